@@ -1,0 +1,293 @@
+"""Frozen configurations: presets, overrides from the command line, JSON and digest. TensorFlow-free.
+
+A benchmark's configuration is one frozen dataclass, `RunConfig` with its own fields added. A preset is
+`dataclasses.replace` of a base; a flag `--config.optimizer.momentum=0.9` replaces one field. Nothing else in the
+project holds a hyperparameter: the step, the log and `--describe` read them here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import types
+import typing
+from typing import Any, Mapping, Sequence, TypeVar
+
+from common.errors import UserError
+
+PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
+RULESETS = ("0.6.0", "0.7.0")
+REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu")
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Learning rate over steps: a linear warmup to the peak, then `kind` until `end_learning_rate`.
+
+    Attributes:
+      kind: "constant", "poly", "step", "cosine".
+      warmup_epochs: length of the linear warmup, in epochs.
+      train_epochs: where "poly" and "cosine" end, in epochs; 0 means the end of training.
+      power: exponent of "poly".
+      end_learning_rate: the value "poly" and "cosine" end at.
+      boundaries: epochs at which "step" multiplies by `factor`.
+      factor: the factor of "step".
+      decay_over_whole_run: "poly" as (1 - i/I)^p of the whole run, as LEGW does, instead of the part after the warmup.
+    """
+
+    kind: str = "poly"
+    warmup_epochs: float = 5.0
+    train_epochs: float = 0.0
+    power: float = 2.0
+    end_learning_rate: float = 1e-4
+    boundaries: tuple[float, ...] = ()
+    factor: float = 0.1
+    decay_over_whole_run: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """`name` is "sgd" or "lars"; the fields that a rule does not use are ignored by it.
+
+    Attributes:
+      base_learning_rate: the peak of the schedule.
+      l2_in_loss: coefficient of an L2 term added to the gradients of everything that is no batch-norm variable,
+        besides `weight_decay` (the v0.6 TPU submissions did both; mlperf_facts 0.5).
+      eta, epsilon: LARS trust = eta*|w| / (|g| + weight_decay*|w| + epsilon), raw gradient; an epsilon of 0 is 0.
+      scaled_momentum: LARS with v = m v + (g + wd w), w -= lr trust v (figure 5 of the TPU-v3 paper) instead of
+        v = m v + lr trust (g + wd w), w -= v (figure 6).
+      skip_kinds: kinds of variables that neither decay nor adapt.
+    """
+
+    name: str = "lars"
+    base_learning_rate: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    l2_in_loss: float = 0.0
+    eta: float = 0.001
+    epsilon: float = 0.0
+    scaled_momentum: bool = False
+    skip_kinds: tuple[str, ...] = ("norm", "bias")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """What every benchmark's configuration has.
+
+    Attributes:
+      benchmark: name in the log, e.g. "resnet".
+      system: the preset's name.
+      hardware: the machine, a file name in systems/.
+      source: where the values come from.
+      ruleset, division: rules the run is logged under.
+      smoke_run: tiny data; logged, and never packaged as a result.
+      seed: everything random derives from it.
+      precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
+      replicas, num_replicas: backend and number of model replicas.
+      global_batch_size: examples per step over all replicas and micro-batches.
+      accumulation_steps: micro-batches per step and replica.
+      compile: XLA: "auto" (off on CPU, on elsewhere), "on", "off".
+      train_epochs: when the run gives up, in epochs; the rounding to blocks is the clock's.
+      steps_per_epoch_rounding: "floor" or "ceil".
+      steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
+      epochs_per_block, first_block_epochs: evaluation every so many epochs, the first after `first_block_epochs`.
+      quality_target: in the unit that is logged.
+      checkpoint_blocks: save every so many blocks when a checkpoint folder is given.
+    """
+
+    benchmark: str = ""
+    model: str = ""
+    system: str = ""
+    hardware: str = "local"
+    source: str = ""
+    ruleset: str = "0.7.0"
+    division: str = "closed"
+    submission_status: str = "research"
+    submission_org: str = "local"
+    smoke_run: bool = False
+    seed: int = 0
+    precision: str = "bf16"
+    loss_scale: float = 1.0
+    replicas: str = "single"
+    num_replicas: int = 1
+    global_batch_size: int = 1
+    accumulation_steps: int = 1
+    compile: str = "auto"
+    num_train_examples: int = 0
+    num_eval_examples: int = 0
+    eval_batch_size: int = 1
+    train_epochs: float = 1.0
+    steps_per_epoch_rounding: str = "ceil"
+    steps_per_block: int = 0
+    epochs_per_block: float = 1.0
+    first_block_epochs: float = 0.0
+    quality_target: float = 0.0
+    checkpoint_blocks: int = 1
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("ruleset", self.ruleset, RULESETS)
+        _one_of("replicas", self.replicas, REPLICAS)
+        _one_of("division", self.division, ("closed", "open"))
+        _one_of("compile", self.compile, ("auto", "on", "off"))
+        _one_of("steps_per_epoch_rounding", self.steps_per_epoch_rounding, ("floor", "ceil"))
+        for field in ("num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size"):
+            if getattr(self, field) < 1:
+                raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
+        parts = self.num_replicas * self.accumulation_steps
+        if self.global_batch_size % parts:
+            raise UserError(
+                f"config.global_batch_size={self.global_batch_size} does not divide into {self.num_replicas} replicas x "
+                f"{self.accumulation_steps} accumulation steps; use a multiple of {parts}"
+            )
+        if self.eval_batch_size % self.num_replicas:
+            raise UserError(
+                f"config.eval_batch_size={self.eval_batch_size} does not divide by {self.num_replicas} replicas; "
+                f"use a multiple of {self.num_replicas}"
+            )
+        if self.smoke_run and self.division != "open":
+            raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Examples that one replica sees at once."""
+        return self.global_batch_size // (self.num_replicas * self.accumulation_steps)
+
+
+def _one_of(field: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise UserError(f"config.{field}={value!r}: unknown{near(str(value), allowed)}; known: {', '.join(allowed)}")
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """' (did you mean x, y?)' or ''."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f" (did you mean {', '.join(close)}?)" if close else ""
+
+
+def preset(presets: Mapping[str, C], name: str) -> C:
+    """The preset of that name.
+
+    Raises:
+      UserError: no such preset; the message lists the near ones.
+    """
+    if name not in presets:
+        raise UserError(f"--system={name}: unknown{near(name, list(presets))}; known: {', '.join(presets)}")
+    return presets[name]
+
+
+def override(config: C, path: str, value: str) -> C:
+    """`config` with the field at `path` ("optimizer.momentum") set to the parsed `value`.
+
+    Raises:
+      UserError: unknown field (near names listed) or a value of the wrong type.
+    """
+    return _override(config, path.split("."), value, "config." + path)
+
+
+def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
+    types_ = typing.get_type_hints(type(config))
+    head = parts[0]
+    if head not in types_:
+        raise UserError(f"--{full}={value}: no field {head!r}{near(head, list(types_))} in {', '.join(sorted(types_))}")
+    current = getattr(config, head)
+    if len(parts) > 1:
+        if not dataclasses.is_dataclass(current):
+            raise UserError(f"--{full}={value}: {head!r} is a {types_[head].__name__}, it has no fields")
+        return dataclasses.replace(config, **{head: _override(current, parts[1:], value, full)})
+    if dataclasses.is_dataclass(current):
+        names = ", ".join(f.name for f in dataclasses.fields(current))
+        raise UserError(f"--{full}={value}: {head!r} is a group; set one of its fields: {names}")
+    return dataclasses.replace(config, **{head: _parse(value, types_[head], full)})
+
+
+def _parse(text: str, kind: Any, full: str) -> Any:
+    origin = typing.get_origin(kind)
+    try:
+        if origin is tuple:
+            item = typing.get_args(kind)[0]
+            return tuple(_parse(part.strip(), item, full) for part in text.strip("()[] ").split(",") if part.strip())
+        if origin in (typing.Union, types.UnionType):
+            if text.lower() in ("none", ""):
+                return None
+            return _parse(text, next(a for a in typing.get_args(kind) if a is not type(None)), full)
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if kind is float:
+            number = float(text)
+            if not math.isfinite(number):
+                raise ValueError
+            return number
+        if kind is int:
+            return int(text)
+    except (ValueError, KeyError):
+        name = getattr(kind, "__name__", str(kind))
+        raise UserError(f"--{full}={text}: not a {name}; give a value such as {_example(kind)}") from None
+    return text
+
+
+def _example(kind: Any) -> str:
+    return {bool: "true or false", int: "8", float: "0.1"}.get(kind, "0.1,0.2")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Nested plain dict of a configuration, ready for JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
+    """The configuration that `to_dict` gave, JSON lists turned back into tuples.
+
+    Raises:
+      UserError: a field that this version does not know.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise UserError(f"config.{name}: unknown field{near(name, list(hints))}; written by another version?")
+        kind = hints[name]
+        if dataclasses.is_dataclass(kind):
+            value = from_dict(kind, value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        fields[name] = value
+    return cls(**fields)
+
+
+def digest(config: Any) -> str:
+    """SHA-256 of the configuration's canonical JSON."""
+    text = json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Takes `--config.path=value` (or `--config.path value`) out of a command line.
+
+    Returns:
+      ([(path, value)], the other arguments).
+
+    Raises:
+      UserError: a `--config.` argument without a value.
+    """
+    overrides, rest = [], []
+    arguments = iter(argv)
+    for argument in arguments:
+        if not argument.startswith(("--config.", "-config.")):
+            rest.append(argument)
+            continue
+        name, equals, value = argument.lstrip("-").removeprefix("config.").partition("=")
+        if not equals:
+            value = next(arguments, None)
+            if value is None or value.startswith("--"):
+                raise UserError(f"{argument}: needs a value, as in {argument}=VALUE")
+        overrides.append((name, value))
+    return overrides, rest

@@ -1,0 +1,136 @@
+"""What a backend owns: collectives, placement, per-replica variables, the input shard and the boundary of XLA."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+from typing import Any, Callable, ContextManager, Iterator, Sequence
+
+import tensorflow as tf
+
+from common.errors import UserError
+
+Groups = Sequence[Sequence[int]]
+
+
+class UnsupportedError(UserError):
+    """A backend cannot do what was asked; the message names the backend and what to use instead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Part `index` of `count` equal parts of the input."""
+
+    index: int = 0
+    count: int = 1
+
+
+class Replicas(abc.ABC):
+    """Copies of a model that train together. Collectives are called inside `run`, by every replica.
+
+    All collectives are differentiable. `groups` is a list of lists of replica numbers that partitions the replicas;
+    None is one group of all. Every group has the same size.
+
+    Attributes:
+      name: the backend's name.
+      num_replicas: replicas over all processes.
+      process_index, num_processes: this process among those of the run; process 0 writes the log.
+    """
+
+    name: str = ""
+    num_replicas: int = 1
+    process_index: int = 0
+    num_processes: int = 1
+
+    def scope(self) -> ContextManager[Any]:
+        """Where variables are created."""
+        return contextlib.nullcontext()
+
+    @abc.abstractmethod
+    def replica_id(self) -> tf.Tensor | int:
+        """This replica's number, inside `run`."""
+
+    @abc.abstractmethod
+    def run(self, function: Callable, args: tuple = ()) -> Any:
+        """Calls `function` on every replica with that replica's part of each of `args`."""
+
+    @abc.abstractmethod
+    def local_results(self, value: Any) -> list[Any]:
+        """The values of this process's replicas, from what `run` returned or from a per-replica variable."""
+
+    @abc.abstractmethod
+    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
+        """A variable of which every replica has its own, differing copy: written and read inside `run`."""
+
+    @abc.abstractmethod
+    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
+        """Sum over the group; same shape."""
+
+    @abc.abstractmethod
+    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        """Concatenation over the group along `axis`, in the group's order."""
+
+    @abc.abstractmethod
+    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        """This replica's part, along `axis`, of the sum over the group."""
+
+    @abc.abstractmethod
+    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        """Part i of every replica's `x` goes to the i-th of the group; received parts are concatenated in order."""
+
+    @abc.abstractmethod
+    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
+        """What the replica `distance` places earlier in the group holds; zeros where there is none."""
+
+    def sum_gradients(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums of a list of gradients over all replicas; a backend may fuse them into buckets."""
+        return [self.all_reduce(g) for g in gradients]
+
+    @abc.abstractmethod
+    def sum(self, value: Any) -> Any:
+        """Outside `run`: adds up what the replicas returned (any nest of tensors), over all processes."""
+
+    @abc.abstractmethod
+    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
+        """An iterable of per-replica batches from `make(shard)`, which yields one replica's batches."""
+
+    def input_shards(self) -> list[Shard]:
+        """The shards of this process's replicas."""
+        local = self.num_replicas // self.num_processes
+        return [Shard(self.process_index * local + i, self.num_replicas) for i in range(local)]
+
+    def compile(self, function: Callable, enabled: bool) -> Callable:
+        """`function` behind XLA where the backend can and `enabled`, else as it is."""
+        return tf.function(function, jit_compile=True, autograph=False) if enabled else function
+
+    def compiles_collectives(self) -> bool:
+        """Whether collectives may stand inside a compiled function."""
+        return False
+
+    def barrier(self) -> None:
+        """Returns when every process has called it."""
+
+
+def contiguous_groups(num_replicas: int, size: int) -> list[list[int]]:
+    """[[0..size-1], [size..2*size-1], ...].
+
+    Raises:
+      UserError: `size` does not divide the number of replicas.
+    """
+    if size < 1 or num_replicas % size:
+        raise UserError(f"groups of {size} replicas do not divide {num_replicas} replicas; use a divisor")
+    return [list(range(i, i + size)) for i in range(0, num_replicas, size)]
+
+
+def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
+    """Yields (group number, position in it) for replica 0, 1, 2, ...
+
+    Raises:
+      UserError: the groups do not partition the replicas into equal parts.
+    """
+    where = {r: (g, p) for g, group in enumerate(groups) for p, r in enumerate(group)}
+    if sorted(where) != list(range(num_replicas)) or len({len(g) for g in groups}) != 1:
+        raise UserError(f"groups {list(map(list, groups))} do not partition {num_replicas} replicas into equal parts")
+    for replica in range(num_replicas):
+        yield where[replica]
