@@ -1,0 +1,395 @@
+"""Reading MLPerf logs: a file in, records and bad lines out, in linear time and bounded memory.
+
+Two forms exist. Round v0.6 writes `:::MLL <seconds> <key>: {"value": ..., "metadata": {...}}`; later rounds write
+`:::MLLOG {"namespace": ..., "time_ms": ..., "event_type": ..., "key": ..., "value": ..., "metadata": {...}}`.
+Either may follow any prefix (`3: `, `[rank 0] `, a byte-order mark) and stand among lines of other output.
+Nothing in a log is trusted: bytes that are not UTF-8, deep JSON, huge numbers, megabyte lines and missing fields
+come back as a `BadLine`, never as an exception.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from json import JSONDecodeError, JSONDecoder
+from os import PathLike
+from typing import NamedTuple
+
+from common.errors import UserError
+
+TOKEN = b":::MLL"
+SECONDS_FORM = b":::MLL "
+MLLOG_FORM = b":::MLLOG "
+CHUNK_BYTES = 1 << 20
+# A real record is under 100 kB (the longest of the published ones has 5 kB); longer lines are not held in memory.
+MAX_LINE_BYTES = 16 << 20
+MAX_TEXT = 400
+
+_SECONDS_LINE = re.compile(r"([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)", re.DOTALL)
+_FIELDS = ("time_ms", "key", "value", "metadata")
+
+
+class Record(NamedTuple):
+    """One log record; times are milliseconds in both forms, `line` counts from 1 as an editor does."""
+
+    key: str
+    value: object
+    metadata: dict
+    time_ms: float
+    namespace: str
+    event_type: str
+    line: int
+    text: str
+
+
+class BadLine(NamedTuple):
+    """A line that carries the token and is not (entirely) a record, in the words of a finding."""
+
+    line: int
+    text: str
+    rule: str
+    message: str
+    expected: str
+    found: str
+    fix: str
+    severity: str = "error"
+    key: str = ""
+
+
+def guess_ruleset(path: str | PathLike) -> str:
+    """The ruleset that fits the log's first line: "0.6.0" for `:::MLL `, "0.7.0" for `:::MLLOG ` (and for neither).
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    for _, line in _token_lines(path):
+        place = line.find(TOKEN)
+        if line.startswith(MLLOG_FORM, place):
+            return "0.7.0"
+        if line.startswith(SECONDS_FORM, place):
+            return "0.6.0"
+    return "0.7.0"
+
+
+def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Record | BadLine]:
+    """The records and bad lines of a log, in the order of the file.
+
+    Args:
+      path: the log.
+      ruleset: which form counts as a record: the seconds form for "0.6.0", `:::MLLOG` for all others; None: guessed.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    if ruleset is None:
+        ruleset = guess_ruleset(path)
+    if ruleset == "0.6.0":
+        token, parse, other = SECONDS_FORM, _parse_seconds, MLLOG_FORM
+    else:
+        token, parse, other = MLLOG_FORM, _parse_mllog, SECONDS_FORM
+    for number, line in _token_lines(path):
+        if line.__class__ is int:
+            yield _bad(number, f"(a line of more than {MAX_LINE_BYTES} bytes)", "line-too-long",
+                       "The line is too long to be a record.", f"at most {MAX_LINE_BYTES} bytes",
+                       "more", "write one record per line and large tables elsewhere")  # fmt: skip
+            continue
+        first = line.find(token)
+        if first < 0:
+            yield _wrong_form(number, line, token, other)
+            continue
+        start = first + len(token)
+        if line.find(token, start) < 0:
+            yield from parse(line[start:], number)
+        else:
+            yield _several(number, line, token)
+            for part in line[start:].split(token):
+                yield from parse(part, number)
+
+
+def _several(number: int, line: bytes, token: bytes) -> BadLine:
+    return _bad(number, line, "line-several-records", "Several records share one line.", "one record per line",
+                f"{line.count(token)} records", "end each record with a newline; flush each process separately")  # fmt: skip
+
+
+def _wrong_form(number: int, line: bytes, token: bytes, other: bytes) -> BadLine:
+    """The token's letters in a form that this ruleset does not read (it ignores the line, or fails on it for 0.6)."""
+    if line.find(other) >= 0:
+        message = "The record is written in the form of another round."
+        found = other.decode().strip()
+        # The stock 0.6.0 parser fails on every `:::MLLOG` line, the 0.7.0 one does not see `:::MLL` lines.
+        severity = "error" if token == SECONDS_FORM else "advice"
+        rule, fix = (
+            "line-other-form",
+            "check the log with --ruleset of its round, or log all lines in one form",
+        )
+    else:
+        message = "The token is not followed by a space, so the line is not a record."
+        found = _text(line[line.find(TOKEN) :])[:20]
+        severity = "error" if token == SECONDS_FORM else "advice"
+        rule, fix = "line-token", f"write {token.decode()!r} before the record"
+    return _bad(number, line, rule, message, token.decode().strip(), found, fix, severity)
+
+
+# ---------------------------------------------------------------------------------------------------- lines
+
+
+def _token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
+    """(line number, line) of each line that holds the token; (number, size) for one that is too long to hold.
+
+    Lines end at LF or CRLF; a lone CR ends a record's line too, as Python's text mode has it, but is not counted
+    (progress bars write it), unless the file begins with CRs and no LF, which makes it a CR-only file.
+    """
+    for number, line in _lines_around_tokens(path):
+        if line.__class__ is bytes and b"\r" in line:
+            for part in line.split(b"\r"):
+                if TOKEN in part:
+                    yield number, part
+        else:
+            yield number, line
+
+
+def _lines_around_tokens(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
+    try:
+        with open(path, "rb") as file:
+            chunk = file.read(CHUNK_BYTES)
+            cr_only = b"\n" not in chunk and b"\r" in chunk.rstrip(b"\r")
+            number, pieces, held = 1, [], 0
+            while chunk:
+                if cr_only:
+                    chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+                end = chunk.rfind(b"\n") + 1
+                if not end:
+                    pieces.append(chunk)
+                    held += len(chunk)
+                    if held > MAX_LINE_BYTES:
+                        has_token = TOKEN in b"".join(pieces)
+                        has_token |= _skip_line(file, pieces[-1][-len(TOKEN) :])
+                        if has_token:
+                            yield number, held
+                        number, pieces, held = number + 1, [], 0
+                else:
+                    data = b"".join((*pieces, chunk[:end])) if pieces else chunk[:end]
+                    pieces, held = [chunk[end:]], len(chunk) - end
+                    yield from _scan(data, number)
+                    number += data.count(b"\n")
+                chunk = file.read(CHUNK_BYTES)
+            if held:
+                yield from _scan(b"".join(pieces), number)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a readable log file") from None
+
+
+def _skip_line(file, tail: bytes) -> bool:
+    """Reads past the end of the line; True when the token is in the part skipped (`tail` came just before it)."""
+    has_token = False
+    while chunk := file.read(CHUNK_BYTES):
+        end = chunk.find(b"\n")
+        has_token |= TOKEN in tail + (chunk if end < 0 else chunk[:end])
+        if end >= 0:
+            file.seek(end + 1 - len(chunk), 1)
+            break
+        tail = chunk[-len(TOKEN) :]
+    return has_token
+
+
+def _scan(data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
+    """The lines of whole-line `data` that hold the token; `number` is the number of its first line."""
+    counted, place = 0, data.find(TOKEN)
+    while place >= 0:
+        start = data.rfind(b"\n", counted, place) + 1 or counted
+        end = data.find(b"\n", place)
+        if end < 0:
+            end = len(data)
+        if start > counted:
+            number += data.count(b"\n", counted, start)
+        yield number, data[start:end]
+        counted, number = end + 1, number + 1
+        place = data.find(TOKEN, counted)
+
+
+# -------------------------------------------------------------------------------------------------- records
+
+_scan_once = JSONDecoder().scan_once
+_PARSE_ERRORS = (ValueError, StopIteration, RecursionError)
+
+
+def _decode(payload: bytes) -> str:
+    try:
+        return payload.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return payload.decode("latin-1").strip()
+
+
+def _parse_mllog(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
+    text = _decode(payload)
+    try:
+        fields, end = _scan_once(text, 0)
+        time_ms = fields["time_ms"]
+        metadata = fields["metadata"]
+        key = fields["key"]
+        value = fields["value"]
+    except (*_PARSE_ERRORS, KeyError, TypeError) as error:
+        return (_explain(text, number, error),)
+    if end != len(text):
+        return (_not_json(text, number, f"more text after the record: {text[end : end + 40]!r}"),)
+    if key.__class__ is not str:
+        return (_field(text, number, "key", "a string", key),)
+    if time_ms.__class__ is not int or metadata.__class__ is not dict or not -1e18 < time_ms < 1e18:
+        return _odd_fields(fields, text, number)
+    entries = len(fields) + len(metadata)
+    if value.__class__ is dict:
+        entries += len(value)
+    namespace, event_type = fields.get("namespace", ""), fields.get("event_type", "")
+    record = Record(key, value, metadata, time_ms, namespace, event_type, number, text[:MAX_TEXT])
+    # Every entry has a colon, so as many colons as entries means that no key was written twice.
+    if text.count(":") != entries and (twice := _written_twice(text)):
+        return record, _twice(text, number, twice)
+    return (record,)
+
+
+def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine, ...]:
+    """The slow path of `_parse_mllog`: a time that is no plain integer, or metadata that is no object."""
+    notes: list[BadLine] = []
+    time_ms, metadata = fields["time_ms"], fields["metadata"]
+    try:
+        # What Python's float() takes: numeric strings pass the stock parser too.
+        time = float(time_ms)
+    except (TypeError, ValueError, OverflowError):
+        return (_field(text, number, "time_ms", "a number of milliseconds", time_ms),)
+    if isinstance(time_ms, (str, bool)):
+        notes.append(_field(text, number, "time_ms", "a number of milliseconds", time_ms, "advice"))
+    if not isinstance(metadata, dict):
+        notes.append(_field(text, number, "metadata", "an object", metadata, "advice"))
+        metadata = {}
+    if twice := _written_twice(text):
+        notes.append(_twice(text, number, twice))
+    namespace, event_type = fields.get("namespace", ""), fields.get("event_type", "")
+    record = Record(
+        fields["key"], fields["value"], metadata, time, namespace, event_type, number, text[:MAX_TEXT]
+    )
+    return record, *notes
+
+
+def _parse_seconds(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
+    text = _decode(payload)
+    match = _SECONDS_LINE.fullmatch(text)
+    if match is None:
+        found = text[:60] if text else "nothing after the token"
+        return (_bad(number, text, "line-form", "The line is not a record of the seconds form.",
+                     ':::MLL <seconds> <key>: {"value": ..., "metadata": {...}}', found,
+                     "write the time, one space, the key, a colon, a space and one JSON object"),)  # fmt: skip
+    seconds, key, body = match.groups()
+    try:
+        time_ms = float(seconds) * 1000
+    except ValueError:
+        return (_field(text, number, "time", "seconds as a number", seconds),)
+    try:
+        fields, end = _scan_once(body, 0)
+    except _PARSE_ERRORS as error:
+        return (_not_json(text, number, _reason(error)),)
+    if end != len(body):
+        return (_not_json(text, number, f"more text after the record: {body[end : end + 40]!r}"),)
+    if fields.__class__ is not dict or "value" not in fields:
+        # The stock checker skips such a line without a word; it matters when the rules know the key.
+        found = ", ".join(fields) if isinstance(fields, dict) else type(fields).__name__
+        return (_bad(number, text, "line-field", f"The record of {key} has no value.",
+                     'an object with "value" and "metadata"', found or "{}",
+                     'write {"value": ..., "metadata": {...}}', "error", key),)  # fmt: skip
+    metadata = fields.get("metadata")
+    notes = ()
+    if metadata.__class__ is not dict:
+        notes = (_field(text, number, "metadata", "an object", metadata, "advice"),)
+        metadata = {}
+    if body.count(":") > len(fields) + len(metadata) and (twice := _written_twice(body)):
+        notes += (_twice(text, number, twice),)
+    return Record(key, fields["value"], metadata, time_ms, "", "", number, text[:MAX_TEXT]), *notes
+
+
+# --------------------------------------------------------------------------------------------- bad lines
+
+
+def _written_twice(text: str) -> str:
+    """The first key that one object of the record holds twice with different values, or ''."""
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, object]]) -> dict:
+        entries: dict = {}
+        for key, value in items:
+            if key in entries and shown(entries[key], 1000) != shown(value, 1000):
+                found.append(key)
+            entries[key] = value
+        return entries
+
+    try:
+        JSONDecoder(object_pairs_hook=pairs).raw_decode(text)
+    except _PARSE_ERRORS:
+        return ""
+    return found[0] if found else ""
+
+
+def _twice(text: str, number: int, key: str) -> BadLine:
+    return _bad(number, text, "line-key-twice", f"The record holds {key!r} twice with different values.",
+                "each name once in an object", f"{key} twice", "log one value; readers disagree on which one counts")  # fmt: skip
+
+
+def _explain(text: str, number: int, error: Exception) -> BadLine:
+    """What is wrong with a payload that does not parse or lacks a field."""
+    if not isinstance(error, (KeyError, TypeError)):
+        return _not_json(text, number, _reason(error))
+    try:
+        fields = _scan_once(text, 0)[0]
+    except _PARSE_ERRORS as parse_error:
+        return _not_json(text, number, _reason(parse_error))
+    if not isinstance(fields, dict):
+        return _bad(number, text, "line-form", "The record is not a JSON object.",
+                    'an object with "time_ms", "key", "value" and "metadata"', f"a JSON {type(fields).__name__}",
+                    "log through mlperf_logging.mllog")  # fmt: skip
+    missing = [name for name in _FIELDS if name not in fields]
+    fix = f"add {' and '.join(missing)} to the record"
+    if "time_ms" in missing and ("time_s" in fields or "time" in fields):
+        fix = "write the time as time_ms, in milliseconds since the epoch"
+    key = fields.get("key")
+    return _bad(number, text, "line-field", f"The record lacks {' and '.join(missing)}.",
+                ", ".join(_FIELDS), ", ".join(str(name)[:40] for name in list(fields)[:12]) or "{}", fix,
+                "error", key if isinstance(key, str) else "")  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "brackets nested too deeply"
+    if isinstance(error, JSONDecodeError):
+        return f"{error.msg} at character {error.pos}"
+    if isinstance(error, StopIteration):
+        return f"no JSON value at character {error.value}"
+    return "a number with too many digits"
+
+
+def _not_json(text: str, number: int, reason: str) -> BadLine:
+    return _bad(number, text, "line-json", "The text after the token is not one JSON object.", "one JSON object",
+                reason, "write the record whole, on one line, flushed by one process")  # fmt: skip
+
+
+def _field(
+    text: str, number: int, name: str, expected: str, found: object, severity: str = "error"
+) -> BadLine:
+    return _bad(number, text, "line-field", f"The record's {name} is not {expected}.", f"{name}: {expected}",
+                shown(found), f"log {name} as {expected}", severity)  # fmt: skip
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value as JSON-like text of at most `limit` characters; deep or huge values do not raise."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__} too deep or too long to show"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _text(line: bytes | str) -> str:
+    shown = line[:MAX_TEXT]
+    return shown if isinstance(shown, str) else shown.decode("utf-8", "replace")
+
+
+def _bad(number: int, line: bytes | str, rule: str, message: str, expected: str, found: str, fix: str,
+         severity: str = "error", key: str = "") -> BadLine:  # fmt: skip
+    return BadLine(number, _text(line), rule, message, expected, found, fix, severity, key)
