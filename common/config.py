@@ -92,7 +92,7 @@ class RunConfig:
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
       compile: XLA: "auto" (off on CPU, on elsewhere), "on", "off".
-      train_epochs: when the run gives up, in epochs; the rounding to blocks is the clock's.
+      train_epochs, train_steps: when the run gives up; `train_steps` wins where it is not 0.
       steps_per_epoch_rounding: "floor" or "ceil".
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
       epochs_per_block, first_block_epochs: evaluation every so many epochs, the first after `first_block_epochs`.
@@ -122,6 +122,7 @@ class RunConfig:
     num_eval_examples: int = 0
     eval_batch_size: int = 1
     train_epochs: float = 1.0
+    train_steps: int = 0
     steps_per_epoch_rounding: str = "ceil"
     steps_per_block: int = 0
     epochs_per_block: float = 1.0

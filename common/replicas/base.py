@@ -20,7 +20,7 @@ class UnsupportedError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Part `index` of `count` equal parts of the input."""
+    """Part `index` of `count` equal parts of the input: a process's part."""
 
     index: int = 0
     count: int = 1
@@ -63,6 +63,11 @@ class Replicas(abc.ABC):
     def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
         """A variable of which every replica has its own, differing copy: written and read inside `run`."""
 
+    def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
+        """Inside `run`: every replica writes its own, equal, value into its copy of each variable."""
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+
     @abc.abstractmethod
     def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
         """Sum over the group; same shape."""
@@ -92,13 +97,12 @@ class Replicas(abc.ABC):
         """Outside `run`: adds up what the replicas returned (any nest of tensors), over all processes."""
 
     @abc.abstractmethod
-    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
-        """An iterable of per-replica batches from `make(shard)`, which yields one replica's batches."""
+    def gather(self, value: Any) -> Any:
+        """Outside `run`: concatenates, along axis 0, what the replicas returned, over all processes."""
 
-    def input_shards(self) -> list[Shard]:
-        """The shards of this process's replicas."""
-        local = self.num_replicas // self.num_processes
-        return [Shard(self.process_index * local + i, self.num_replicas) for i in range(local)]
+    @abc.abstractmethod
+    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
+        """An iterable of per-replica batches. `make(shard)` yields the batches of this process's replicas in turn."""
 
     def compile(self, function: Callable, enabled: bool) -> Callable:
         """`function` behind XLA where the backend can and `enabled`, else as it is."""

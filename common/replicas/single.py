@@ -50,6 +50,9 @@ class Single(Replicas):
     def sum(self, value: Any) -> Any:
         return value
 
+    def gather(self, value: Any) -> Any:
+        return value
+
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> tf.data.Dataset:
         return make(Shard(0, 1))
 
