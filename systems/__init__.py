@@ -1,0 +1,54 @@
+"""System descriptions: the 33 fields MLPerf asks of every machine, for the machines this project knows.
+
+`load(name)` reads one of the JSON files beside this module; `load("local")` describes the machine it runs on.
+Free of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import get_close_matches
+from pathlib import Path
+
+from common.errors import UserError
+from systems.machine import detect
+
+__all__ = ["LOCAL", "detect", "load", "names", "size"]
+
+LOCAL = "local"  # the machine this runs on: detected when asked for, never read from a file
+_HERE = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """The names of all described systems, by family and size, then `local`."""
+    return [*sorted((path.stem for path in _HERE.glob("*.json")), key=_natural), LOCAL]
+
+
+def load(name: str) -> dict[str, str]:
+    """The description of one system: exactly the 33 MLPerf fields, all strings, "" where not known.
+
+    Raises UserError when no system has that name.
+    """
+    if name == LOCAL:
+        return detect()[0]
+    if name not in names():
+        near = get_close_matches(name, names(), n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else "`python -m systems list` shows all names."
+        raise UserError(f"No system is named {name!r}; {hint}")
+    return json.loads((_HERE / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def size(description: dict[str, str]) -> tuple[int | None, int | None]:
+    """(nodes, accelerators in all) of a description; None where it does not say."""
+    counts = [
+        int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+        for text in (description.get("number_of_nodes"), description.get("accelerators_per_node"))
+    ]
+    nodes, per_node = counts
+    return nodes, None if nodes is None or per_node is None else nodes * per_node
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """tpu-v3-32 sorts before tpu-v3-128."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,74 @@
+"""python -m systems: output, exit statuses, and no traceback for bad input."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import systems
+from systems.__main__ import main
+
+
+def test_list_names_every_system(capsys):
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == systems.names()
+
+
+def test_show(capsys):
+    assert main(["show", "tpu-v3-32"]) == 0
+    assert "accelerator_model_name" in capsys.readouterr().out
+    assert main(["show", "tpu-v3-32", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == systems.load("tpu-v3-32")
+
+
+def test_detect_writes_a_draft_that_validates(tmp_path, capsys):
+    path = tmp_path / "here.json"
+    assert main(["detect", "-o", str(path)]) == 0
+    assert "submitter" in capsys.readouterr().err
+    assert main(["validate", "--draft", str(path)]) == 0
+    assert main(["validate", str(path)]) == 1
+    assert "submitter: empty" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe\0", b"[" * 100_000, b'{"submitter": NaN', b"9" * 5000]
+)
+def test_validate_answers_bad_files_with_one_line(tmp_path, capsys, content):
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    assert main(["validate", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"{path}: not JSON") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "nothing-like-it"],
+        ["validate", "/nonexistent.json"],
+        ["validate", "/"],
+        ["detect", "-o", "/"],
+        ["validate", "--ruleset", "zero", "x.json"],
+        ["validate", "--ruleset", "²", "x.json"],
+    ],
+)
+def test_bad_arguments_are_one_line_and_status_2(arguments, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "Traceback" not in error
+
+
+def test_nothing_imports_tensorflow_and_a_closed_pipe_is_no_error():
+    code = (
+        "import sys; from systems.__main__ import main; main(['list']); main(['detect']); "
+        "sys.exit('tensorflow' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "systems", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert b"Traceback" not in process.stderr.read()
+    process.wait()
