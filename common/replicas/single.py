@@ -13,6 +13,7 @@ class Single(Replicas):
     """One replica; every collective is the identity, and the whole step compiles."""
 
     name = "single"
+    loops_hold_collectives = True
 
     def replica_id(self) -> int:
         return 0

@@ -1,0 +1,74 @@
+"""What the loop reports: plain values with true times, which log.py turns into lines. TensorFlow-free.
+
+Times are seconds since 1970, taken inside the running block where something happens there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping, Sequence
+
+from common.clock import Block
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStarted:
+    time: float
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockStarted:
+    time: float
+    block: Block
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """`step` of `block` was done; for a person, not for the log. `evaluating` after the last one."""
+
+    time: float
+    step: int
+    block: Block
+    evaluating: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """The training part of a block: loss and end time of each of its steps."""
+
+    block: Block
+    losses: Sequence[float]
+    times: Sequence[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """The evaluation ran from `start` to `stop`; its result was known at `time`."""
+
+    block: Block
+    start: float
+    stop: float
+    time: float
+    value: Any
+    reached: bool
+    details: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockStopped:
+    time: float
+    block: Block
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStopped:
+    """`status` is "success" when a finished evaluation met the target, else "aborted" and `reason` says why."""
+
+    time: float
+    status: str
+    step: int
+    reason: str = ""
+
+
+Event = RunStarted | BlockStarted | Progress | Trained | Evaluated | BlockStopped | RunStopped

@@ -1,0 +1,209 @@
+"""One training step and one evaluation step of a replica, and the state they work on."""
+
+from __future__ import annotations
+
+from typing import Callable, Mapping
+
+import tensorflow as tf
+import tf_keras
+
+from common import norm, optimizers, schedules
+from common.clock import Clock
+from common.config import RunConfig
+from common.kinds import kind_of
+from common.precision import Precision
+from common.replicas.base import Replicas
+from common.task import Batch, Over, Task, WeightedSum
+
+
+class State:
+    """Every variable of a run: the model's, the optimizer's slots, the step counter.
+
+    `stop` is written by the main thread and read by the running block.
+    """
+
+    def __init__(self, task: Task, replicas: Replicas, precision: Precision):
+        config = task.config
+        self.replicas = replicas
+        tf_keras.utils.set_random_seed(config.seed)
+        with replicas.scope():
+            self.model = task.build(replicas, precision)
+            self.rule = optimizers.rule(config.optimizer)
+            self.slots = [
+                {
+                    name: tf.Variable(value, trainable=False, name=f"{_stem(v)}/{name}")
+                    for name, value in self.rule.init(tf.convert_to_tensor(replicas.local_results(v)[0])).items()
+                }
+                for v in self.model.trainable_variables
+            ]
+        kinds = kind_of(self.model)
+        self.segments = [
+            optimizers.Whole(kinds[v.ref()], config.optimizer.skip_kinds) for v in self.model.trainable_variables
+        ]
+        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        self.stop = tf.Variable(False, trainable=False, name="stop")
+
+    def variables(self) -> list[tf.Variable]:
+        """All that training changes, in a fixed order; `stop` is not part of it."""
+        slots = [slot for slots in self.slots for slot in slots.values()]
+        return [*self.model.variables, *slots, self.step]
+
+    def snapshot(self) -> list[list[tf.Tensor]]:
+        """Copies of every variable on every local replica."""
+        return [[tf.identity(x) for x in self.replicas.local_results(v)] for v in self.variables()]
+
+    def restore(self, snapshot: list[list[tf.Tensor]]) -> None:
+        """Writes a `snapshot` back."""
+        for variable, values in zip(self.variables(), snapshot):
+            for component, value in zip(self.replicas.local_results(variable), values):
+                component.assign(value)
+
+
+def _stem(variable: tf.Variable) -> str:
+    return variable.name.split(":")[0]
+
+
+def make_train_step(
+    task: Task, state: State, precision: Precision, clock: Clock
+) -> Callable[[Batch, tf.Tensor], tf.Tensor]:
+    """`train_step(batch, step)`: one weight update of a replica from its part of the batch.
+
+    Returns:
+      A function that returns this replica's part of the loss (a scalar; the parts of all replicas add up to the loss).
+    """
+    config, replicas = task.config, state.replicas
+    rate = schedules.learning_rate(
+        config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
+    )
+
+    def train_step(batch: Batch, step: tf.Tensor) -> tf.Tensor:
+        if config.accumulation_steps == 1:
+            loss, gradients = _gradients(task, state, precision, batch)
+        else:
+            loss, gradients = _accumulated(task, state, precision, batch)
+        gradients = replicas.sum_gradients(gradients)
+        updates = _update(state, gradients, rate(step), step)
+        with tf.control_dependencies(updates):
+            return tf.identity(loss)
+
+    return train_step
+
+
+def _gradients(
+    task: Task, state: State, precision: Precision, batch: Batch
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """This replica's loss and gradients; both are parts of sums over the replicas."""
+    variables = state.model.trainable_variables
+    with tf.GradientTape() as tape:
+        terms = task.loss(state.model, batch)
+        loss = tf.add_n([t.total / _denominator(t, state.replicas) for t in terms.values()])
+        scaled = loss * precision.loss_scale
+    gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return loss, _unscale(gradients, precision)
+
+
+def _unscale(gradients: list[tf.Tensor], precision: Precision) -> list[tf.Tensor]:
+    return [g / precision.loss_scale for g in gradients] if precision.loss_scale != 1 else list(gradients)
+
+
+def _denominator(term: WeightedSum, replicas: Replicas, micro_batches: int = 1) -> tf.Tensor:
+    weight = tf.stop_gradient(term.weight)
+    if term.over is Over.GLOBAL:
+        weight = replicas.all_reduce(weight)
+    else:
+        weight = weight * tf.cast(replicas.num_replicas * micro_batches, weight.dtype)
+    # All weights zero: the totals are zero too, and 0 / 1 keeps the loss finite.
+    return tf.where(weight > 0, weight, tf.ones_like(weight))
+
+
+def _accumulated(
+    task: Task, state: State, precision: Precision, batch: Batch
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """As `_gradients`, over micro-batches.
+
+    The weight of a GLOBAL term is known only after the last micro-batch, so each such term keeps a gradient of its own
+    and is divided at the end.
+    """
+    count, replicas = task.config.accumulation_steps, state.replicas
+    variables = state.model.trainable_variables
+    size = tf.nest.flatten(batch)[0].shape[0] // count
+
+    def micro_batch(i: tf.Tensor | int) -> Mapping[str, tf.Tensor]:
+        return tf.nest.map_structure(lambda x: tf.ensure_shape(x[i * size : (i + 1) * size], [size, *x.shape[1:]]), batch)
+
+    def parts(i: tf.Tensor | int) -> list[tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]:
+        """(total, weight, gradients) of each GLOBAL term and of the sum of the others, whose weight is 1."""
+        with tf.GradientTape(persistent=True) as tape:
+            terms = task.loss(state.model, micro_batch(i)).values()
+            sums = [(t.total, t.weight) for t in terms if t.over is Over.GLOBAL]
+            local = [t.total / _denominator(t, replicas, count) for t in terms if t.over is Over.REPLICA]
+            if local:
+                sums.append((tf.add_n(local), tf.constant(0, local[0].dtype)))
+            scaled = [total * precision.loss_scale for total, _ in sums]
+        zero = tf.UnconnectedGradients.ZERO
+        return [
+            (total, weight, tape.gradient(s, variables, unconnected_gradients=zero))
+            for (total, weight), s in zip(sums, scaled)
+        ]
+
+    def add(i: tf.Tensor | int, totals: list) -> list:
+        return tf.nest.map_structure(tf.add, totals, parts(i))
+
+    totals = parts(0)
+    if replicas.loops_hold_collectives:
+        totals = tf.while_loop(
+            lambda i, _: i < count, lambda i, t: (i + 1, add(i, t)), (tf.constant(1), totals), parallel_iterations=1
+        )[1]
+    else:
+        for i in range(1, count):
+            totals = add(i, totals)
+    loss, gradients = [], [[] for _ in variables]
+    for total, weight, grads in totals:
+        weight = replicas.all_reduce(weight)
+        weight = tf.where(weight > 0, weight, tf.ones_like(weight))
+        loss.append(total / weight)
+        for out, g in zip(gradients, grads):
+            out.append(g / tf.cast(weight, g.dtype))
+    return tf.add_n(loss), _unscale([tf.add_n(g) for g in gradients], precision)
+
+
+def _update(state: State, gradients: list[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
+    variables, values = [], []
+    for variable, slots, segment, gradient in zip(
+        state.model.trainable_variables, state.slots, state.segments, gradients
+    ):
+        before = {name: slot.read_value() for name, slot in slots.items()}
+        weight, after = state.rule.update(
+            variable.read_value(), gradient, before, tf.cast(rate, variable.dtype), step, segment
+        )
+        variables += [variable, *(slots[name] for name in after)]
+        values += [weight, *after.values()]
+    state.replicas.assign(variables, values)
+    return values
+
+
+def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping, Mapping]]:
+    """`eval_step(batch)` returns a replica's (sums, arrays)."""
+
+    def eval_step(batch: Batch) -> tuple[Mapping, Mapping]:
+        outputs = task.evaluate(state.model, batch)
+        return dict(outputs.sums), dict(outputs.arrays)
+
+    return eval_step
+
+
+def make_prepare_eval(state: State) -> Callable[[], tf.Tensor]:
+    """Merges the moments of all batch-norm groups; called on every replica before an evaluation."""
+
+    def prepare_eval() -> tf.Tensor:
+        norm.merge_moments(state.model, state.replicas)
+        return tf.constant(0)
+
+    return prepare_eval
+
+
+def compiles(config: RunConfig, replicas: Replicas) -> bool:
+    """Whether the step goes through XLA: "auto" is off on a CPU, where XLA is slower (tf_distribution_facts 3)."""
+    if config.compile == "auto":
+        return bool(tf.config.list_physical_devices("GPU")) and replicas.compiles_collectives()
+    return config.compile == "on"
