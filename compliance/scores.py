@@ -1,0 +1,232 @@
+"""Olympic scores of result folders, and the published scores to set them beside."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+from common.errors import UserError
+from compliance.runs import Run, number, read_run
+
+# Runs a score is made of: mlperf_logging/benchmark_meta.py (_ALL_RESULT_FILE_COUNTS).
+_RUNS = {"transformer": 10, "gnmt": 10, "minigo": 10, "bert": 10, "ncf": 10}
+_RUNS_OTHERWISE = 5
+_PUBLISHED = Path(__file__).parent / "data" / "published_scores.csv"
+_MAX_RUNS = 1000  # in one folder; more is not a result folder
+
+
+def required_runs(benchmark: str) -> int:
+    """How many runs make a score: 10 for the translation benchmarks, bert and minigo, otherwise 5."""
+    return _RUNS.get(benchmark, _RUNS_OTHERWISE)
+
+
+@dataclass(frozen=True)
+class ScoreCard:
+    """One folder of runs; `fastest` and `slowest` are indices of the dropped ones, `why` why there is no score."""
+
+    path: Path
+    benchmark: str
+    org: str
+    system: str
+    ruleset: str
+    runs: tuple[Run, ...]
+    accelerators: int | None
+    fastest: int | None
+    slowest: int | None
+    score: float | None
+    why: str
+
+    @property
+    def minutes(self) -> list[float | None]:
+        """Minutes of every run, in the order of the files."""
+        return [run.minutes for run in self.runs]
+
+    @property
+    def dropped(self) -> list[int]:
+        return [index for index in (self.fastest, self.slowest) if index is not None]
+
+    @property
+    def needed(self) -> int:
+        return required_runs(self.benchmark)
+
+    @property
+    def converged(self) -> int:
+        return sum(run.complies for run in self.runs)
+
+    @property
+    def spread(self) -> float | None:
+        """(slowest - fastest) / mean of the runs that comply; None with fewer than two."""
+        times = [run.minutes for run in self.runs if run.complies and run.minutes is not None]
+        return (max(times) - min(times)) / fmean(times) if len(times) > 1 and fmean(times) > 0 else None
+
+    @property
+    def epochs(self) -> float | None:
+        """Mean epoch of the last evaluation over the runs that comply, as logged."""
+        epochs = [run.epochs for run in self.runs if run.complies and run.epochs is not None]
+        return fmean(epochs) if epochs else None
+
+    @property
+    def smoke(self) -> bool:
+        return any(run.smoke for run in self.runs)
+
+
+def score_directory(path: str | Path, ruleset: str | None = None) -> ScoreCard:
+    """The score card of one folder of `result_*.txt` logs (or of one log).
+
+    Olympic scoring: the fastest and the slowest run are dropped, the score is the mean of the rest, in
+    minutes. One run that does not comply counts as the dropped slowest; with two or more there is no score.
+
+    Raises UserError when there is no such folder or it holds no result log.
+    """
+    path = Path(path)
+    files = result_files(path)
+    runs = tuple(read_run(file, ruleset) for file in files)
+    folder = path if path.is_dir() else path.parent
+    benchmarks = {run.benchmark for run in runs if run.benchmark}
+    benchmark = benchmarks.pop() if len(benchmarks) == 1 else folder.name
+    fastest, slowest, score, why = _olympic(runs, benchmark, mixed=bool(benchmarks))
+    system, org = folder.resolve().parent.name, str(runs[0].header.get("submission_org", ""))
+    return ScoreCard(
+        path,
+        benchmark,
+        org,
+        system,
+        runs[0].ruleset,
+        runs,
+        _accelerators(folder),
+        fastest,
+        slowest,
+        score,
+        why,
+    )
+
+
+def result_files(path: Path) -> list[Path]:
+    """The result logs of a folder in the order of their numbers, or the one log that `path` is."""
+    if path.is_file():
+        return [path]
+    try:
+        found = [
+            file for file in path.iterdir() if re.fullmatch(r"result_.*\.txt", file.name) and file.is_file()
+        ]
+    except OSError as error:
+        raise UserError(f"{path}: cannot read ({error.strerror}); name a results folder or a log") from None
+    if not found:
+        raise UserError(f"{path}: no result_*.txt in it; name a folder of result logs, or a log")
+    if len(found) > _MAX_RUNS:
+        raise UserError(f"{path}: {len(found)} result logs; a result folder holds 5 or 10")
+    return sorted(
+        found, key=lambda file: [int(d) if d.isdigit() else d for d in re.split(r"(\d+)", file.name)]
+    )
+
+
+def result_folders(path: str | Path) -> list[Path]:
+    """Every folder at or below `path` that holds result logs, sorted; links to folders are not followed."""
+    path = Path(path)
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(
+            f"{path}: no such file or folder; name a result log, a results folder or a submission tree"
+        )
+    found = sorted({log.parent for log in path.rglob("result_*.txt") if log.is_file()})
+    if not found:
+        raise UserError(f"{path}: no result_*.txt below it; name a folder of result logs, or a log")
+    return found
+
+
+def _olympic(
+    runs: tuple[Run, ...], benchmark: str, mixed: bool
+) -> tuple[int | None, int | None, float | None, str]:
+    """(fastest, slowest, score, why there is none)."""
+    if mixed:
+        return None, None, None, "the logs are of different benchmarks"
+    needed = required_runs(benchmark)
+    if len(runs) != needed:
+        return None, None, None, f"a {benchmark} score takes {needed} runs, here are {len(runs)}"
+    untimed = sum(run.minutes is None for run in runs)
+    if untimed > 1:
+        return None, None, None, f"{untimed} runs have no time from run_start to run_stop that can be read"
+    failed = [index for index, run in enumerate(runs) if not run.complies]
+    if len(failed) > 1:
+        return None, None, None, f"{len(failed)} runs did not reach the target; at most one may fail"
+    ranked = sorted((run.minutes, index) for index, run in enumerate(runs) if index not in failed)
+    fastest = ranked[0][1]
+    slowest = failed[0] if failed else ranked[-1][1]
+    kept = [minutes for minutes, index in ranked if index not in (fastest, slowest)]
+    # The stock summarizer's arithmetic (not fmean's), so that the fourth decimal rounds as in its tables.
+    return fastest, slowest, sum(kept) / len(kept), ""
+
+
+def _accelerators(folder: Path) -> int | None:
+    """From <org>/systems/<system>.json of a submission tree, or the run.json beside the logs."""
+    folder = folder.resolve()
+    described = (
+        _json(folder.parents[2] / "systems" / f"{folder.parent.name}.json") if len(folder.parents) > 2 else {}
+    )
+    if not described:
+        runs = _json(folder / "run.json").get("runs")
+        first = next(iter(runs.values()), {}) if isinstance(runs, dict) else {}
+        described = first.get("system_description", {}) if isinstance(first, dict) else {}
+    try:
+        return int(described["number_of_nodes"]) * int(described["accelerators_per_node"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _json(path: Path) -> dict:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# ------------------------------------------------------------------------------------------- published scores
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One row of data/published_scores.csv."""
+
+    round: str
+    org: str
+    system: str
+    benchmark: str
+    accelerators: int
+    minutes: float
+    epochs: float | None
+
+
+@cache
+def published() -> tuple[Published, ...]:
+    """The closed-division scores of Google and NVIDIA in rounds v0.6 and v0.7 (source: data/README.md)."""
+    with _PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Published(
+                row["round"], row["org"], row["system"], row["benchmark"], int(row["n_accelerators"]),
+                float(row["score_minutes"]), number(float(row["epochs_to_converge"])),
+            )
+            for row in csv.DictReader(file)
+        )  # fmt: skip
+
+
+def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
+    """(accelerator count, published scores of the benchmark at that count, fastest first).
+
+    The card's own row is left out. Without a count in the system's description, the published row of the
+    same name gives it; when nobody published the benchmark at that count, the nearest count is taken.
+    """
+    rows = [row for row in published() if row.benchmark == card.benchmark]
+    own = [row for row in rows if row.system == card.system and row.org == card.org]
+    count = card.accelerators or (own[0].accelerators if own else None)
+    if count is None or not rows:
+        return count, []
+    near = min({row.accelerators for row in rows}, key=lambda n: (abs(n - count), n))
+    others = [row for row in rows if row.accelerators == near and row not in own]
+    return count, sorted(others, key=lambda row: row.minutes)
