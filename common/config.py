@@ -31,6 +31,8 @@ class Schedule:
     Attributes:
       kind: "constant", "poly", "step", "cosine".
       warmup_epochs: length of the linear warmup, in epochs.
+      warmup_steps: the same in steps, where published code rounds its epochs in its own way; 0 derives it.
+      initial_learning_rate: where the warmup starts.
       train_epochs: where "poly" and "cosine" end, in epochs; 0 means the end of training.
       power: exponent of "poly".
       end_learning_rate: the value "poly" and "cosine" end at.
@@ -41,12 +43,30 @@ class Schedule:
 
     kind: str = "poly"
     warmup_epochs: float = 5.0
+    warmup_steps: float = 0.0
+    initial_learning_rate: float = 0.0
     train_epochs: float = 0.0
     power: float = 2.0
     end_learning_rate: float = 1e-4
     boundaries: tuple[float, ...] = ()
     factor: float = 0.1
     decay_over_whole_run: bool = False
+
+    def warmup_length(self, steps_per_epoch: float) -> float:
+        """Steps of the warmup, not rounded: the rate rises linearly over them."""
+        return self.warmup_steps or self.warmup_epochs * steps_per_epoch
+
+    def decay_start(self, steps_per_epoch: float) -> float:
+        """The step that the decay counts from: the warmup rounded down, as `warm * N // B` is (mlperf_facts 1.1)."""
+        if self.decay_over_whole_run:
+            return 0
+        # A product that is an integer up to floating point is that integer: no step is lost to 2.9999999999999996.
+        return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
+
+    def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
+        """Steps over which "poly" and "cosine" decay: T - Sw + 1 (mlperf_facts 1.1), or T over the whole run."""
+        end = round(self.train_epochs * steps_per_epoch) or train_steps
+        return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,8 +92,6 @@ class SpanBatchNorm(tf_keras.layers.Layer):
                 shape=[channels],
                 initializer={"mean": "zeros", "variance": "ones"}[moment],
                 trainable=False,
-                # Every replica assigns the same value, so the first one's will do.
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
             setattr(self, f"merged_{moment}", merged)
         super().build(input_shape)
@@ -217,9 +215,10 @@ def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: 
     means_merged = _mean_over_groups(means, replicas)
     # As E[var + (mean - merged)^2]: unlike E[var + mean^2] - merged^2 it loses no digits.
     totals = [v + tf.math.squared_difference(m, c) for v, m, c in zip(variances, means, means_merged)]
-    for layer, mean, variance in zip(layers, means_merged, _mean_over_groups(totals, replicas)):
-        layer.merged_mean.assign(mean)
-        layer.merged_variance.assign(variance)
+    variances_merged = _mean_over_groups(totals, replicas)
+    merged = [v for layer in layers for v in (layer.merged_mean, layer.merged_variance)]
+    values = [x for pair in zip(means_merged, variances_merged) for x in pair]
+    replicas.assign(merged, values)
 
 
 def _mean_over_groups(moments: list[tf.Tensor], replicas: Replicas) -> list[tf.Tensor]:

@@ -1,0 +1,49 @@
+"""Dropout whose masks depend on the seed, the step and the example, and on nothing else."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tf_keras
+
+from common.replicas.base import Replicas
+
+
+class Dropout(tf_keras.layers.Layer):
+    """Zeroes elements of [b, n] with probability `rate` and scales the others by 1 / (1 - rate), in training.
+
+    tf_keras's layer draws from a generator that a resumed run, or one with another number of replicas, would find in
+    another place. Here the mask of an example is a part of one philox stream, keyed by the layer's seed and by how
+    often the layer has drawn; replica r takes the part of examples r*b ... (r+1)*b - 1.
+
+    Attributes:
+      draws: scalar int64, one per replica; part of the model's state, hence of its checkpoints.
+    """
+
+    def __init__(self, replicas: Replicas, rate: float, seed: int, **kwargs):
+        super().__init__(**kwargs)
+        self.replicas, self.rate, self.seed = replicas, rate, seed
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        self.draws = self.replicas.per_replica_variable(tf.zeros([], tf.int64), f"{self.name}/draws")
+        super().build(input_shape)
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Masks `x`, [b, n], in training; the identity otherwise."""
+        if not training:
+            return x
+        draw = self.draws.read_value()
+        self.draws.assign(draw + 1)
+        uniform = self._uniform(tf.shape(x, out_type=tf.int64), draw)
+        return tf.where(uniform >= self.rate, x / (1 - self.rate), tf.zeros_like(x))
+
+    def _uniform(self, shape: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
+        """Numbers in [0, 1), [b, n]; fp32 whatever the precision, so that all precisions drop the same elements."""
+        key, counter, algorithm = tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=tf.stack([self.seed, draw]))
+        # One tick of the counter is four numbers; every example starts at a tick.
+        columns = (shape[1] + 3) // 4
+        offset = tf.cast(self.replicas.replica_id(), tf.int64) * shape[0] * columns
+        counter = counter + tf.cast(tf.stack([offset, tf.zeros_like(offset)]), counter.dtype)
+        numbers = tf.raw_ops.StatelessRandomUniformV2(
+            shape=tf.stack([shape[0], columns * 4]), key=key, counter=counter, alg=algorithm, dtype=tf.float32
+        )
+        return numbers[:, : shape[1]]

@@ -1,0 +1,33 @@
+"""Padded evaluation: every replica does equal work, and every example counts once."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import tensorflow as tf
+
+
+def num_batches(sizes: Sequence[int], batch_size: int) -> int:
+    """Batches that each shard yields, so that all yield equally many: enough for the largest of `sizes`, at least 1."""
+    return max(1, max(-(-size // batch_size) for size in sizes))
+
+
+def pad(dataset: tf.data.Dataset, padding: dict[str, Any], batch_size: int, batches: int) -> tf.data.Dataset:
+    """Exactly `batches` full batches: the examples of `dataset`, then padding.
+
+    Args:
+      dataset: of single examples, dicts of tensors with static shapes, at most batches * batch_size of them.
+      padding: one example of the same keys, shapes and dtypes.
+      batch_size: examples per batch of one replica.
+      batches: from `num_batches`.
+
+    Returns:
+      Dataset of dicts with leading dimension `batch_size`, and "weight" float32 [batch_size]: 1, or 0 for padding.
+      A metric that sums weight * value over all replicas, and divides by the summed weight, needs no correction.
+    """
+    spec = dataset.element_spec
+    filler = {name: tf.convert_to_tensor(padding[name], spec[name].dtype) for name in spec}
+    real = dataset.map(lambda example: {**example, "weight": tf.constant(1.0)})
+    empty = tf.data.Dataset.from_tensors({**filler, "weight": tf.constant(0.0)}).repeat()
+    padded = real.concatenate(empty).take(batches * batch_size).batch(batch_size, drop_remainder=True)
+    return padded.apply(tf.data.experimental.assert_cardinality(batches))

@@ -1,0 +1,294 @@
+"""TFRecord files: which shard reads which records, an endless seeded stream of them, writing, and finding damage.
+
+Every record carries its identity, (file number, record number), through the stream: augmentation is keyed by it, and
+an error can name it. A stream is a pure function of the seed: it can be entered at any record, and it does not change
+with the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import struct
+from pathlib import Path
+from typing import Callable, Iterable, Iterator, Mapping, Sequence
+
+import tensorflow as tf
+
+from common.errors import UserError
+from common.replicas.base import Shard
+
+# A TFRecord frame: length u64, masked CRC of it u32, payload, masked CRC of it u32 (tensorflow/core/lib/io/record_writer.h).
+_HEADER, _FOOTER = 12, 4
+# Files read at once, and bytes of read-ahead each: tf-models' defaults are 10 files and 8 MiB (official/core/input_reader.py).
+_CYCLE, _READ_AHEAD = 16, 1 << 20
+_LAST_EPOCH = 2**62
+
+Transform = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The records r of file number `file` with r % stride == offset."""
+
+    file: int
+    stride: int = 1
+    offset: int = 0
+
+    def size(self, records: int) -> int:
+        """How many records of a file of `records` belong to this part."""
+        return max(0, -(-(records - self.offset) // self.stride))
+
+
+def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]:
+    """Sorted paths of the files in `data_dir` that match `pattern`.
+
+    Raises:
+      UserError: no such folder, or no such files; the message ends with `fix`.
+    """
+    data_dir = os.fspath(data_dir)
+    if not data_dir or not tf.io.gfile.isdir(data_dir):
+        raise UserError(f"data folder {data_dir!r} does not exist; {fix}")
+    files = sorted(tf.io.gfile.glob(os.path.join(data_dir, pattern)))
+    if not files:
+        raise UserError(f"data folder {data_dir}: no file matches {pattern!r}; {fix}")
+    return files
+
+
+def assign(num_files: int, shard: Shard) -> list[Part]:
+    """What `shard` reads: whole files as far as they go round, and an equal share of the records of the others.
+
+    The parts of all shards are disjoint and cover every record. Files left over, fewer than there are shards, are read
+    by several shards, as few as the numbers allow, each of which keeps every n-th record.
+    """
+    whole = num_files - num_files % shard.count
+    parts = [Part(file) for file in range(shard.index, whole, shard.count)]
+    rest = num_files - whole
+    if rest:
+        sharing = next(n for n in range(shard.count // rest, shard.count + 1) if n and shard.count % n == 0)
+        groups = shard.count // sharing
+        group, member = shard.index % groups, shard.index // groups
+        for file in range(whole + group, num_files, groups):
+            parts.append(Part(file, sharing, (member + file) % sharing))
+    return parts
+
+
+def count(path: str | os.PathLike) -> int:
+    """Number of records in a file, by hopping from header to header: contents are not read (nor verified).
+
+    Raises:
+      UserError: the file ends inside a record; the message names file and record.
+    """
+    path = os.fspath(path)
+    if "://" in path:  # An object store: hopping would cost a request per record.
+        return int(tf.data.TFRecordDataset(path, buffer_size=_READ_AHEAD).reduce(0, lambda n, _: n + 1))
+    records, position, size = 0, 0, os.path.getsize(path)
+    with open(path, "rb", buffering=0) as file:
+        while position < size:
+            header = os.pread(file.fileno(), _HEADER, position)
+            if len(header) == _HEADER:
+                position += _HEADER + struct.unpack_from("<Q", header)[0] + _FOOTER
+            if len(header) < _HEADER or position > size:
+                raise _damaged(path, records, "the file ends inside it or its length is corrupt")
+            records += 1
+    return records
+
+
+def size(files: Sequence[str], shard: Shard) -> int:
+    """Records of one pass of `shard` over the files."""
+    return sum(part.size(count(files[part.file])) for part in assign(len(files), shard))
+
+
+def endless(
+    files: Sequence[str],
+    shard: Shard,
+    seed: int,
+    shuffle_buffer: int,
+    start: int = 0,
+    transform: Transform | None = None,
+    cache: bool = False,
+    deterministic: bool = True,
+) -> tf.data.Dataset:
+    """This shard's records for ever, epoch after epoch, in an order that depends on `seed` and the epoch only.
+
+    In each epoch the files are permuted, read in turns, and shuffled through a buffer.
+
+    Args:
+      files: all files; this shard reads its part of them.
+      shard: see `assign`.
+      seed: of the order.
+      shuffle_buffer: records.
+      start: records to skip. Whole epochs cost a look at the record headers, the rest is read and dropped.
+      transform: (file, record, serialized) -> any nest, applied before the cache; default: the serialized record.
+      cache: keep what `transform` gives in memory. The order is the same with and without.
+      deterministic: False lets a slow file be overtaken.
+
+    Returns:
+      Dataset of (epoch int64, file int64, record int64, transformed).
+
+    Raises:
+      UserError: this shard has no record.
+    """
+    parts = assign(len(files), shard)
+    if not parts:
+        raise UserError(f"shard {shard.index} of {shard.count} has no records in {len(files)} files; use fewer replicas")
+    first_epoch, skip = 0, 0
+    if start:
+        per_epoch = size(files, shard)
+        if not per_epoch:
+            raise UserError(f"{files[parts[0].file]}: no records for shard {shard.index} of {shard.count}")
+        first_epoch, skip = divmod(start, per_epoch)
+    sources = [_part(files[part.file], part, transform, cache) for part in parts]
+    structure = sources[0].element_spec
+    variants = tf.stack([tf.data.experimental.to_variant(source) for source in sources])
+
+    def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        # Of this traced function alone: the order must not depend on the caller's global seed. (With 0, tf.data would
+        # compare the seed tensor below with a Python number, which a graph cannot.)
+        tf.random.set_seed(1)
+        key = tf.stack([tf.constant(seed, tf.int64), epoch])
+        order = tf.random.experimental.stateless_shuffle(tf.range(len(sources)), key, alg="philox")
+        records = tf.data.Dataset.from_tensor_slices(order).interleave(
+            lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), structure),
+            cycle_length=min(_CYCLE, len(sources)),
+            num_parallel_calls=min(_CYCLE, len(sources)),
+            deterministic=deterministic,
+        )
+        if shuffle_buffer > 1:
+            draw = tf.random.stateless_uniform([], key, maxval=2**31 - 1, dtype=tf.int64, alg="philox")
+            records = records.shuffle(shuffle_buffer, seed=draw, reshuffle_each_iteration=False)
+        return records.map(lambda file, record, value: (epoch, file, record, value))
+
+    def epochs(first: int, last: int) -> tf.data.Dataset:
+        return tf.data.Dataset.range(first, last).flat_map(one_epoch)
+
+    if not skip:
+        return epochs(first_epoch, _LAST_EPOCH)
+    rest = epochs(first_epoch, first_epoch + 1).skip(skip)
+    return rest.concatenate(epochs(first_epoch + 1, _LAST_EPOCH))
+
+
+def once(
+    files: Sequence[str], shard: Shard, transform: Transform | None = None, cache: bool = False
+) -> tf.data.Dataset:
+    """This shard's records once, file by file in order: dataset of (file, record, transformed)."""
+    parts = assign(len(files), shard)
+    if not parts:
+        return _part(files[0], Part(0), transform, cache).take(0)
+    sources = [_part(files[part.file], part, transform, cache) for part in parts]
+    structure = sources[0].element_spec
+    variants = tf.stack([tf.data.experimental.to_variant(source) for source in sources])
+    return tf.data.Dataset.range(len(sources)).interleave(
+        lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), structure),
+        cycle_length=min(_CYCLE, len(sources)),
+        num_parallel_calls=min(_CYCLE, len(sources)),
+        deterministic=True,
+    )
+
+
+def _part(path: str, part: Part, transform: Transform | None, cache: bool) -> tf.data.Dataset:
+    """Dataset of (file, record, transformed) over one file's part, with its own cache."""
+    records = tf.data.TFRecordDataset(path, buffer_size=_READ_AHEAD).enumerate()
+    if part.stride > 1:
+        records = records.shard(part.stride, part.offset)
+    number = tf.constant(part.file, tf.int64)
+    if transform is None:
+        records = records.map(lambda record, value: (number, record, value))
+    else:
+        records = records.map(lambda record, value: (number, record, transform(number, record, value)))
+    return records.cache() if cache else records
+
+
+def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> bytes:
+    """A serialized tf.train.Example: bytes and text become bytes_list, whole numbers int64_list, the rest float_list."""
+    feature = {}
+    for name, value in features.items():
+        if isinstance(value, (bytes, str)):
+            raw = value.encode() if isinstance(value, str) else value
+            feature[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw]))
+        elif isinstance(value, int):
+            feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        else:
+            feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=value))
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
+
+
+def shard_name(prefix: str, index: int, total: int) -> str:
+    """ "train-00003-of-01024", as the TPU reference's and tf-models' converters name the files."""
+    return f"{prefix}-{index:05d}-of-{total:05d}"
+
+
+def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
+    """Writes a file that appears under its name only when it is complete; gives the number of records.
+
+    Raises:
+      UserError: the folder cannot be written or the disk is full.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    written = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tf.io.TFRecordWriter(os.fspath(partial)) as writer:
+            for record in records:
+                writer.write(record)
+                written += 1
+        os.replace(partial, path)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"cannot write {path}: {_first_line(error)}; free some space or name another folder") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+    return written
+
+
+def read(path: str | os.PathLike) -> Iterator[bytes]:
+    """The records of one file, each verified.
+
+    Raises:
+      UserError: a damaged record; the message names file and record.
+    """
+    records = iter(tf.data.TFRecordDataset(os.fspath(path), buffer_size=_READ_AHEAD))
+    number = 0
+    while True:
+        try:
+            record = next(records, None)
+        except tf.errors.OpError as error:
+            raise _damaged(os.fspath(path), number, _first_line(error)) from error
+        if record is None:
+            return
+        yield record.numpy()
+        number += 1
+
+
+def diagnose(files: Iterable[str], check: Callable[[bytes], str | None] = lambda record: None) -> UserError | None:
+    """Looks for the record that made a stream fail: reads the files again, one record at a time.
+
+    Args:
+      files: in any order; all are read up to the first fault.
+      check: says what is wrong with a record whose checksum is right, or None.
+
+    Returns:
+      The error that names file and record, counted from 0, or None where every record is sound.
+    """
+    for path in files:
+        try:
+            for number, record in enumerate(read(path)):
+                complaint = check(record)
+                if complaint:
+                    return UserError(f"{path}: record {number}: {complaint}; replace the file")
+        except UserError as error:
+            return error
+    return None
+
+
+def _damaged(path: str, record: int, why: str) -> UserError:
+    return UserError(f"{path}: record {record} is damaged ({why}); replace the file with a sound copy")
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    message = getattr(error, "message", "") or str(error)
+    return message.splitlines()[0].split("}} ")[-1].split(" [Op:")[0]

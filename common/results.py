@@ -1,0 +1,163 @@
+"""What a run leaves beside its log: run.json and the picture of its learning curve. TensorFlow-free."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from importlib import metadata
+from typing import Any, Sequence
+
+from common import events
+from common.config import RunConfig, digest, to_dict
+from common.errors import UserError
+
+SCHEMA = 1
+PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
+
+
+def write_atomically(path: pathlib.Path, data: bytes) -> None:
+    """Writes a file that is whole or absent.
+
+    Raises:
+      UserError: the folder is not writable, or the disk is full.
+    """
+    temporary = path.with_suffix(path.suffix + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot write: {error.strerror}; free space there or change --result_dir") from error
+
+
+def describe_run(config: RunConfig, command: Sequence[str], hardware: dict[str, str]) -> dict[str, Any]:
+    """The part of a run.json record that is known before the run starts."""
+    return {
+        "benchmark": config.benchmark,
+        "system": config.system,
+        "hardware": config.hardware,
+        "ruleset": config.ruleset,
+        "division": config.division,
+        "seed": config.seed,
+        "smoke_run": config.smoke_run,
+        "quality_target": config.quality_target,
+        "command": list(command),
+        "config": to_dict(config),
+        "digest": digest(config),
+        "versions": versions(),
+        "git": git_state(),
+        "system_description": hardware,
+        "implementation": {
+            "starting_weights_filename": "none, random initialisation from the seed",
+            "weight_transformations": "none",
+            "weight_data_types": {"fp64": "fp64"}.get(config.precision, "fp32"),
+            "input_data_types": config.precision,
+            "retraining": "no",
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide a result; absent ones are left out."""
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state() -> dict[str, Any]:
+    """Commit of the code that ran and whether files differ from it; empty outside a checkout."""
+    root = pathlib.Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": "", "dirty": True}
+
+
+def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, Any]) -> pathlib.Path:
+    """Adds a run's record to `folder`/run.json, under the name of its log.
+
+    Raises:
+      UserError: an existing run.json is damaged or of another version, or the folder is not writable.
+    """
+    path = folder / "run.json"
+    runs: dict[str, Any] = {}
+    if path.exists():
+        try:
+            existing = json.loads(path.read_text())
+            runs = existing["runs"]
+            if existing["schema"] != SCHEMA:
+                raise ValueError(f"schema {existing['schema']}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: not a run.json of this version ({error}); move it away") from error
+    sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in [log]}
+    runs[log.name] = {**record, "files": sums}
+    text = json.dumps({"schema": SCHEMA, "runs": dict(sorted(runs.items()))}, indent=2)
+    write_atomically(path, text.encode() + b"\n")
+    return path
+
+
+class Curve:
+    """Collects the events of a run and draws its learning curve."""
+
+    def __init__(self, config: RunConfig):
+        self._config = config
+        self._start = 0.0
+        self.losses: list[tuple[float, float]] = []
+        self.evaluations: list[tuple[float, float]] = []
+
+    def record(self, event: events.Event) -> None:
+        """Keeps what the picture shows."""
+        if isinstance(event, events.RunStarted):
+            self._start = event.time
+        elif isinstance(event, events.Trained):
+            self.losses += [(t - self._start, loss) for t, loss in zip(event.times, event.losses)]
+        elif isinstance(event, events.Evaluated) and isinstance(event.value, (int, float)):
+            self.evaluations.append((event.time - self._start, float(event.value)))
+
+    def draw(self, path: pathlib.Path) -> pathlib.Path:
+        """Writes a PNG: quality with its target, and the training loss, over minutes since run_start."""
+        os.environ.setdefault("MPLBACKEND", "Agg")
+        from matplotlib import pyplot
+
+        figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
+        loss_axes = axes.twinx()
+        if self.losses:
+            times, losses = zip(*self.losses)
+            loss_axes.plot([t / 60 for t in times], losses, color="#999999", linewidth=0.8, label="training loss")
+        if self.evaluations:
+            times, values = zip(*self.evaluations)
+            axes.plot([t / 60 for t in times], values, "o-", color="#1f6fb2", label="quality")
+        axes.axhline(self._config.quality_target, color="#c0392b", linestyle="--", linewidth=1, label="target")
+        axes.set_zorder(loss_axes.get_zorder() + 1)
+        axes.patch.set_visible(False)
+        axes.set(xlabel="minutes since run_start", ylabel="eval_accuracy")
+        loss_axes.set_ylabel("training loss")
+        smoke = ", smoke run" if self._config.smoke_run else ""
+        axes.set_title(f"{self._config.benchmark} on {self._config.system}, seed {self._config.seed}{smoke}")
+        lines = [*axes.get_lines(), *loss_axes.get_lines()]
+        axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", frameon=False)
+        figure.tight_layout()
+        temporary = path.with_suffix(".partial.png")
+        try:
+            figure.savefig(temporary)
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise UserError(f"{path}: cannot write: {error.strerror}; free space there") from error
+        finally:
+            pyplot.close(figure)
+        return path
