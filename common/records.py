@@ -132,7 +132,9 @@ def endless(
     """
     parts = assign(len(files), shard)
     if not parts:
-        raise UserError(f"shard {shard.index} of {shard.count} has no records in {len(files)} files; use fewer replicas")
+        raise UserError(
+            f"shard {shard.index} of {shard.count} has no records in {len(files)} files; use fewer replicas"
+        )
     first_epoch, skip = 0, 0
     if start:
         per_epoch = size(files, shard)
@@ -236,7 +238,9 @@ def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
                 written += 1
         os.replace(partial, path)
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"cannot write {path}: {_first_line(error)}; free some space or name another folder") from error
+        raise UserError(
+            f"cannot write {path}: {_first_line(error)}; free some space or name another folder"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -262,7 +266,9 @@ def read(path: str | os.PathLike) -> Iterator[bytes]:
         number += 1
 
 
-def diagnose(files: Iterable[str], check: Callable[[bytes], str | None] = lambda record: None) -> UserError | None:
+def diagnose(
+    files: Iterable[str], check: Callable[[bytes], str | None] = lambda record: None
+) -> UserError | None:
     """Looks for the record that made a stream fail: reads the files again, one record at a time.
 
     Args:
