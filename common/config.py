@@ -57,14 +57,17 @@ class Schedule:
         return self.warmup_steps or self.warmup_epochs * steps_per_epoch
 
     def decay_start(self, steps_per_epoch: float) -> float:
-        """The step that the decay counts from: the warmup rounded down, as `warm * N // B` is (mlperf_facts 1.1)."""
+        """The step that "poly" and "cosine" count from: the warmup rounded down.
+
+        `warm * N // B` in G7 resnet-research-TF-tpu-v3-8192/lars_util.py; 0 with `decay_over_whole_run`.
+        """
         if self.decay_over_whole_run:
             return 0
-        # A product that is an integer up to floating point is that integer: no step is lost to 2.9999999999999996.
+        # An integer but for floating point is that integer: no step is lost to 28.999999999999996.
         return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
 
     def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
-        """Steps over which "poly" and "cosine" decay: T - Sw + 1 (mlperf_facts 1.1), or T over the whole run."""
+        """Steps over which "poly" and "cosine" decay: T - Sw + 1 (ibid.), or T over the whole run."""
         end = round(self.train_epochs * steps_per_epoch) or train_steps
         return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
 

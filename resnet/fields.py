@@ -1,0 +1,121 @@
+"""The fields of an image-classification configuration: ResNet-50 and AlexNet-BN. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from common.config import RunConfig
+from common.errors import UserError
+
+MODELS = ("resnet50", "alexnet_bn")
+INITIALIZERS = ("truncated_fan_in", "he_normal")
+CACHES = ("none", "encoded", "decoded")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """How images are read and augmented; defaults: G6 resnet/imagenet_input.py.
+
+    Attributes:
+      train_pattern, eval_pattern: TFRecord shards inside the data folder.
+      cache: what stays in memory after the first epoch: "none", "encoded" (JPEG) or "decoded" (uint8).
+      shuffle_buffer: examples, per input shard.
+      min_object_covered, area_range, aspect_range, max_attempts: the random crop of training.
+      crop_fraction: the part of the short side that evaluation's central crop keeps.
+      resize: interpolation, "bicubic" or "bilinear".
+      flip: mirror half of the training images.
+      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
+      deterministic: equal order in every run with the same seed.
+      label_offset: subtracted from the labels in the files, which ImageNet's count from 1.
+    """
+
+    train_pattern: str = "train-*"
+    eval_pattern: str = "validation-*"
+    cache: str = "encoded"
+    shuffle_buffer: int = 16384
+    min_object_covered: float = 0.1
+    area_range: tuple[float, ...] = (0.08, 1.0)
+    aspect_range: tuple[float, ...] = (3 / 4, 4 / 3)
+    max_attempts: int = 10
+    crop_fraction: float = 224 / 256
+    resize: str = "bicubic"
+    flip: bool = True
+    private_threads: int = 0
+    deterministic: bool = True
+    label_offset: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of ResNet-50 or AlexNet-BN on images.
+
+    Attributes:
+      model: "resnet50" (v1.5) or "alexnet_bn".
+      image_size: side of the square input, in pixels.
+      num_classes: outputs of the network; labels are 0 .. num_classes - 1.
+      width: channels of the first convolution; every other width is a multiple of it.
+      batch_norm_span: images whose statistics are shared; 0: a replica's micro-batch.
+      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+      zero_init_last_gamma: the last batch norm of each block starts as zero.
+      kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
+      space_to_depth: compute the stem on 2x2 blocks; the result is the same.
+      residual: False removes the shortcuts: a deliberate fault, for tests.
+      freeze_batch_norm: batch norm stays as initialised: a deliberate fault, for tests.
+      label_smoothing: part of the target that is spread evenly over all classes.
+    """
+
+    benchmark: str = "resnet"
+    model: str = "resnet50"
+    image_size: int = 224
+    num_classes: int = 1000
+    width: int = 64
+    batch_norm_span: int = 0
+    batch_norm_momentum: float = 0.9
+    batch_norm_epsilon: float = 1e-5
+    zero_init_last_gamma: bool = True
+    kernel_initializer: str = "truncated_fan_in"
+    space_to_depth: bool = False
+    residual: bool = True
+    freeze_batch_norm: bool = False
+    label_smoothing: float = 0.1
+    data: Data = Data()
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        for name, value, known in (
+            ("model", self.model, MODELS),
+            ("kernel_initializer", self.kernel_initializer, INITIALIZERS),
+            ("data.cache", self.data.cache, CACHES),
+            ("data.resize", self.data.resize, ("bicubic", "bilinear")),
+            ("optimizer.name", self.optimizer.name, ("sgd", "lars")),
+        ):
+            if value not in known:
+                raise UserError(f"config.{name}={value!r}: unknown; known: {', '.join(known)}")
+        for name in ("image_size", "num_classes", "width"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"config.label_smoothing={self.label_smoothing}: must be in [0, 1)")
+        if self.space_to_depth and self.image_size % 2:
+            raise UserError(
+                f"config.space_to_depth=True needs an even config.image_size, not {self.image_size}"
+            )
+        self._validate_span()
+
+    def _validate_span(self) -> None:
+        span, batch = self.bn_span, self.micro_batch_size
+        if span > batch:
+            fits = span % batch == 0 and self.num_replicas % (span // batch) == 0
+        else:
+            fits = span > 0 and batch % span == 0
+        if not fits:
+            raise UserError(
+                f"config.batch_norm_span={span} does not group {self.num_replicas} replicas of {batch} images; "
+                f"use a divisor of {batch}, or {batch} times a divisor of {self.num_replicas}"
+            )
+
+    @property
+    def bn_span(self) -> int:
+        """Images that share batch-norm statistics; what the log calls model_bn_span."""
+        return self.batch_norm_span or self.micro_batch_size
