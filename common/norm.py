@@ -123,7 +123,9 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         if self.span == 0 or self.span == batch:
             return 1, None
         if batch is None:
-            raise UserError(f"config.batch_norm_span={self.span}: needs a fixed batch size; build the model with one")
+            raise UserError(
+                f"config.batch_norm_span={self.span}: needs a fixed batch size; build the model with one"
+            )
         total = self.replicas.num_replicas
         if 0 < self.span < batch and batch % self.span == 0:
             return batch // self.span, None

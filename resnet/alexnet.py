@@ -1,0 +1,129 @@
+"""AlexNet-BN, the network of the 11-minute run in "ImageNet Training in Minutes": AlexNet with batch normalisation in
+place of local response normalisation.
+
+Layer by layer from `borisgin/nvcaffe` models/alexnet_bn/train_val2.prototxt (mlperf_facts section 2): batch norm without
+gamma and beta, epsilon 1e-4, in front of every convolution but the first, after the pooling where there is one;
+60,965,224 parameters at 227 px and 1000 classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Iterator
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.dropout import Dropout
+from common.errors import UserError
+from common.norm import SpanBatchNorm
+from common.precision import Precision
+from common.replicas.base import Replicas
+from resnet.config import Config
+from resnet.layers import GroupedConv2D, PaddedConv2D
+
+SMALLEST_IMAGE = 67  # below, the last of the three poolings has nothing left
+
+
+def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+    """AlexNet-BN; `config.width` 64 is the published size, other widths scale every layer but the last.
+
+    The residual, initialiser, zero-gamma and space-to-depth fields of the configuration mean nothing here.
+
+    Returns:
+      A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
+      `precision.variable`.
+
+    Raises:
+      UserError: images too small for the network, or a width that gives uneven groups.
+    """
+    if config.image_size < SMALLEST_IMAGE:
+        raise UserError(f"config.image_size={config.image_size}: alexnet_bn needs at least {SMALLEST_IMAGE}")
+    if config.width % 8:
+        raise UserError(
+            f"config.width={config.width}: alexnet_bn needs a multiple of 8; 64 is the published size"
+        )
+    seeds = (int(s >> 1) for s in np.random.SeedSequence(config.seed).generate_state(16))
+    net = _Layers(config, replicas, precision, seeds)
+    shape = (config.image_size, config.image_size, 3)
+    images = tf_keras.Input(shape, batch_size=config.micro_batch_size, dtype=precision.compute)
+
+    x = net.pool(net.conv(images, 96, 11, stride=4))
+    x = net.pool(net.conv(net.batch_norm(x), 256, 5, pad=2, groups=2))
+    x = net.conv(net.batch_norm(x), 384, 3, pad=1)
+    x = net.conv(net.batch_norm(x), 384, 3, pad=1, groups=2)
+    x = net.pool(net.conv(net.batch_norm(x), 256, 3, pad=1, groups=2))
+    x = tf_keras.layers.Flatten(dtype=precision.layer)(x)
+    x = net.dropout(net.dense(x, 4096))
+    x = net.dropout(net.dense(x, 4096))
+    return tf_keras.Model(images, net.classifier(x), name=config.model)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layers:
+    """The network's kinds of layer, with the settings that are the same everywhere."""
+
+    config: Config
+    replicas: Replicas
+    precision: Precision
+    seeds: Iterator[int]
+
+    def conv(
+        self, x: tf.Tensor, filters: int, size: int, stride: int = 1, pad: int = 0, groups: int = 1
+    ) -> tf.Tensor:
+        """Convolution and ReLU; weights N(0, .01), bias .01."""
+        kind = GroupedConv2D if groups > 1 else PaddedConv2D
+        x = kind(
+            self._scaled(filters),
+            size,
+            pad=pad,
+            strides=stride,
+            groups=groups,
+            kernel_initializer=self._normal(0.01),
+            bias_initializer=tf_keras.initializers.Constant(0.01),
+            dtype=self.precision.layer,
+        )(x)
+        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
+
+    def batch_norm(self, x: tf.Tensor) -> tf.Tensor:
+        """Without gamma and beta."""
+        config = self.config
+        return SpanBatchNorm(
+            self.replicas,
+            config.batch_norm_span,
+            self.precision,
+            momentum=config.batch_norm_momentum,
+            epsilon=config.batch_norm_epsilon,
+            affine=False,
+            trainable=not config.freeze_batch_norm,
+        )(x)
+
+    def pool(self, x: tf.Tensor) -> tf.Tensor:
+        """3x3 maximum, stride 2."""
+        return tf_keras.layers.MaxPool2D(3, strides=2, dtype=self.precision.layer)(x)
+
+    def dense(self, x: tf.Tensor, units: int) -> tf.Tensor:
+        """Fully connected layer and ReLU; weights N(0, .005), bias .1."""
+        return tf_keras.layers.Dense(
+            self._scaled(units),
+            activation="relu",
+            kernel_initializer=self._normal(0.005),
+            bias_initializer=tf_keras.initializers.Constant(0.1),
+            dtype=self.precision.layer,
+        )(x)
+
+    def dropout(self, x: tf.Tensor) -> tf.Tensor:
+        return Dropout(self.replicas, 0.5, seed=next(self.seeds), dtype=self.precision.layer)(x)
+
+    def classifier(self, x: tf.Tensor) -> tf.Tensor:
+        """Logits in full precision; weights N(0, .01), bias 0."""
+        return tf_keras.layers.Dense(
+            self.config.num_classes, kernel_initializer=self._normal(0.01), dtype=self.precision.full
+        )(x)
+
+    def _normal(self, deviation: float) -> tf_keras.initializers.Initializer:
+        return tf_keras.initializers.RandomNormal(stddev=deviation, seed=next(self.seeds))
+
+    def _scaled(self, channels: int) -> int:
+        return channels * self.config.width // 64

@@ -1,0 +1,72 @@
+"""The convolutions of the resnet benchmark that tf_keras does not have: explicit padding, space-to-depth stem, groups."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+
+
+class PaddedConv2D(tf_keras.layers.Conv2D):
+    """Conv2D of [b, H, W, C] that pads `pad` zeros on every side.
+
+    "same" pads a strided convolution unevenly and by a width that depends on the image size. Here the padding is part
+    of the convolution; a ZeroPadding2D in front would copy the whole tensor, forward and backward.
+    """
+
+    def __init__(self, filters: int, kernel_size: int, pad: int, **kwargs):
+        super().__init__(filters, kernel_size, padding="valid", **kwargs)
+        self.pad = pad
+
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        pad = [self.pad, self.pad]
+        return tf.nn.conv2d(inputs, kernel, self.strides, padding=[[0, 0], pad, pad, [0, 0]])
+
+    def compute_output_shape(self, input_shape: tf.TensorShape) -> tf.TensorShape:
+        batch, height, width, channels = tf.TensorShape(input_shape)
+        padded = [None if size is None else size + 2 * self.pad for size in (height, width)]
+        return super().compute_output_shape(tf.TensorShape([batch, *padded, channels]))
+
+
+class SpaceToDepthStem(PaddedConv2D):
+    """The 7x7 convolution of stride 2, padded by 3, computed as a 4x4 convolution of stride 1 on 2x2 blocks of pixels.
+
+    Three input channels use a matrix unit badly, twelve better. The variable stays the 7x7 kernel, so checkpoints,
+    initialisation and regularisation are those of the plain stem, and so is the result: the kernel is padded at the top
+    and left to 8x8, output i reads pixels 2i-4 ... 2i+3, which are the blocks i-2 ... i+1 (mlperf_facts 0.3).
+    """
+
+    def __init__(self, filters: int, **kwargs):
+        super().__init__(filters, 7, pad=3, strides=2, use_bias=False, **kwargs)
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Raises UserError where the image does not fall into 2x2 blocks."""
+        _, height, width, _ = tf.TensorShape(input_shape)
+        if height % 2 or width % 2:
+            raise UserError(
+                f"config.space_to_depth: images of {height}x{width}; use an even config.image_size"
+            )
+        super().build(input_shape)
+
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        _, _, channels, filters = kernel.shape
+        kernel = tf.pad(kernel, [[1, 0], [1, 0], [0, 0], [0, 0]])
+        kernel = tf.reshape(kernel, [4, 2, 4, 2, channels, filters])
+        # Space-to-depth orders its channels (row in block, column in block, channel).
+        kernel = tf.reshape(tf.transpose(kernel, [0, 2, 1, 3, 4, 5]), [4, 4, 4 * channels, filters])
+        blocks = tf.nn.space_to_depth(inputs, 2)
+        return tf.nn.conv2d(blocks, kernel, 1, padding=[[0, 0], [2, 1], [2, 1], [0, 0]])
+
+
+class GroupedConv2D(PaddedConv2D):
+    """Conv2D whose input and output channels fall into `groups` parts that do not see each other.
+
+    One convolution per group: TensorFlow's CPU kernels have no gradient of a grouped one, and tf_keras's own layer goes
+    through XLA, which the mirrored backend cannot.
+    """
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        parts = zip(tf.split(inputs, self.groups, axis=-1), tf.split(self.kernel, self.groups, axis=-1))
+        outputs = tf.concat([self.convolution_op(x, kernel) for x, kernel in parts], axis=-1)
+        return tf.nn.bias_add(outputs, self.bias) if self.use_bias else outputs

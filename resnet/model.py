@@ -1,0 +1,136 @@
+"""ResNet-50 v1.5: the 50-layer column of table 1 of "Deep Residual Learning for Image Recognition", with the stride of a
+stage on the 3x3 convolution of its first block (v1.5) instead of on the 1x1 before it.
+
+Details follow mlperf_facts section 2, read from Google's v0.6 submission (`resnet_model.py`) and the reference
+`resnet-tf2`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Iterator
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+from common.norm import SpanBatchNorm
+from common.precision import Precision
+from common.replicas.base import Replicas
+from resnet import alexnet
+from resnet.config import Config
+from resnet.layers import PaddedConv2D, SpaceToDepthStem
+
+BLOCKS = (3, 4, 6, 3)  # bottleneck blocks of conv2_x ... conv5_x
+EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
+
+
+def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+    """The network `config.model`.
+
+    Returns:
+      A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
+      `precision.variable`.
+
+    Raises:
+      UserError: an unknown model or initialiser, or an image size the network cannot take.
+    """
+    if config.model == "alexnet_bn":
+        return alexnet.build(config, replicas, precision)
+    if config.model != "resnet50":
+        raise UserError(f"config.model={config.model!r}: unknown; known: resnet50, alexnet_bn")
+    net = _Layers(config, replicas, precision, _seeds(config.seed))
+    shape = (config.image_size, config.image_size, 3)
+    images = tf_keras.Input(shape, batch_size=config.micro_batch_size, dtype=precision.compute)
+
+    x = net.stem(images, config.width)  # conv1
+    x = net.relu(net.batch_norm(x))
+    x = tf_keras.layers.MaxPool2D(3, strides=2, padding="same", dtype=precision.layer)(x)
+    for stage, blocks in enumerate(BLOCKS):  # conv2_x ... conv5_x
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            x = bottleneck(net, x, config.width * 2**stage, stride, project=block == 0)
+    x = tf_keras.layers.GlobalAveragePooling2D(dtype=precision.full)(x)
+    return tf_keras.Model(images, net.classifier(x), name=config.model)
+
+
+def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool) -> tf.Tensor:
+    """1x1, 3x3, 1x1 and the shortcut, figure 5 (right) of the paper; the first block of a stage projects it."""
+    y = net.relu(net.batch_norm(net.conv(x, filters, 1)))
+    y = net.relu(net.batch_norm(net.conv(y, filters, 3, stride)))
+    y = net.batch_norm(net.conv(y, EXPANSION * filters, 1), last=True)
+    if not net.config.residual:
+        return net.relu(y)
+    if project:
+        x = net.batch_norm(net.conv(x, EXPANSION * filters, 1, stride))
+    return net.relu(tf_keras.layers.Add(dtype=net.precision.layer)([y, x]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layers:
+    """The network's kinds of layer, with the settings that are the same everywhere."""
+
+    config: Config
+    replicas: Replicas
+    precision: Precision
+    seeds: Iterator[int]
+
+    def conv(self, x: tf.Tensor, filters: int, size: int, stride: int = 1) -> tf.Tensor:
+        """Convolution without bias, zero-padded by (size - 1) split evenly, whatever the stride and the image size."""
+        return PaddedConv2D(
+            filters,
+            size,
+            strides=stride,
+            pad=(size - 1) // 2,
+            use_bias=False,
+            kernel_initializer=self._kernel_initializer(),
+            dtype=self.precision.layer,
+        )(x)
+
+    def stem(self, images: tf.Tensor, filters: int) -> tf.Tensor:
+        """The 7x7 convolution of stride 2, padded by 3."""
+        if not self.config.space_to_depth:
+            return self.conv(images, filters, 7, stride=2)
+        return SpaceToDepthStem(
+            filters, kernel_initializer=self._kernel_initializer(), dtype=self.precision.layer
+        )(images)
+
+    def batch_norm(self, x: tf.Tensor, last: bool = False) -> tf.Tensor:
+        """`last`: of a residual branch, which starts as zero where the configuration says so."""
+        config = self.config
+        return SpanBatchNorm(
+            self.replicas,
+            config.batch_norm_span,
+            self.precision,
+            momentum=config.batch_norm_momentum,
+            epsilon=config.batch_norm_epsilon,
+            gamma_initializer="zeros" if last and config.zero_init_last_gamma else "ones",
+            trainable=not config.freeze_batch_norm,
+        )(x)
+
+    def relu(self, x: tf.Tensor) -> tf.Tensor:
+        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
+
+    def classifier(self, x: tf.Tensor) -> tf.Tensor:
+        """Logits; weights N(0, .01), bias 0, computed in full precision."""
+        initial = tf_keras.initializers.RandomNormal(stddev=0.01, seed=next(self.seeds))
+        return tf_keras.layers.Dense(
+            self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full
+        )(x)
+
+    def _kernel_initializer(self) -> tf_keras.initializers.Initializer:
+        """The TPU submissions' initialiser or the TF2 reference's; their variances differ by a factor of two."""
+        name = self.config.kernel_initializer
+        if name == "truncated_fan_in":
+            return tf_keras.initializers.VarianceScaling(
+                1.0, "fan_in", "truncated_normal", seed=next(self.seeds)
+            )
+        if name == "he_normal":
+            return tf_keras.initializers.HeNormal(seed=next(self.seeds))
+        raise UserError(f"config.kernel_initializer={name!r}: unknown; known: truncated_fan_in, he_normal")
+
+
+def _seeds(seed: int) -> Iterator[int]:
+    """One independent seed per layer; 64 is more than the network has."""
+    return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(64))
