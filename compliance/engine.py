@@ -1,0 +1,396 @@
+"""The streaming checker: records in, findings out, the same for a file, a pipe and a run in progress.
+
+The semantics are those of mlperf_logging's compliance checker for rulesets 0.6.0 and 0.7.0 (every deliberate
+difference is in docs/compliance-differences.md): each key's rule sees its records in order; a benchmark's rules see
+the whole log, also what came before the line that named the benchmark; only the first record of a `submission_*` key
+is checked and selects; identical repeats of a key that must occur once are remarks, different ones errors.
+"""
+
+from __future__ import annotations
+
+from compliance import rules
+from compliance.findings import ADVICE, ERROR, Finding
+from compliance.hints import LATER_BENCHMARKS, nearest, rescaled
+from compliance.logs import BadLine, Record, shown
+from compliance.story import Story, Target
+
+_NONE: list[Finding] = []  # shared by the many records about which there is nothing to say; never changed
+# Records held until the log names its benchmark. Real headers have under a hundred lines.
+_MAX_HELD = 50_000
+_MAX_UNKNOWN_KEYS = 200
+
+
+class StreamChecker:
+    """Checks one log, record by record.
+
+    Args:
+      ruleset: "0.6.0" or "0.7.0".
+      benchmark, division: what the log must be of; None: what it says itself.
+      path: named in the findings.
+
+    `feed` returns what a record gives rise to, at once when the benchmark and division are known, otherwise with the
+    record that names them. `finish` returns what can only be said of the whole log.
+    """
+
+    def __init__(
+        self, ruleset: str, benchmark: str | None = None, division: str | None = None, path: str = ""
+    ):
+        self.ruleset, self.path = ruleset, path
+        self.benchmark, self.division = benchmark, division
+        self.platform: object = None
+        self.info: dict = {}
+        self.target: Target | None = None
+        self.records = 0
+        self.story = Story(self._make)
+        self._asked = {"submission_benchmark": benchmark, "submission_division": division}
+        self._common = rules.load(ruleset, "common")
+        self._rules = dict(rules.compiled(ruleset, "common"))
+        self._state = dict(self._common.get("state", {}))
+        self._seen: dict[str, int] = {}
+        self._values: dict[str, object] = {}  # the first value of each key
+        self._latest = float("-inf")
+        self._unknown: set[str] = set()
+        self._foreign = 0
+        self._held: list[Record] | None = []  # None once the benchmark's rules are in force
+        self._late: dict[
+            str, list[Record]
+        ] = {}  # records of keys that another key's value may bring into force
+        self._late_keys: dict[str, str] = {}
+        self._best: Record | None = None
+        self._checked = False
+        self._chosen: dict[str, object] = {}
+        if benchmark is not None and (division is not None or not rules.has_divisions(ruleset)):
+            self._held = None
+            self._begin()
+
+    # ------------------------------------------------------------------------------------------ feeding
+
+    def feed(self, record: Record | BadLine) -> list[Finding]:
+        """The findings that this record gives rise to."""
+        if record.__class__ is BadLine:
+            return self._bad_line(record)
+        self.records += 1
+        if record.time_ms < self._latest:
+            found = [self._out_of_order(record)]
+        else:
+            self._latest = record.time_ms
+            found = None
+        if self._held is None:
+            more = self._apply(record)
+        else:
+            self._held.append(record)
+            more = self._select(record)
+        if found is None:
+            return more
+        return found + more if more else found
+
+    def _bad_line(self, bad: BadLine) -> list[Finding]:
+        severity = bad.severity
+        if bad.rule == "line-other-form":
+            self._foreign += 1
+        if bad.rule == "line-field" and self.ruleset == "0.6.0" and bad.key and not self._knows(bad.key):
+            severity = ADVICE  # no rule asks for this key, so nothing was lost
+        return [
+            Finding(bad.rule, severity, self.path, bad.line, bad.text, bad.message, bad.expected, bad.found, bad.fix)
+        ]  # fmt: skip
+
+    def _knows(self, key: str) -> bool:
+        return any(key in rules.compiled(self.ruleset, name) for name in rules.names(self.ruleset))
+
+    def _out_of_order(self, record: Record) -> Finding:
+        return self._make("line.order", ADVICE, record, "The line's time is earlier than that of a line before it.",
+                          "times that do not decrease", f"{self._latest - record.time_ms:.0f} ms earlier",
+                          "write from one process, or sort by time; legitimate where several processes log")  # fmt: skip
+
+    def _select(self, record: Record) -> list[Finding]:
+        """Brings the benchmark's rules into force once the log has named what selects them."""
+        key = record.key
+        if key in self._asked and key not in self._chosen:
+            self._chosen[key] = record.value
+        ready = len(self._chosen) == 2 or (
+            "submission_benchmark" in self._chosen and not rules.has_divisions(self.ruleset)
+        )
+        if ready or len(self._held) > _MAX_HELD:
+            return self._replay()
+        return _NONE
+
+    def _replay(self) -> list[Finding]:
+        held, self._held = self._held, None
+        found = self._begin()
+        for record in held:
+            found.extend(self._apply(record))
+        return found
+
+    def _begin(self) -> list[Finding]:
+        """Loads the rules of the benchmark that was asked for or that the log names (or most likely means)."""
+        division = self._resolve("submission_division", rules.DIVISIONS)
+        benchmark = self._resolve("submission_benchmark", rules.benchmarks(self.ruleset))
+        if benchmark is None or (division is None and rules.has_divisions(self.ruleset)):
+            return []
+        self.benchmark, self.division = benchmark, division
+        self._add(rules.benchmark_file(self.ruleset, division, benchmark))
+        self._checked = True
+        if benchmark in self._common.get("own_benchmarks", ()):
+            return [
+                self._make("benchmark.own", ADVICE, None, "The benchmark is this project's own; no MLPerf round takes it.",
+                           "an MLPerf benchmark in a submission", benchmark, "do not submit it to MLPerf")
+            ]  # fmt: skip
+        return []
+
+    def _resolve(self, key: str, known) -> str | None:
+        asked = self._asked[key]
+        return asked if asked is not None else nearest(self._chosen.get(key), known)
+
+    def _add(self, name: str) -> None:
+        info = rules.load(self.ruleset, name)
+        self.info = {**self.info, **{word: value for word, value in info.items() if word != "keys"}}
+        added = rules.compiled(self.ruleset, name)
+        self._rules.update(added)
+        for key, rule in added.items():
+            if rule.target is not None:
+                self.target = Target(rule.target)
+            if rule.selects is not None:
+                for choice in rule.allowed:
+                    names = rules.compiled(self.ruleset, rule.selects.format(choice))
+                    self._late_keys.update(dict.fromkeys(names, key))
+        if "goal" in info:
+            self.target = Target(info["goal"], lenient=True)
+
+    # ------------------------------------------------------------------------------------- one record
+
+    def _apply(self, record: Record) -> list[Finding]:
+        key = record.key
+        handler = self.story.handlers.get(key)
+        rule = self._rules.get(key)
+        if rule is None:
+            if handler is not None:
+                remark = handler(record)
+                return [remark] if remark else _NONE
+            if key in self._late_keys:
+                self._late.setdefault(self._late_keys[key], []).append(record)
+                if len(self._late[self._late_keys[key]]) > _MAX_HELD:
+                    del self._late_keys[key]
+            elif len(self._unknown) < _MAX_UNKNOWN_KEYS:
+                self._unknown.add(key[:80])
+            return _NONE
+        found: list[Finding] = []
+        before = self._seen.get(key, 0)
+        if not before:
+            self._values[key] = record.value
+        elif rule.once:
+            found.append(self._repeated(record, key))
+        if not (before and "submission_" in key):
+            state, times = self._state, self.story.times
+            for aspect, test, expected, say in rule.checks:
+                if not test(record, self._seen, state, times):
+                    found.append(self._broken(rule, aspect, record, expected, say))
+            if key in self._asked and not found:
+                found.extend(self._contradicts(record))
+            elif key == "submission_platform":
+                self.platform = record.value
+        if rule.sets:
+            self._set(rule.sets, record)
+        self._seen[key] = before + 1
+        if handler is not None:
+            handler(record)
+        if key == "eval_accuracy":
+            found.extend(self._accuracy(record))
+        if rule.selects is not None and not before:
+            found.extend(self._bring_in(rule, record))
+        return found
+
+    def _set(self, sets: tuple, record: Record) -> None:
+        for name, value in sets:
+            if isinstance(value, dict):
+                if value["metadata"] not in record.metadata:
+                    return  # as in the stock checker, whose statement fails here and leaves the rest undone
+                value = record.metadata[value["metadata"]]
+            self._state[name] = value
+
+    def _repeated(self, record: Record, key: str) -> Finding:
+        first = self._values[key]
+        if first is record.value or first == record.value:
+            return self._make(f"{key}.occurs", ADVICE, record, f"{key} is logged again with the same value.",
+                              "exactly one", "a repeat", "log it once, from one process")  # fmt: skip
+        return self._make(f"{key}.occurs", ERROR, record, f"{key} is logged again with a different value.",
+                          f"exactly one; the first was {shown(first, 60)}", shown(record.value),
+                          "log it once, from one process")  # fmt: skip
+
+    def _broken(self, rule: rules.KeyRule, aspect: str, record: Record, expected: str, say: str) -> Finding:
+        key = rule.key
+        if aspect == "value":
+            message, fix = self._wrong_value(rule, record.value)
+            found = shown(record.value)
+        elif aspect == "metadata":
+            message = f"The metadata of {key} is incomplete or not allowed."
+            found = shown(record.metadata) if record.metadata else "no metadata"
+            fix = f"log {key} with {expected}"
+        else:
+            message = f"{key}: {say}." if say else f"{key} stands at a place where it may not stand."
+            found = f"line {record.line}, {shown(record.metadata)}"
+            fix = "keep the order of events that `python -m compliance explain order` shows"
+        return self._make(f"{key}.{aspect}", ERROR, record, message, expected, found, fix)
+
+    @staticmethod
+    def _wrong_value(rule: rules.KeyRule, value: object) -> tuple[str, str]:
+        """(message, fix) for a value that the key's predicate does not admit."""
+        message = f"The value of {rule.key} is not allowed."
+        if rule.allowed and (near := nearest(value, map(str, rule.allowed))):
+            return message, f"did you mean {near}?"
+        if rule.key == "submission_benchmark":
+            message = "The benchmark is unknown to this ruleset, so its rules were not checked."
+            if isinstance(value, str) and value in LATER_BENCHMARKS:
+                return (
+                    message,
+                    f"check with --ruleset {LATER_BENCHMARKS[value]} or later: it is from a later round",
+                )
+        return (
+            message,
+            f"log {rule.key} as the rules ask; `python -m compliance explain {rule.key}.value` shows how",
+        )
+
+    def _contradicts(self, record: Record) -> list[Finding]:
+        asked = self._asked[record.key]
+        if asked is None or record.value == asked:
+            return _NONE
+        return [
+            self._make(f"{record.key}.asked", ERROR, record, "The log is not of the kind that it was checked as.",
+                       asked, shown(record.value), "check it as what it is, or correct the log")
+        ]  # fmt: skip
+
+    def _accuracy(self, record: Record) -> list[Finding]:
+        if self.target is None:
+            self.story.judged = False
+            return _NONE
+        met = self.target.judge(record.value, self._values.get(self.target.by))
+        self.story.accuracy(record, bool(met))
+        if "goal" in self.info:
+            if met is None:
+                self.story.judged = False
+            return _NONE
+        if met is None:
+            by = self.target.by
+            late = f", with {by} logged before it" if by else ""
+            return [
+                self._make("eval_accuracy.target", ERROR, record, "The accuracy cannot be compared with the target.",
+                           f"{self.target.expected}{late}", shown(record.value), f"log eval_accuracy as a number{late}")
+            ]  # fmt: skip
+        if met:
+            return _NONE
+        if self._best is None or _above(record.value, self._best.value):
+            self._best = record
+        if record.value != record.value:
+            return [
+                self._make("eval_accuracy.nan", ADVICE, record, "The accuracy is not a number (NaN).", "a number", "NaN",
+                           "stop the run when the loss is not finite")
+            ]  # fmt: skip
+        fraction = rescaled(record.value, self.target.holds)
+        if fraction is not None:
+            return [
+                self._make("eval_accuracy.scale", ADVICE, record, "The accuracy is a percentage; the rules want a fraction.",
+                           self.target.expected, shown(record.value), f"log {fraction:g} for {record.value:g}")
+            ]  # fmt: skip
+        return _NONE
+
+    def _bring_in(self, rule: rules.KeyRule, record: Record) -> list[Finding]:
+        """Adds the rules that this key's value selects and applies them to the records that came before it."""
+        choice = nearest(record.value, rule.allowed)
+        if choice is None:
+            return _NONE
+        self._late_keys = {key: by for key, by in self._late_keys.items() if by != rule.key}
+        self._add(rule.selects.format(choice))
+        found: list[Finding] = []
+        for held in self._late.pop(rule.key, ()):
+            found.extend(self._apply(held))
+        return found
+
+    # -------------------------------------------------------------------------------------- the end
+
+    def finish(self) -> list[Finding]:
+        """The findings about the whole log."""
+        found: list[Finding] = []
+        if not self.records:
+            return [*found, self._empty()]
+        if self._held is not None:
+            found += self._replay()
+        found += self._missing()
+        if not self._checked and "submission_benchmark" not in {
+            finding.rule.split(".")[0] for finding in found
+        }:
+            wanted = "submission_benchmark and submission_division"
+            found.append(
+                self._make("not-checked", ERROR, None, "The benchmark's own rules were not checked: which ones is not known.",
+                           wanted, "neither an allowed benchmark nor division", f"log {wanted} in the header")
+            )  # fmt: skip
+        if self.target is not None and "goal" not in self.info and "eval_accuracy" in self._seen:
+            if self.story.best is None:
+                found.append(self._missed())
+        found += self.story.end(self.info, self.target and self.target.spec)
+        return found
+
+    def _empty(self) -> Finding:
+        token = ":::MLL" if self.ruleset == "0.6.0" else ":::MLLOG"
+        fix, seen = "name a log that a run wrote", "no record"
+        if self._foreign:
+            other = "0.7.0" if self.ruleset == "0.6.0" else "0.6.0"
+            fix, seen = (
+                f"check it with --ruleset {other}",
+                f"{self._foreign} records in the form of another round",
+            )
+        return self._make("no-records", ERROR, None, "The file has no record of this ruleset's form.",
+                          f"lines with {token}", seen, fix)  # fmt: skip
+
+    def _missing(self) -> list[Finding]:
+        found = []
+        for key, rule in self._rules.items():
+            count = self._seen.get(key, 0)
+            if not count and rule.occurs != "optional":
+                found.append(self._absent(key, "exactly one" if rule.once else "at least one"))
+            for other, value in rule.spec.get("once_if", {}).items():
+                wanted = 1 if self._values.get(other) == value else 0
+                if count != wanted:
+                    found.append(
+                        self._make(f"{key}.occurs", ERROR, None, f"{key} goes with {other} {value}, once.",
+                                   f"{wanted} of {key}", f"{count}", f"log it exactly when {other} is {value}")
+                    )  # fmt: skip
+        for keys in self._common.get("one_of", ()):
+            if not any(key in self._seen for key in keys):
+                found.append(self._absent(" or ".join(keys), "at least one"))
+        return found
+
+    def _absent(self, key: str, wanted: str) -> Finding:
+        fix = f"log {key}"
+        near = nearest(key, self._unknown) if self._unknown else None
+        if near:
+            fix = f"the log has {near!r}: write {key}"
+        rule = f"{key.split(' ')[0]}.occurs"
+        return self._make(rule, ERROR, None, f"{key} is missing.", wanted, "none", fix)
+
+    def _missed(self) -> Finding:
+        best = self._best
+        fix = "train until the target is met; a run that does not meet it counts as not converged"
+        fraction = rescaled(best.value, self.target.holds) if best is not None else None
+        if fraction is not None:
+            fix = f"log the accuracy as a fraction: {fraction:g} for {best.value:g}"
+        return self._make("eval_accuracy.target", ERROR, best, "No evaluation met the quality target.",
+                          self.target.expected, shown(best.value) if best else "no comparable accuracy", fix)  # fmt: skip
+
+    def _make(
+        self,
+        rule: str,
+        severity: str,
+        record: Record | None,
+        message: str,
+        expected: str,
+        found: str,
+        fix: str,
+    ) -> Finding:
+        line, text = (record.line, record.text) if record is not None else (0, "")
+        return Finding(rule, severity, self.path, line, text, message, expected, found, fix)
+
+
+def _above(value: object, best: object) -> bool:
+    try:
+        return value > best
+    except TypeError:
+        return False

@@ -1,0 +1,59 @@
+"""Near misses: what somebody probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# Names that submitters did write or that the frameworks use, for those of the rules.
+_ALIASES = {
+    "mask": "maskrcnn",
+    "mask_rcnn": "maskrcnn",
+    "resnet50": "resnet",
+    "imagenet": "resnet",
+    "nmt": "gnmt",
+    "rnn_translator": "gnmt",
+    "single_stage_detector": "ssd",
+    "tsm": "tsm_kinetics",
+    "close": "closed",
+    "on-prem": "onprem",
+    "on_prem": "onprem",
+    "accuracy": "eval_accuracy",
+    "batch_size": "global_batch_size",
+}
+
+# Benchmarks of rounds after v0.7: such a log needs another ruleset.
+LATER_BENCHMARKS = {
+    "rnnt": "1.0.0",
+    "unet3d": "1.0.0",
+    "gpt3": "3.0.0",
+    "dlrm_dcnv2": "3.0.0",
+    "stable_diffusion": "3.1.0",
+    "llama2_70b_lora": "4.0.0",
+    "gnn": "4.0.0",
+    "llama31_405b": "5.0.0",
+    "retinanet": "2.0.0",
+}
+
+
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """The known name that `word` probably stands for, or None."""
+    if not isinstance(word, str):
+        return None
+    known = list(known)
+    plain = word.strip().lower()
+    if plain in known:
+        return plain
+    if _ALIASES.get(plain) in known:
+        return _ALIASES[plain]
+    from difflib import get_close_matches  # only when something is wrong already
+
+    matches = get_close_matches(plain[:100], known, n=1, cutoff=0.75)
+    return matches[0] if matches else None
+
+
+def rescaled(value: object, holds) -> float | None:
+    """The fraction that a percentage stands for (75.9 -> 0.759), when that fraction passes the test `holds`."""
+    if isinstance(value, (int, float)) and 1 < value <= 100:
+        fraction = float(repr(value / 100)[:12])
+        return fraction if holds(fraction) else None
+    return None

@@ -1,0 +1,234 @@
+"""The run as a story: what the lines say together, which no rule about a single key can see.
+
+Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the target, a target
+met only by work after `run_stop`. Advice: line times out of order, the evaluation schedule, sample counts against
+the known data sets, smoke runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from compliance.findings import ADVICE, ERROR, Finding
+from compliance.logs import Record, shown
+from compliance.predicates import compile_predicate, describe
+
+_INFINITY = float("inf")
+_MAX_EPOCHS = 10_000  # of the evaluated epochs kept for the schedule; no published run has a tenth of it
+
+
+class Story:
+    """Follows one log; `tell(record)` for each record of `KEYS`, `end()` once.
+
+    Args:
+      make: builds a finding: (rule, severity, record or None, message, expected, found, fix).
+    """
+
+    def __init__(self, make: Callable[..., Finding]):
+        self._make = make
+        self.times: dict[
+            str, float
+        ] = {}  # the earliest time of init_start; the first of init_stop and run_start
+        self.stop: Record | None = None
+        self.smoke = False
+        self.samples: dict[str, Record] = {}
+        self.seed: object = None
+        self.best: Record | None = None  # the record that met the target with the earliest work
+        self.judged = True  # False when an accuracy was in a form that cannot be compared
+        self.epochs: list[float] = []
+        self._met_work = _INFINITY
+        self._pending: dict[
+            object, float
+        ] = {}  # evaluations that have no accuracy yet: epoch -> eval_start's time
+        self._scored = self._reach = -_INFINITY
+        self._work_start = _INFINITY
+        self.handlers = {
+            "init_start": self._earliest,
+            "init_stop": self._first,
+            "run_start": self._first,
+            "run_stop": self._stop,
+            "smoke_run": self._smoke,
+            "seed": self._seed,
+            "train_samples": self._samples,
+            "eval_samples": self._samples,
+            "block_start": self._work,
+            "epoch_start": self._work,
+            "eval_start": self._evaluation,
+        }
+
+    def _earliest(self, record: Record) -> None:
+        self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
+
+    def _first(self, record: Record) -> None:
+        self.times.setdefault(record.key, record.time_ms)
+
+    def _stop(self, record: Record) -> None:
+        self.stop = record
+
+    def _seed(self, record: Record) -> None:
+        self.seed = record.value if self.seed is None else self.seed
+
+    def _samples(self, record: Record) -> None:
+        self.samples[record.key] = record
+
+    def _smoke(self, record: Record) -> Finding | None:
+        self.smoke = self.smoke or record.value is not False
+        return self._make(
+            "smoke_run", ADVICE, record, "This log is a smoke run: practice on a small data set, not a result.",
+            "no smoke_run in a submission", shown(record.value), "keep it for practice; `package --smoke` takes it",
+        ) if record.value is not False else None  # fmt: skip
+
+    def _work(self, record: Record) -> None:
+        """Training begins that reaches up to an epoch (counted from 0 or 1, so the bound is the generous one)."""
+        if self.stop is None:
+            self._work_start = record.time_ms
+            start = _number(record.metadata.get("first_epoch_num", record.metadata.get("epoch_num")))
+            count = _number(record.metadata.get("epoch_count")) or 1
+            if start is not None:
+                self._reach = max(self._reach, start + count)
+
+    def _evaluation(self, record: Record) -> None:
+        epoch = _number(record.metadata.get("epoch_num"))
+        if len(self._pending) < _MAX_EPOCHS:
+            self._pending.setdefault(epoch, record.time_ms)
+
+    def accuracy(self, record: Record, met: bool) -> None:
+        """An evaluation's result; `met`: it reached the target. Evaluations may be logged long after their work."""
+        epoch = _number(record.metadata.get("epoch_num"))
+        work = min(record.time_ms, self._pending.pop(epoch, _INFINITY))
+        if epoch is not None:
+            if self._scored < epoch <= self._reach:
+                work = min(work, self._work_start)
+            self._scored = max(self._scored, epoch)
+            if len(self.epochs) < _MAX_EPOCHS:
+                self.epochs.append(epoch)
+        if met and (self.best is None or work < self._met_work):
+            self._met_work, self.best = work, record
+
+    def minutes(self) -> float | None:
+        """run_stop - run_start in minutes; None when either is missing."""
+        if self.stop is None or "run_start" not in self.times:
+            return None
+        return (self.stop.time_ms - self.times["run_start"]) / 60_000
+
+    def end(self, info: dict, goal: dict | None) -> Iterator[Finding]:
+        """The findings about the whole run; `info` is the benchmark's rule file, `goal` its target (or None)."""
+        yield from self._order()
+        if goal is not None:
+            yield from self._status(info)
+        yield from self._schedule(info)
+        for key, counts in info.get("samples", {}).items():
+            record = self.samples.get(key)
+            if record is not None and record.value not in counts:
+                yield self._make(f"{key}.count", ADVICE, record, f"{key} is not the size of the benchmark's data set.",
+                                 " or ".join(f"{count:,}" for count in counts), shown(record.value),
+                                 "log the number of different examples, without padding")  # fmt: skip
+
+    def _order(self) -> Iterator[Finding]:
+        begin, end = self.times.get("init_start"), self.times.get("init_stop")
+        if begin is not None and end is not None and end < begin:
+            yield self._make("init.reversed", ERROR, None, "init_stop has an earlier time than every init_start.",
+                             "init_start before init_stop", f"{begin - end:.0f} ms too early",
+                             "log init_start when initialisation begins, init_stop when it ends")  # fmt: skip
+        start = self.times.get("run_start")
+        if self.stop is not None and start is not None and not self.stop.time_ms > start:
+            yield self._make("run.reversed", ERROR, self.stop, "run_stop does not come after run_start in time.",
+                             "run_stop after run_start", f"{(self.stop.time_ms - start) / 60_000:.4f} minutes",
+                             "log both from one clock, as the run begins and ends")  # fmt: skip
+        if start is not None and end is not None and start < end:
+            yield self._make("run.before-init", ADVICE, None, "run_start has an earlier time than init_stop.",
+                             "init_stop before run_start", f"{end - start:.0f} ms too early",
+                             "log run_start right after init_stop, and do not join logs of several runs")  # fmt: skip
+
+    def _status(self, info: dict) -> Iterator[Finding]:
+        if self.stop is None or not self.judged:
+            return
+        status = self.stop.metadata.get("status")
+        met = self.best is not None
+        if status == "success" and not met:
+            yield self._make("run_stop.status", ERROR, self.stop, "run_stop says success; no evaluation met the target.",
+                             "status aborted", "status success", "log status success only when the target is met")  # fmt: skip
+        elif met and isinstance(status, str) and status.lower().startswith(("abort", "fail")):
+            yield self._make("run_stop.status", ERROR, self.stop, "run_stop says that the run failed; it met the target.",
+                             "status success", f"status {status}", "log the status after the last evaluation is known")  # fmt: skip
+        elif status not in ("success", "aborted", "abort", None):
+            yield self._make("run_stop.status-word", ADVICE, self.stop, "run_stop's status is not a word of the rules.",
+                             "success or aborted", shown(status), "log metadata status: success or aborted")  # fmt: skip
+        if met and not info.get("offline_evaluation") and self._met_work > self.stop.time_ms:
+            yield self._make("run_stop.target-after", ERROR, self.best,
+                             "The target was met only by an evaluation of work after run_stop.",
+                             "an evaluation of an epoch trained before run_stop",
+                             f"{(self.best.time_ms - self.stop.time_ms) / 1000:.1f} s after run_stop",
+                             "let run_stop follow the evaluation that meets the target")  # fmt: skip
+
+    def _schedule(self, info: dict) -> Iterator[Finding]:
+        schedule = info.get("schedule")
+        epochs = sorted(set(self.epochs))
+        if not schedule or not epochs or len(self.epochs) >= _MAX_EPOCHS:
+            return
+        if "epochs" in schedule:
+            planned = schedule["epochs"]
+            wrong = [epoch for epoch in epochs if epoch not in planned]
+            wrong += [epoch for epoch in planned if epoch < epochs[-1] and epoch not in epochs]
+            expected = "evaluations after epochs " + ", ".join(map(str, planned))
+        else:
+            every = schedule["every"]
+            wrong = [later for epoch, later in zip(epochs, epochs[1:]) if later - epoch != every]
+            wrong += [epoch for epoch in epochs[:1] if epoch > schedule["first_at_most"]]
+            expected = "an evaluation after every epoch" if every == 1 else f"one after every {every} epochs"
+        if wrong:
+            yield self._make("eval.schedule", ADVICE, None, "The evaluations do not follow the schedule of the rules.",
+                             expected, "epochs " + ", ".join(f"{epoch:g}" for epoch in epochs[:20]),
+                             "evaluate at the epochs that the rules name")  # fmt: skip
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, (int, float)) and value == value else None
+
+
+class Target:
+    """Judges accuracies against a benchmark's target.
+
+    Args:
+      spec: the rule file's target; `{"by": key, "less": bound, "then": ..., "else": ...}` chooses by another key.
+      lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule fixes the form).
+    """
+
+    def __init__(self, spec: dict, lenient: bool = False):
+        self.spec, self._lenient = spec, lenient
+        self.by = spec.get("by")
+        self._fields = tuple(spec.get("fields", ()))
+        if self.by is None:
+            self.holds, self.expected = compile_predicate(spec), describe(spec)
+        else:
+            self._cases = compile_predicate(spec["then"]), compile_predicate(spec["else"])
+            self.holds = self._cases[0]
+            self.expected = (
+                f"{describe(spec['then'])} ({describe(spec['else'])} from {self.by} {spec['less']} on)"
+            )
+
+    def judge(self, value: object, chooser: object = None) -> bool | None:
+        """Whether the value meets the target; None when it cannot be compared."""
+        holds = self.holds
+        if self.by is not None:
+            try:
+                holds = self._cases[0] if chooser < self.spec["less"] else self._cases[1]
+            except TypeError:
+                return None
+        value = self._read(value) if self._lenient else value
+        parts = [value]
+        if self._fields:
+            if not isinstance(value, dict) or any(name not in value for name in self._fields):
+                return None
+            parts = [value[name] for name in self._fields]
+        return holds(value) if all(isinstance(part, (int, float)) for part in parts) else None
+
+    def _read(self, value: object) -> object:
+        if isinstance(value, str):
+            try:
+                return float(value)
+            except ValueError:
+                return value
+        if isinstance(value, list) and len(value) == len(self._fields):
+            return dict(zip(self._fields, value))
+        return value
