@@ -38,7 +38,7 @@ class Schedule:
       end_learning_rate: the value "poly" and "cosine" end at.
       boundaries: epochs at which "step" multiplies by `factor`.
       factor: the factor of "step".
-      decay_over_whole_run: "poly" as (1 - i/I)^p of the whole run, as LEGW does, instead of the part after the warmup.
+      decay_over_whole_run: "poly" as (1 - i/I)^p of the whole run, as LEGW does, not of what follows the warmup.
     """
 
     kind: str = "poly"
@@ -78,11 +78,12 @@ class Optimizer:
 
     Attributes:
       base_learning_rate: the peak of the schedule.
-      l2_in_loss: coefficient of an L2 term added to the gradients of everything that is no batch-norm variable,
-        besides `weight_decay` (the v0.6 TPU submissions did both; mlperf_facts 0.5).
-      eta, epsilon: LARS trust = eta*|w| / (|g| + weight_decay*|w| + epsilon), raw gradient; an epsilon of 0 is 0.
-      scaled_momentum: LARS with v = m v + (g + wd w), w -= lr trust v (figure 5 of the TPU-v3 paper) instead of
-        v = m v + lr trust (g + wd w), w -= v (figure 6).
+      l2_in_loss: coefficient of an L2 term added to the gradients of everything that is no batch-norm
+        variable, besides `weight_decay` (the v0.6 TPU submissions did both; mlperf_facts 0.5).
+      eta, epsilon: LARS trust = eta*|w| / (|g| + weight_decay*|w| + epsilon), raw gradient; an epsilon of 0
+        is 0.
+      scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the TPU-v3 paper) instead of
+        v = m v + lr trust (g + wd w), w -= v (figure 6); for "sgd", whose trust is 1, too.
       skip_kinds: kinds of variables that neither decay nor adapt.
     """
 

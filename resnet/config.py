@@ -152,8 +152,8 @@ _V06_PRESETS["tpu-v3-2048-unscaled"] = replace(
 )
 _V06_PRESETS["tpu-v3-2048-unscaled-tuned"] = replace(
     _V06_PRESETS["tpu-v3-2048-unscaled"],
-    source="row 3 of Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (the 67.1 s record); 64 epochs "
-    "are 16 blocks of 157 steps, as in G7 resnet-research-JAX-tpu-v3-8192/train.py for this batch",
+    source="row 3 of Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (the 67.1 s record); 64 "
+    "epochs are 16 blocks of 157 steps, as in G7 resnet-research-JAX-tpu-v3-8192/train.py for this batch",
     train_steps=2512,
     optimizer=replace(_V06_32K.optimizer, scaled_momentum=False, base_learning_rate=29.0, momentum=0.929),
     schedule=replace(_V06_32K.schedule, warmup_epochs=18),
@@ -167,7 +167,7 @@ _V07 = replace(
     schedule=Schedule(kind="poly", warmup_epochs=5, power=2.0, end_learning_rate=1e-4),
     data=Data(aspect_range=(0.75, 1.33)),
 )
-# The TensorFlow 2 code rounds the steps of an epoch down, in the schedule and in the run; it starts no gamma at 0.
+# The TensorFlow 2 code rounds the steps of an epoch down, in schedule and run, and starts no gamma at 0.
 _V07_TF2 = replace(
     _V07,
     zero_init_last_gamma=False,
@@ -181,8 +181,8 @@ _V07_PRESETS = {
     "v100-8": replace(
         _V07_TF2,
         hardware="v100-8",
-        source="G7 results/gpu-v100-8-TF2.0/resnet: warmup 5, decay over 35 x 513 + 1 steps, first evaluation "
-        "after 3 epochs; benchmarks/resnet/gpu-v100-8-TF2.0/run_and_time.sh says 4, 39 epochs and 2",
+        source="G7 results/gpu-v100-8-TF2.0/resnet: warmup 5, decay over 35 x 513 + 1 steps, first "
+        "evaluation after 3 epochs; benchmarks/resnet/gpu-v100-8-TF2.0/run_and_time.sh says 4, 39 epochs and 2",
         replicas="horovod",
         precision="fp16",
         loss_scale=128.0,
@@ -282,8 +282,8 @@ _V07_PRESETS["tpu-v3-8192-jax"] = replace(
 )
 
 # --- Large-batch studies on other machines; open: their targets and end learning rates are not MLPerf's.
-# The abstract of 'ImageNet Training in Minutes' gives 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW, by the
-# same author, has the schedule of LARS at 32K and 90 epochs in its Table 1, but no weight decay: that is AlexNet-BN's.
+# The abstract of 'ImageNet Training in Minutes' gives 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW, by
+# the same author, has a schedule for LARS at 32K and 90 epochs in Table 1; the weight decay is AlexNet-BN's.
 _CPU_CLUSTER = replace(
     _BASE,
     hardware="cpu-cluster-1024",
@@ -303,8 +303,8 @@ _CPU_CLUSTER = replace(
 _STUDY_PRESETS = {
     "cpu-cluster-1024": replace(
         _CPU_CLUSTER,
-        source="'ImageNet Training in Minutes' (batch 32K, 90 epochs, 74.9 %); schedule: Table 1 of 'Large-Batch "
-        "Training for LSTM and Beyond'; weight decay: borisgin/nvcaffe models/alexnet_bn",
+        source="'ImageNet Training in Minutes' (batch 32K, 90 epochs, 74.9 %); schedule: Table 1 of 'Large-"
+        "Batch Training for LSTM and Beyond'; weight decay: borisgin/nvcaffe models/alexnet_bn",
         train_epochs=90,
         quality_target=0.749,
         label_smoothing=0.0,
@@ -312,8 +312,8 @@ _STUDY_PRESETS = {
 }
 _STUDY_PRESETS["cpu-cluster-1024-alexnet"] = replace(
     _CPU_CLUSTER,
-    source="borisgin/nvcaffe models/alexnet_bn/solver_32k.prototxt and train_val2.prototxt; 11 minutes on 1024 "
-    "CPUs: 'ImageNet Training in Minutes', whose 58.x % top-1 is the target without its fraction",
+    source="borisgin/nvcaffe models/alexnet_bn/solver_32k.prototxt and train_val2.prototxt; 11 minutes on "
+    "1024 CPUs: 'ImageNet Training in Minutes', whose 58.x % top-1 is the target without its fraction",
     model="alexnet_bn",
     image_size=227,
     batch_norm_epsilon=1e-4,

@@ -111,8 +111,8 @@ class Config(RunConfig):
             fits = span > 0 and batch % span == 0
         if not fits:
             raise UserError(
-                f"config.batch_norm_span={span} does not group {self.num_replicas} replicas of {batch} images; "
-                f"use a divisor of {batch}, or {batch} times a divisor of {self.num_replicas}"
+                f"config.batch_norm_span={span} does not group {self.num_replicas} replicas of {batch} "
+                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_replicas}"
             )
 
     @property

@@ -1,0 +1,133 @@
+"""Learning rates as functions of the step: curves, their combination with a warmup, and the LEGW transform.
+
+A curve maps a float64 step to a float64 rate. Steps count from 0: a run's first update uses the rate at 0.
+Sources: mlcommons/training_results_v0.7 resnet-research-TF-tpu-v3-8192/lars_util.py for the warmup and the
+polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3, for the decay over a whole run and LEGW.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fractions
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from common.config import C, Schedule, near
+from common.errors import UserError
+
+Curve = Callable[[tf.Tensor], tf.Tensor]
+KINDS = ("constant", "poly", "step", "cosine")
+
+
+def constant(rate: float) -> Curve:
+    """The same rate at every step."""
+    return lambda step: tf.fill(tf.shape(step), tf.constant(rate, step.dtype))
+
+
+def polynomial(peak: float, end: float, power: float, start: float, steps: float) -> Curve:
+    """end + (peak - end) * (1 - t)^power; t goes from 0 at `start` to 1 `steps` later, and stays there."""
+    return lambda step: end + (peak - end) * (1 - _progress(step, start, steps)) ** power
+
+
+def cosine(peak: float, end: float, start: float, steps: float) -> Curve:
+    """end + (peak - end) * (1 + cos(pi t)) / 2, with the t of `polynomial`."""
+    return lambda step: end + (peak - end) * (1 + tf.cos(math.pi * _progress(step, start, steps))) / 2
+
+
+def piecewise(peak: float, boundaries: Sequence[float], factor: float) -> Curve:
+    """`peak`, times `factor` for each of the boundaries (in steps) that the step has reached."""
+
+    def curve(step: tf.Tensor) -> tf.Tensor:
+        reached = [tf.cast(step >= boundary, step.dtype) for boundary in boundaries]
+        return peak * tf.pow(tf.constant(factor, step.dtype), tf.add_n([tf.zeros_like(step), *reached]))
+
+    return curve
+
+
+def warmup(curve: Curve, peak: float, length: float, initial: float = 0.0) -> Curve:
+    """Linear from `initial` at step 0 to `peak` at step `length`, both included; `curve` after it."""
+    if length <= 0:
+        return curve
+    return lambda step: tf.where(step <= length, initial + (peak - initial) * step / length, curve(step))
+
+
+def _progress(step: tf.Tensor, start: float, steps: float) -> tf.Tensor:
+    return tf.clip_by_value((step - start) / steps, 0, 1)
+
+
+def learning_rate(
+    schedule: Schedule, base_learning_rate: float, steps_per_epoch: float, train_steps: int
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The rate of a run.
+
+    Args:
+      schedule: the configuration's.
+      base_learning_rate: the peak.
+      steps_per_epoch: examples / batch, not rounded.
+      train_steps: of the whole run.
+
+    Returns:
+      A function of the step (an integer tensor of any shape) that gives the rate (float32, the same shape).
+
+    Raises:
+      UserError: unknown kind, or a "step" schedule without boundaries.
+    """
+    start = schedule.decay_start(steps_per_epoch)
+    steps = schedule.decay_steps(steps_per_epoch, train_steps)
+    if schedule.kind == "constant":
+        curve = constant(base_learning_rate)
+    elif schedule.kind == "poly":
+        curve = polynomial(base_learning_rate, schedule.end_learning_rate, schedule.power, start, steps)
+    elif schedule.kind == "cosine":
+        curve = cosine(base_learning_rate, schedule.end_learning_rate, start, steps)
+    elif schedule.kind == "step":
+        if not schedule.boundaries:
+            raise UserError("config.schedule.boundaries is empty: kind 'step' needs the epochs of its drops")
+        # Six decimals: an epoch that is a whole number of steps must not become 28.999999999999996 of them.
+        boundaries = [round(epoch * steps_per_epoch, 6) for epoch in schedule.boundaries]
+        curve = piecewise(base_learning_rate, boundaries, schedule.factor)
+    else:
+        hint = near(schedule.kind, KINDS)
+        raise UserError(f"config.schedule.kind={schedule.kind!r}: unknown{hint}; known: {', '.join(KINDS)}")
+    length = schedule.warmup_length(steps_per_epoch)
+    curve = warmup(curve, base_learning_rate, length, schedule.initial_learning_rate)
+
+    def rate(step: tf.Tensor) -> tf.Tensor:
+        # float32 would lose the small differences 1 - t at the end of a long run.
+        return tf.cast(curve(tf.cast(step, tf.float64)), tf.float32)
+
+    return rate
+
+
+def legw(config: C, k: float) -> C:
+    """LEGW: the batch times `k`, the rate times sqrt(k), the warmup epochs times `k`; else equal, in epochs.
+
+    `k` below 1 goes the other way: tune a large batch, train a small one (section 3.3).
+
+    Raises:
+      UserError: `k` is not positive, or the batch times `k` is not a whole number.
+    """
+    ratio = fractions.Fraction(k).limit_denominator(1 << 20) if k > 0 else fractions.Fraction(0)
+    batch = config.global_batch_size * ratio
+    if ratio == 0 or batch.denominator != 1:
+        raise UserError(
+            f"legw: config.global_batch_size={config.global_batch_size} times {k} is no whole batch; "
+            f"choose another k"
+        )
+    root = math.sqrt(ratio)
+    optimizer, schedule = config.optimizer, config.schedule
+    return dataclasses.replace(
+        config,
+        global_batch_size=int(batch),
+        train_steps=math.ceil(config.train_steps / ratio),
+        steps_per_block=math.ceil(config.steps_per_block / ratio),
+        optimizer=dataclasses.replace(optimizer, base_learning_rate=optimizer.base_learning_rate * root),
+        # `warmup_steps` stays as it is: k times the epochs of k times the batch are as many steps.
+        schedule=dataclasses.replace(
+            schedule,
+            warmup_epochs=float(schedule.warmup_epochs * ratio),
+            initial_learning_rate=schedule.initial_learning_rate * root,
+        ),
+    )
