@@ -12,6 +12,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 from typing import Any, Sequence
 
 from absl import app as absl_app
@@ -45,9 +46,12 @@ def main(benchmark: str) -> None:
     """Runs the command line of `benchmark`, a package with config.py and task.py; does not return."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     _define_flags()
+    absl_app.define_help_flags()
     try:
         overrides, argv = configs.split_overrides(sys.argv)
-        FLAGS(argv, known_only=False)
+        extra = FLAGS(argv)[1:]
+        if extra:
+            raise UserError(f"unexpected argument {extra[0]!r}; flags start with --, see --help")
         code = _dispatch(benchmark, overrides)
     except flags.Error as error:
         _fail(f"{error}; see --help", 2)
@@ -73,7 +77,6 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
         task = importlib.import_module(f"{benchmark}.task").Task(config, None)
         print(json.dumps(describe(task, module.hyperparameters(config)), indent=2))
         return 0
-    task_module = None
     if FLAGS.dry_run:
         task_module = importlib.import_module(f"{benchmark}.task")
         return _dry_run(task_module.Task(config, None))
@@ -96,8 +99,6 @@ def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
 
 
 def _dry_run(task: Any) -> int:
-    import time
-
     from common import replicas
     from common.loop import Loop
 
@@ -228,6 +229,3 @@ def _verdict(path: pathlib.Path) -> str:
     if not errors:
         return f"passes, {len(findings)} pieces of advice (python -m compliance check {path})"
     return f"{len(errors)} errors: {errors[0].message} (python -m compliance check {path})"
-
-
-assert absl_app  # absl.app registers --help and its relatives

@@ -11,9 +11,9 @@ from common.replicas.base import Replicas
 class Dropout(tf_keras.layers.Layer):
     """Zeroes elements of [b, n] with probability `rate` and scales the others by 1 / (1 - rate), in training.
 
-    tf_keras's layer draws from a generator that a resumed run, or one with another number of replicas, would find in
-    another place. Here the mask of an example is a part of one philox stream, keyed by the layer's seed and by how
-    often the layer has drawn; replica r takes the part of examples r*b ... (r+1)*b - 1.
+    tf_keras's layer draws from a generator that a resumed run, or one with another number of replicas, would
+    find in another place. Here the mask of an example is a part of one philox stream, keyed by the layer's
+    seed and by how often the layer has drawn; replica r takes the part of examples r*b ... (r+1)*b - 1.
 
     Attributes:
       draws: scalar int64, one per replica; part of the model's state, hence of its checkpoints.
@@ -37,7 +37,9 @@ class Dropout(tf_keras.layers.Layer):
         return tf.where(uniform >= self.rate, x / (1 - self.rate), tf.zeros_like(x))
 
     def _uniform(self, shape: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-        """Numbers in [0, 1), [b, n]; fp32 whatever the precision, so that all precisions drop the same elements."""
+        """Numbers in [0, 1), [b, n]; fp32 whatever the precision, so that all precisions drop the same
+        elements.
+        """
         key, counter, algorithm = tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=tf.stack([self.seed, draw]))
         # One tick of the counter is four numbers; every example starts at a tick.
         columns = (shape[1] + 3) // 4

@@ -1,12 +1,12 @@
 """What a variable is - kernel, bias, norm or embedding - as the layer that owns it says.
 
-Weight decay, LARS and freezing select by kind. The submissions they come from select by a substring of the variable's
-name, which a renamed layer silently breaks (mlperf_facts 5.1).
+Weight decay, LARS and freezing select by kind. The submissions they come from select by a substring of the
+variable's name, which a renamed layer silently breaks (mlperf_facts 5.1).
 """
 
 from __future__ import annotations
 
-from typing import Hashable
+from collections.abc import Hashable
 
 import tensorflow as tf
 import tf_keras
@@ -28,8 +28,8 @@ _KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel", "recurrent_kernel"
 def kind_of(model: tf_keras.layers.Layer) -> dict[Hashable, str]:
     """The kind of every trainable variable of `model`, by the variable's `ref()`.
 
-    A layer of ours names its variables' kinds in an attribute `kinds`, {attribute: kind}; for the stock layers the
-    class and the attribute that holds the variable tell.
+    A layer of ours names its variables' kinds in an attribute `kinds`, {attribute: kind}; for the stock
+    layers the class and the attribute that holds the variable tell.
 
     Raises:
       UserError: a layer owns a trainable variable whose kind nothing tells; it needs an attribute `kinds`.

@@ -83,7 +83,7 @@ class RunLog:
         self._line = 0
         self._pending: list[str] = []
         self._mllog = _mllogger(config.benchmark, self._pending)
-        self.stopped = False
+        self.started = self.stopped = False
 
     # -- the parts of a log ---------------------------------------------------------------------------------------
 
@@ -148,6 +148,7 @@ class RunLog:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _run_started(self, event: events.RunStarted) -> None:
+        self.started = True
         self.event("run_start", kind="INTERVAL_START", at=event.time)
 
     def _block(self, block: Any) -> dict[str, int]:

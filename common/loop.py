@@ -141,6 +141,15 @@ class Loop:
         self._call(self._synthetic(True), self._synthetic(False), 1, 1)
         self.state.restore(before)
 
+    def one_step(self) -> tuple[float, float]:
+        """Loss and seconds of one training step on synthetic data, after a first one that compiles."""
+        seconds, loss = [], 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            loss = float(self._call(self._synthetic(True), self._synthetic(False), 1, 0).losses[0])
+            seconds.append(time.perf_counter() - began)
+        return loss, seconds[-1]
+
     def _synthetic(self, training: bool) -> Any:
         return iter(self.replicas.dataset(lambda _: self.task.synthetic_input(self._batch_size(training))))
 
@@ -171,13 +180,12 @@ class Loop:
         train = iter(
             self.replicas.dataset(lambda shard: self.task.train_input(shard, self._batch_size(True), start))
         )
+        # One data set for all evaluations, so that what it caches stays; every evaluation iterates over it anew.
+        held_out = self.replicas.dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
         with _Evaluator(self.task) as evaluator, concurrent.futures.ThreadPoolExecutor(1) as thread:
             for block in self.clock.blocks(start):
                 yield events.BlockStarted(time.time(), block)
-                evaluation = iter(
-                    self.replicas.dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
-                )
-                future = thread.submit(self._call, train, evaluation, block.num_steps, self.clock.eval_steps)
+                future = thread.submit(self._call, train, iter(held_out), block.num_steps, self.clock.eval_steps)
                 yield from self._watch(future, block)
                 result = future.result()
                 yield events.Trained(block, result.losses.tolist(), result.times.tolist())

@@ -1,15 +1,15 @@
 """Span batch normalisation: statistics over a stated number of images, however many replicas hold them.
 
-How many images share their batch-norm statistics decides how fast a large-batch ResNet converges (MLPerf v0.6 rows of
-32 and of 128 images differ by four epochs), so it is a hyperparameter of its own, the *span*, apart from the batch a
-replica holds: a span of the replica's batch is the ordinary layer, a smaller one makes virtual groups inside the
-replica, a larger one joins neighbouring replicas.
+How many images share their batch-norm statistics decides how fast a large-batch ResNet converges (MLPerf v0.6
+rows of 32 and of 128 images differ by four epochs), so it is a hyperparameter of its own, the *span*, apart
+from the batch a replica holds: a span of the replica's batch is the ordinary layer, a smaller one makes
+virtual groups inside the replica, a larger one joins neighbouring replicas.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Iterable
+from collections.abc import Iterable
 
 import tensorflow as tf
 import tf_keras
@@ -25,11 +25,11 @@ _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 class SpanBatchNorm(tf_keras.layers.Layer):
     """Batch normalisation over the last axis of [b, ..., C], with statistics of `span` images.
 
-    With b images on a replica, a span of 0 or b is local; one that divides b makes b/span virtual groups inside the
-    replica; k*b joins contiguous groups of k replicas. The moments are kept in `precision.variable`; a moving average
-    takes the population variance, without zero-debias, and every group of every replica has its own. Evaluation uses
-    `merged_mean` and `merged_variance`, which `merge_moments` fills. As in Keras, a layer whose `trainable` is false
-    stays in its evaluation form while training.
+    With b images on a replica, a span of 0 or b is local; one that divides b makes b/span virtual groups
+    inside the replica; k*b joins contiguous groups of k replicas. The moments are kept in
+    `precision.variable`; a moving average takes the population variance, without zero-debias, and every group
+    of every replica has its own. Evaluation uses `merged_mean` and `merged_variance`, which `merge_moments`
+    fills. As in Keras, a layer whose `trainable` is false stays in its evaluation form while training.
 
     Attributes:
       kinds: what `common.kinds` calls this layer's variables.
@@ -51,7 +51,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         name: str | None = None,
         trainable: bool = True,
     ):
-        """Keeps the settings; momentum .9 and epsilon 1e-5 are those of the TPU submissions (mlperf_facts 1.1).
+        """Keeps the settings; momentum .9 and epsilon 1e-5 are those of the TPU submissions (mlperf_facts
+        1.1).
 
         Args:
           replicas: the backend; its collectives join replicas and it owns the per-replica moments.
@@ -205,9 +206,9 @@ def span_layers(model: tf.Module | Iterable[tf_keras.layers.Layer]) -> list[Span
 def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: Replicas) -> None:
     """Fills `merged_mean` and `merged_variance` of every SpanBatchNorm from all groups of all replicas.
 
-    Call it inside `replicas.run`, before each evaluation. The moments are those of the union of all groups, by the law
-    of total variance: mean of means, mean of variances plus variance of means (mlperf_facts 0.8). One group on one
-    replica merges to exactly its own moments.
+    Call it inside `replicas.run`, before each evaluation. The moments are those of the union of all groups,
+    by the law of total variance: mean of means, mean of variances plus variance of means (mlperf_facts 0.8).
+    One group on one replica merges to exactly its own moments.
     """
     layers = span_layers(model)
     if not layers:

@@ -24,8 +24,8 @@ class Segments(Protocol):
     """What a rule may ask about the tensor it updates.
 
     Attributes:
-      adapts: weight decay and LARS's trust ratio apply; a boolean tensor of the shape of the weight where that
-        holds several variables, or parts of them.
+      adapts: weight decay and LARS's trust ratio apply; a boolean tensor of the shape of the weight where
+        that holds several variables, or parts of them.
       regularised: `l2_in_loss` applies; likewise.
     """
 

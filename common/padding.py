@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 
 def num_batches(sizes: Sequence[int], batch_size: int) -> int:
-    """Batches that each shard yields, so that all yield equally many: enough for the largest of `sizes`, at least 1."""
-    return max(1, max(-(-size // batch_size) for size in sizes))
+    """Batches that each shard yields, so that all yield equally many: enough for the largest of `sizes`."""
+    return max(1, *(-(-size // batch_size) for size in sizes))
 
 
 def pad(dataset: tf.data.Dataset, padding: dict[str, Any], batch_size: int, batches: int) -> tf.data.Dataset:
@@ -22,8 +23,9 @@ def pad(dataset: tf.data.Dataset, padding: dict[str, Any], batch_size: int, batc
       batches: from `num_batches`.
 
     Returns:
-      Dataset of dicts with leading dimension `batch_size`, and "weight" float32 [batch_size]: 1, or 0 for padding.
-      A metric that sums weight * value over all replicas, and divides by the summed weight, needs no correction.
+      Dataset of dicts with leading dimension `batch_size`, and "weight" float32 [batch_size]: 1, or 0 for
+      padding. A metric that sums weight * value over all replicas, and divides by the summed weight, needs no
+      correction.
     """
     spec = dataset.element_spec
     filler = {name: tf.convert_to_tensor(padding[name], spec[name].dtype) for name in spec}

@@ -1,27 +1,29 @@
-"""TFRecord files: which shard reads which records, an endless seeded stream of them, writing, and finding damage.
+"""TFRecord files: who reads which records, an endless seeded stream of them, writing, and finding damage.
 
-Every record carries its identity, (file number, record number), through the stream: augmentation is keyed by it, and
-an error can name it. A stream is a pure function of the seed: it can be entered at any record, and it does not change
-with the cache.
+Every record carries its identity, (file number, record number), through the stream: augmentation is keyed by
+it, and an error can name it. A stream is a pure function of the seed: it can be entered at any record, and it
+does not change with the cache.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
 from common.errors import UserError
 from common.replicas.base import Shard
 
-# A TFRecord frame: length u64, masked CRC of it u32, payload, masked CRC of it u32 (tensorflow/core/lib/io/record_writer.h).
+# A frame: length u64, masked CRC of it u32, payload, masked CRC u32 (tensorflow/core/lib/io/record_writer.h)
 _HEADER, _FOOTER = 12, 4
-# Files read at once, and bytes of read-ahead each: tf-models' defaults are 10 files and 8 MiB (official/core/input_reader.py).
+# Files read in turns, and bytes of read-ahead for each; the TPU reference reads 64 files with 8 MiB (G6
+# resnet/imagenet_input.py), too much for a replica's share of them.
 _CYCLE, _READ_AHEAD = 16, 1 << 20
 _LAST_EPOCH = 2**62
 
@@ -57,20 +59,18 @@ def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]
 
 
 def assign(num_files: int, shard: Shard) -> list[Part]:
-    """What `shard` reads: whole files as far as they go round, and an equal share of the records of the others.
+    """What `shard` reads: whole files as far as they go round, and a share of the records of the others.
 
-    The parts of all shards are disjoint and cover every record. Files left over, fewer than there are shards, are read
-    by several shards, as few as the numbers allow, each of which keeps every n-th record.
+    The parts of all shards are disjoint, cover every record and are equally large where the files are. The
+    files left over, fewer than there are shards, are each read by as few shards as the numbers allow, which
+    keep every n-th record.
     """
     whole = num_files - num_files % shard.count
     parts = [Part(file) for file in range(shard.index, whole, shard.count)]
-    rest = num_files - whole
-    if rest:
-        sharing = next(n for n in range(shard.count // rest, shard.count + 1) if n and shard.count % n == 0)
-        groups = shard.count // sharing
-        group, member = shard.index % groups, shard.index // groups
-        for file in range(whole + group, num_files, groups):
-            parts.append(Part(file, sharing, (member + file) % sharing))
+    groups = math.gcd(num_files - whole, shard.count)
+    sharing, group, member = shard.count // groups, shard.index % groups, shard.index // groups
+    for file in range(whole + group, num_files, groups):
+        parts.append(Part(file, sharing, (member + file) % sharing))
     return parts
 
 
@@ -110,7 +110,7 @@ def endless(
     cache: bool = False,
     deterministic: bool = True,
 ) -> tf.data.Dataset:
-    """This shard's records for ever, epoch after epoch, in an order that depends on `seed` and the epoch only.
+    """This shard's records for ever, epoch after epoch, in an order that depends on seed and epoch only.
 
     In each epoch the files are permuted, read in turns, and shuffled through a buffer.
 
@@ -120,7 +120,7 @@ def endless(
       seed: of the order.
       shuffle_buffer: records.
       start: records to skip. Whole epochs cost a look at the record headers, the rest is read and dropped.
-      transform: (file, record, serialized) -> any nest, applied before the cache; default: the serialized record.
+      transform: (file, record, serialized) -> any nest, applied before the cache; default: as it is.
       cache: keep what `transform` gives in memory. The order is the same with and without.
       deterministic: False lets a slow file be overtaken.
 
@@ -130,33 +130,21 @@ def endless(
     Raises:
       UserError: this shard has no record.
     """
-    parts = assign(len(files), shard)
-    if not parts:
-        raise UserError(
-            f"shard {shard.index} of {shard.count} has no records in {len(files)} files; use fewer replicas"
-        )
+    sources = _sources(files, shard, transform, cache)
     first_epoch, skip = 0, 0
     if start:
         per_epoch = size(files, shard)
         if not per_epoch:
-            raise UserError(f"{files[parts[0].file]}: no records for shard {shard.index} of {shard.count}")
+            raise UserError(f"{files[0]} and the like: no record for shard {shard.index} of {shard.count}")
         first_epoch, skip = divmod(start, per_epoch)
-    sources = [_part(files[part.file], part, transform, cache) for part in parts]
-    structure = sources[0].element_spec
-    variants = tf.stack([tf.data.experimental.to_variant(source) for source in sources])
 
     def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        # Of this traced function alone: the order must not depend on the caller's global seed. (With 0, tf.data would
-        # compare the seed tensor below with a Python number, which a graph cannot.)
+        # Of this traced function alone: the order must not depend on the caller's global seed. (With 0,
+        # tf.data would compare the seed tensor below with a Python number, which a graph cannot.)
         tf.random.set_seed(1)
-        key = tf.stack([tf.constant(seed, tf.int64), epoch])
-        order = tf.random.experimental.stateless_shuffle(tf.range(len(sources)), key, alg="philox")
-        records = tf.data.Dataset.from_tensor_slices(order).interleave(
-            lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), structure),
-            cycle_length=min(_CYCLE, len(sources)),
-            num_parallel_calls=min(_CYCLE, len(sources)),
-            deterministic=deterministic,
-        )
+        key = tf.stack([tf.constant(seed % 2**63, tf.int64), epoch])
+        order = tf.random.experimental.stateless_shuffle(tf.range(sources.count), key, alg="philox")
+        records = _interleave(tf.data.Dataset.from_tensor_slices(order), sources, deterministic)
         if shuffle_buffer > 1:
             draw = tf.random.stateless_uniform([], key, maxval=2**31 - 1, dtype=tf.int64, alg="philox")
             records = records.shuffle(shuffle_buffer, seed=draw, reshuffle_each_iteration=False)
@@ -174,18 +162,32 @@ def endless(
 def once(
     files: Sequence[str], shard: Shard, transform: Transform | None = None, cache: bool = False
 ) -> tf.data.Dataset:
-    """This shard's records once, file by file in order: dataset of (file, record, transformed)."""
-    parts = assign(len(files), shard)
-    if not parts:
-        return _part(files[0], Part(0), transform, cache).take(0)
-    sources = [_part(files[part.file], part, transform, cache) for part in parts]
-    structure = sources[0].element_spec
-    variants = tf.stack([tf.data.experimental.to_variant(source) for source in sources])
-    return tf.data.Dataset.range(len(sources)).interleave(
-        lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), structure),
-        cycle_length=min(_CYCLE, len(sources)),
-        num_parallel_calls=min(_CYCLE, len(sources)),
-        deterministic=True,
+    """This shard's records once, in an order that never changes: dataset of (file, record, transformed)."""
+    sources = _sources(files, shard, transform, cache)
+    return _interleave(tf.data.Dataset.range(sources.count), sources, deterministic=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sources:
+    """One dataset per file, as a tensor of variants: an epoch picks them by number; each keeps its cache."""
+
+    variants: tf.Tensor
+    structure: object
+    count: int
+
+
+def _sources(files: Sequence[str], shard: Shard, transform: Transform | None, cache: bool) -> _Sources:
+    parts = [_part(files[part.file], part, transform, cache) for part in assign(len(files), shard)]
+    variants = tf.stack([tf.data.experimental.to_variant(part) for part in parts])
+    return _Sources(variants, parts[0].element_spec, len(parts))
+
+
+def _interleave(numbers: tf.data.Dataset, sources: _Sources, deterministic: bool) -> tf.data.Dataset:
+    return numbers.interleave(
+        lambda i: tf.data.experimental.from_variant(tf.gather(sources.variants, i), sources.structure),
+        cycle_length=min(_CYCLE, sources.count),
+        num_parallel_calls=min(_CYCLE, sources.count),
+        deterministic=deterministic,
     )
 
 
@@ -203,7 +205,7 @@ def _part(path: str, part: Part, transform: Transform | None, cache: bool) -> tf
 
 
 def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> bytes:
-    """A serialized tf.train.Example: bytes and text become bytes_list, whole numbers int64_list, the rest float_list."""
+    """A serialized tf.train.Example: bytes_list of bytes or text, int64_list of an int, else float_list."""
     feature = {}
     for name, value in features.items():
         if isinstance(value, (bytes, str)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import os
@@ -115,18 +116,23 @@ class Curve:
 
     def __init__(self, config: RunConfig):
         self._config = config
-        self._start = 0.0
+        self.start = 0.0
         self.losses: list[tuple[float, float]] = []
         self.evaluations: list[tuple[float, float]] = []
+
+    @property
+    def started_iso(self) -> str:
+        """run_start in UTC."""
+        return datetime.datetime.fromtimestamp(self.start, datetime.timezone.utc).isoformat(timespec="seconds")
 
     def record(self, event: events.Event) -> None:
         """Keeps what the picture shows."""
         if isinstance(event, events.RunStarted):
-            self._start = event.time
+            self.start = event.time
         elif isinstance(event, events.Trained):
-            self.losses += [(t - self._start, loss) for t, loss in zip(event.times, event.losses)]
+            self.losses += [(t - self.start, loss) for t, loss in zip(event.times, event.losses)]
         elif isinstance(event, events.Evaluated) and isinstance(event.value, (int, float)):
-            self.evaluations.append((event.time - self._start, float(event.value)))
+            self.evaluations.append((event.time - self.start, float(event.value)))
 
     def draw(self, path: pathlib.Path) -> pathlib.Path:
         """Writes a PNG: quality with its target, and the training loss, over minutes since run_start."""

@@ -2,7 +2,7 @@
 
 A curve maps a float64 step to a float64 rate. Steps count from 0: a run's first update uses the rate at 0.
 Sources: mlcommons/training_results_v0.7 resnet-research-TF-tpu-v3-8192/lars_util.py for the warmup and the
-polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3, for the decay over a whole run and LEGW.
+polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3, for LEGW and its decay.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import tensorflow as tf
+import tf_keras
 
 from common.errors import UserError
 
@@ -48,6 +49,10 @@ class Replicas(abc.ABC):
     def scope(self) -> ContextManager[Any]:
         """Where variables are created."""
         return contextlib.nullcontext()
+
+    def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
+        """tf_keras.Input of [batch_size, *shape], `batch_size` being one replica's micro-batch."""
+        return tf_keras.Input(shape, batch_size=batch_size, dtype=dtype)
 
     @abc.abstractmethod
     def replica_id(self) -> tf.Tensor | int:

@@ -7,9 +7,10 @@ compiled function.
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager
+from typing import Any, Callable, ContextManager, Sequence
 
 import tensorflow as tf
+import tf_keras
 from tensorflow.python.distribute import values as distribute_values
 
 from common.errors import UserError
@@ -41,6 +42,10 @@ class Mirrored(Replicas):
 
     def scope(self) -> ContextManager[Any]:
         return self.strategy.scope()
+
+    def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
+        # In a strategy's scope tf_keras divides the batch by the number of replicas.
+        return tf_keras.Input(shape, batch_size=batch_size * self.num_replicas, dtype=dtype)
 
     def replica_id(self) -> tf.Tensor:
         return tf.distribute.get_replica_context().replica_id_in_sync_group

@@ -1,0 +1,55 @@
+# Every target sets up .venv from the lock file if it needs one. `make` alone lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test e2e study bench lint lock clean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+UV := $(shell command -v uv)
+STUDY ?= resnet-photos
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+help:
+	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(VENV)/.train ## install what a run needs into .venv
+
+demo: $(VENV)/.train ## train ResNet-50 end to end on this machine, check its log
+	@DATA_DIR=$${DATA_DIR:-.cache/resnet-tiny} SYSTEM=cpu-tiny ./resnet/run_and_time.sh
+
+test: $(VENV)/.dev ## what CI runs: lint, then all tests but the long ones
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
+	@$(PY) -m pytest -m "not study and not e2e" $(ARGS)
+
+e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step
+	@$(PY) -m pytest -m e2e $(ARGS)
+
+study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
+	@$(PY) -m studies $(STUDY) $(ARGS)
+
+bench: $(VENV)/.dev ## measured comparisons with named peers, into bench/results/
+	@for script in bench/*.py; do case $$script in */_*) ;; *) $(PY) $$script $(ARGS) ;; esac; done
+
+lint: $(VENV)/.dev ## format and lint
+	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
+
+lock: ## write the lock files anew from pyproject.toml (needs uv)
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra dev -o requirements/dev.lock
+
+clean: ## remove the environment and every cache; results stay
+	@rm -rf $(VENV) .cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	@[ -n "$(PYTHON)" ] || { echo "error: no python3 found; install Python 3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' || \
+	  { echo "error: $(PYTHON) is no Python 3.10 to 3.12, which TensorFlow 2.20 and the lock file need; set PYTHON=" >&2; exit 1; }
+	@if [ -n "$(UV)" ]; then $(UV) venv -q --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
+
+$(VENV)/.%: requirements/%.lock | $(VENV)/bin/python
+	@echo "installing requirements/$*.lock into $(VENV) (once, about a minute)" >&2
+	@if [ -n "$(UV)" ]; then $(UV) pip install -q --python $(PY) -r $<; \
+	  else $(PY) -m pip install -q --disable-pip-version-check --use-pep517 -r $< ; fi
+	@touch $@

@@ -1,0 +1,71 @@
+"""ResNet-50 as a task: label-smoothed cross-entropy, top-1 accuracy."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.precision import Precision
+from common.replicas.base import Replicas, Shard
+from common.task import Batch, Outputs, Quality, WeightedSum
+from resnet import alexnet, input, model
+from resnet.config import Config
+
+MODELS = {"resnet50": model.build, "alexnet_bn": alexnet.build}
+
+
+class Task:
+    """Image classification on ImageNet, or on anything in its TFRecord layout."""
+
+    evaluate_in_worker = False
+
+    def __init__(self, config: Config, data_dir: str | None):
+        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
+        self.config = config
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+        self._precision = precision
+        return MODELS[self.config.model](self.config, replicas, precision)
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        return input.train_input(self.config, self.data_dir, shard, batch_size, start_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        return input.eval_input(self.config, self.data_dir, shard, batch_size)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return input.synthetic(self.config, batch_size)
+
+    def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
+        logits = self._logits(model, batch, training=True)
+        labels = tf.one_hot(batch["label"], self.config.num_classes, dtype=logits.dtype)
+        # ls/V on all classes: the definition of tf.losses, which G6 and the reference used (mlperf_facts 0.7).
+        smoothing = self.config.label_smoothing
+        targets = labels * (1 - smoothing) + smoothing / self.config.num_classes
+        losses = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+        weight = tf.cast(batch["weight"], logits.dtype)
+        return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
+
+    def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
+        logits = self._logits(model, batch, training=False)
+        # Padding has label -1, which no argmax equals.
+        correct = tf.equal(tf.argmax(logits, -1, tf.int32), batch["label"])
+        top5 = tf.math.in_top_k(tf.maximum(batch["label"], 0), tf.cast(logits, tf.float32), min(5, logits.shape[-1]))
+        real = batch["weight"] > 0
+        sums = {"correct": correct, "correct_top5": top5 & real, "seen": real}
+        return Outputs(sums={name: tf.reduce_sum(tf.cast(hit, tf.int32)) for name, hit in sums.items()})
+
+    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
+        seen = int(sums["seen"])
+        if seen != self.config.num_eval_examples:
+            raise ValueError(f"{seen} examples seen, {self.config.num_eval_examples} expected (config.num_eval_examples)")
+        top1 = int(sums["correct"]) / seen
+        return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
+
+    def _logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
+        return model(input.normalise(batch["image"], self._precision.compute), training=training)
