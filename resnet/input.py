@@ -1,0 +1,305 @@
+"""ImageNet TFRecords to batches: decoding, the random crop of training, the central crop of evaluation.
+
+Files are read in the layout of the TPU reference and tf-models: train-00000-of-01024 and
+validation-00000-of-00128, with image/encoded and image/class/label; other features are ignored. A batch is
+{"image": uint8 [b, S, S, 3], "label": int32 [b], "weight": float32 [b]}; `normalise` runs on the device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from common import padding, records
+from common.errors import UserError
+from common.replicas.base import Shard
+from resnet.config import Config, Data
+
+# ImageNet's mean and standard deviation per channel, of values 0..255: G6 resnet/resnet_main.py.
+MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
+FIX = "set DATA_DIR to a folder of ImageNet TFRecords, or make one with resnet/init_datasets.sh"
+
+_FEATURES = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string, default_value=""),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
+}
+_FLIP_STREAM = 1 << 62  # Separates the draw of the flip from that of the crop; record numbers stay far below.
+
+
+def train_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
+) -> tf.data.Dataset:
+    """Endless, augmented training batches of one replica.
+
+    Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard: neither
+    on the cache nor on threads. Entering at `start_step` gives what an uninterrupted stream gives from there.
+
+    Args:
+      config: `seed`, `image_size`, `num_classes` and `data` are read.
+      data_dir: folder of the TFRecords.
+      shard: this replica's part, see `records.assign`.
+      batch_size: images per batch of this replica.
+      start_step: batches to leave out.
+
+    Raises:
+      UserError: no files.
+    """
+    data = config.data
+    files = records.list_files(data_dir, data.train_pattern, FIX)
+    names = tf.constant(files)
+    first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
+
+    def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        encoded, label = _parse(config, names, file, record, serialized)
+        return (_decode(encoded) if data.cache == "decoded" else encoded), label
+
+    def augment(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, parsed: tuple) -> dict[str, tf.Tensor]:
+        image, label = parsed
+        key = tf.stack([first_key + epoch, file * 2**40 + record])
+        return {
+            "image": _random_crop(image, key, config.image_size, data),
+            "label": label,
+            "weight": tf.constant(1.0),
+        }
+
+    stream = records.endless(
+        files,
+        shard,
+        config.seed,
+        data.shuffle_buffer,
+        start=start_step * batch_size,
+        transform=parse,
+        cache=data.cache != "none",
+        deterministic=data.deterministic,
+    )
+    images = stream.map(augment, num_parallel_calls=tf.data.AUTOTUNE, deterministic=data.deterministic)
+    return _finish(images.batch(batch_size, drop_remainder=True), data)
+
+
+def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
+    """One pass over this shard's held-out images, padded so that every shard yields equally many batches.
+
+    Padding has label -1, which no argmax equals, and weight 0.
+
+    Raises:
+      UserError: no files, or one that ends inside a record.
+    """
+    data = config.data
+    files = records.list_files(data_dir, data.eval_pattern, FIX)
+    names = tf.constant(files)
+    counts = [records.count(file) for file in files]
+    sizes = [
+        sum(part.size(counts[part.file]) for part in records.assign(len(files), Shard(i, shard.count)))
+        for i in range(shard.count)
+    ]
+
+    def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return _parse(config, names, file, record, serialized)
+
+    def crop(file: tf.Tensor, record: tf.Tensor, parsed: tuple) -> dict[str, tf.Tensor]:
+        encoded, label = parsed
+        return {"image": _central_crop(encoded, config.image_size, data), "label": label}
+
+    stream = records.once(files, shard, parse, cache=data.cache == "encoded")
+    images = stream.map(crop, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    if data.cache == "decoded":  # The crop is always the same: keep its result.
+        images = images.cache()
+    black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}
+    return _finish(padding.pad(images, black, batch_size, padding.num_batches(sizes, batch_size)), data)
+
+
+def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
+    """One batch of seeded noise for ever, with the element_spec of both inputs: to compile and to try on."""
+    shape = [batch_size, config.image_size, config.image_size, 3]
+    key = tf.constant([config.seed, 0], tf.int64)
+    pixels = tf.random.stateless_uniform(shape, key, maxval=256, dtype=tf.int32, alg="philox")
+    batch = {
+        "image": tf.cast(pixels, tf.uint8),
+        "label": tf.range(batch_size, dtype=tf.int32) % config.num_classes,
+        "weight": tf.ones([batch_size]),
+    }
+    return tf.data.Dataset.from_tensors(batch).repeat()
+
+
+def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """(image - mean) / standard deviation per channel, on the device.
+
+    Args:
+      image: [b, H, W, 3], or [b, H/2, W/2, 12] after space-to-depth, whose channels repeat RGB four times;
+        values 0..255 of any dtype.
+      dtype: of the result; below 32 bits the arithmetic is still float32.
+
+    Returns:
+      Same shape, `dtype`.
+    """
+    compute = tf.float64 if dtype == tf.float64 else tf.float32
+    shape, static = tf.shape(image), image.shape
+    # One row of pixels at a time: broadcasting over a last dimension of 3 takes 7 times as long on a CPU.
+    repeats = static[2] * static[3] // 3
+    offset = tf.tile(tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], compute), [repeats])
+    scale = tf.tile(tf.constant([1 / s for s in STDDEV_RGB], compute), [repeats])
+    rows = tf.reshape(tf.cast(image, compute), [-1, static[2] * static[3]])
+    return tf.ensure_shape(tf.reshape(tf.cast(rows * scale + offset, dtype), shape), static)
+
+
+def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
+    """What is wrong with the data after the input has failed: reads all files again, names file and record.
+
+    Call it when an iterator raised tf.errors.DataLossError or InvalidArgumentError. It takes as long as
+    decoding the data set once.
+    """
+
+    def check(serialized: bytes) -> str | None:
+        try:
+            parsed = tf.io.parse_single_example(serialized, _FEATURES)
+        except tf.errors.InvalidArgumentError:
+            return "not a tf.train.Example with image/encoded and image/class/label"
+        complaint = _label_complaint(config, int(parsed["image/class/label"]))
+        if complaint:
+            return complaint
+        try:
+            _decode(parsed["image/encoded"])
+        except tf.errors.InvalidArgumentError:
+            return "image/encoded is no JPEG or PNG image"
+        return None
+
+    try:
+        found = records.diagnose(_all_files(config, data_dir), check)
+    except UserError as error:
+        return error
+    return found or UserError(
+        f"reading {data_dir} failed, but every record is sound now; was a file replaced? Try again"
+    )
+
+
+def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:
+    for pattern in (config.data.train_pattern, config.data.eval_pattern):
+        yield from records.list_files(data_dir, pattern, FIX)
+
+
+def _label_complaint(config: Config, label: int) -> str | None:
+    first = config.data.label_offset
+    last = first + config.num_classes - 1
+    if first <= label <= last:
+        return None
+    return f"image/class/label is {label}, must be {first}..{last} (config.num_classes={config.num_classes})"
+
+
+def _parse(
+    config: Config, names: tf.Tensor, file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """(encoded image, label from 0); an impossible label ends the stream, naming the record."""
+    parsed = tf.io.parse_single_example(serialized, _FEATURES)
+    label = tf.cast(parsed["image/class/label"], tf.int32) - config.data.label_offset
+    fine = (label >= 0) & (label < config.num_classes)
+    told = [
+        "label out of range",
+        names[file],
+        "record",
+        record,
+        "image/class/label",
+        parsed["image/class/label"],
+    ]
+    with tf.control_dependencies([tf.debugging.Assert(fine, told)]):
+        return parsed["image/encoded"], tf.identity(label)
+
+
+def _decode(encoded: tf.Tensor) -> tf.Tensor:
+    """uint8 [H, W, 3]; greyscale and CMYK JPEG, and PNG, become RGB."""
+    image = tf.io.decode_jpeg(encoded, channels=3)  # Reads PNG too (decode_image_op.cc).
+    return tf.ensure_shape(image, [None, None, 3])
+
+
+def _size(encoded: tf.Tensor) -> tf.Tensor:
+    """int32 [3]: height, width, 3."""
+    return tf.cond(
+        tf.io.is_jpeg(encoded),
+        lambda: tf.image.extract_jpeg_shape(encoded),
+        lambda: tf.shape(_decode(encoded)),
+    )
+
+
+def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """The window (top, left, height, width) of an encoded or decoded image: uint8 [h, w, 3]."""
+    if image.dtype == tf.uint8:
+        return _slice(image, window)
+    return tf.cond(
+        tf.io.is_jpeg(image),
+        lambda: _decode_window(image, window),
+        lambda: _slice(_decode(image), window),
+    )
+
+
+def _decode_window(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """The same pixels as decoding the whole JPEG and cutting the window out, without decoding the rest.
+
+    A column more is decoded on either side: the first and last column of a decoded window lack the neighbour that
+    their chroma is interpolated from, and would differ from the whole image by up to 40 of 255.
+    """
+    top, left, height, width = tf.unstack(window)
+    first = tf.maximum(left - 1, 0)
+    last = tf.minimum(left + width + 1, tf.image.extract_jpeg_shape(encoded)[1])
+    wide = tf.image.decode_and_crop_jpeg(encoded, tf.stack([top, first, height, last - first]), channels=3)
+    return wide[:, left - first : left - first + width]
+
+
+def _slice(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    return tf.slice(image, [window[0], window[1], 0], [window[2], window[3], 3])
+
+
+def _resize(image: tf.Tensor, size: int, method: str) -> tf.Tensor:
+    """uint8 [size, size, 3]. The interpolation runs on float input: from uint8 it takes 1.5 times as long."""
+    resize = {"bicubic": tf.raw_ops.ResizeBicubic, "bilinear": tf.raw_ops.ResizeBilinear}[method]
+    pixels = resize(images=tf.cast(image, tf.float32)[None], size=[size, size], half_pixel_centers=True)[0]
+    return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
+
+
+def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.Tensor:
+    """The random crop of G6 resnet/imagenet_input.py, resized, half the time mirrored; uint8 [size, size, 3].
+
+    Args:
+      image: encoded (string) or decoded (uint8 [H, W, 3]).
+      key: int64 [2] that determines the result.
+      size: of the result, in pixels.
+      data: the crop's parameters.
+    """
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        _size(image) if image.dtype == tf.string else tf.shape(image),
+        tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+        key,
+        min_object_covered=data.min_object_covered,
+        aspect_ratio_range=data.aspect_range,
+        area_range=data.area_range,
+        max_attempts=data.max_attempts,
+        use_image_if_no_bounding_boxes=True,
+    )
+    window = tf.concat([begin[:2], extent[:2]], 0)
+    result = _resize(_cut(image, window), size, data.resize)
+    if not data.flip:
+        return result
+    heads = tf.random.stateless_uniform([], key + _FLIP_STREAM, alg="philox") < 0.5
+    return tf.ensure_shape(tf.cond(heads, lambda: tf.reverse(result, [1]), lambda: result), [size, size, 3])
+
+
+def _central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
+    """The central square of `crop_fraction` of the short side, resized: uint8 [size, size, 3]."""
+    shape = _size(encoded)
+    short = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
+    side = tf.maximum(1, tf.cast(tf.round(short * data.crop_fraction), tf.int32))
+    top, left = (shape[0] - side + 1) // 2, (shape[1] - side + 1) // 2
+    return tf.ensure_shape(
+        _resize(_cut(encoded, tf.stack([top, left, side, side])), size, data.resize), [size, size, 3]
+    )
+
+
+def _finish(batches: tf.data.Dataset, data: Data) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = data.deterministic
+    options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
+    if data.private_threads:
+        options.threading.private_threadpool_size = data.private_threads
+    options.autotune.enabled = True
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
