@@ -59,7 +59,7 @@ _BASE = Config(
     num_train_examples=1281167,
     num_eval_examples=50000,
     quality_target=0.759,
-    epochs_per_block=4,
+    epochs_per_block=4.0,
     replicas="tpu",
 )
 
@@ -71,7 +71,7 @@ _V06 = replace(
     optimizer=Optimizer(
         name="lars", base_learning_rate=10.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True
     ),
-    schedule=Schedule(kind="poly", warmup_epochs=5, power=2.0, end_learning_rate=1e-4),
+    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     data=Data(private_threads=48),
 )
 
@@ -85,7 +85,7 @@ _V06_32K = replace(
     optimizer=replace(
         _V06.optimizer, base_learning_rate=31.2, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5
     ),
-    schedule=replace(_V06.schedule, warmup_epochs=25),
+    schedule=replace(_V06.schedule, warmup_epochs=25.0),
 )
 
 _V06_PRESETS = {
@@ -156,7 +156,7 @@ _V06_PRESETS["tpu-v3-2048-unscaled-tuned"] = replace(
     "epochs are 16 blocks of 157 steps, as in G7 resnet-research-JAX-tpu-v3-8192/train.py for this batch",
     train_steps=2512,
     optimizer=replace(_V06_32K.optimizer, scaled_momentum=False, base_learning_rate=29.0, momentum=0.929),
-    schedule=replace(_V06_32K.schedule, warmup_epochs=18),
+    schedule=replace(_V06_32K.schedule, warmup_epochs=18.0),
 )
 
 # --- Round v0.7: unscaled momentum, no L2 in the loss, epsilon 0.
@@ -164,7 +164,7 @@ _V07 = replace(
     _BASE,
     ruleset="0.7.0",
     optimizer=Optimizer(name="lars", weight_decay=2e-4),
-    schedule=Schedule(kind="poly", warmup_epochs=5, power=2.0, end_learning_rate=1e-4),
+    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     data=Data(aspect_range=(0.75, 1.33)),
 )
 # The TensorFlow 2 code rounds the steps of an epoch down, in schedule and run, and starts no gamma at 0.
@@ -172,7 +172,7 @@ _V07_TF2 = replace(
     _V07,
     zero_init_last_gamma=False,
     kernel_initializer="he_normal",
-    first_block_epochs=3,
+    first_block_epochs=3.0,
     steps_per_epoch_rounding="floor",
 )
 _V07_TF1 = replace(_V07, space_to_depth=True)
@@ -182,7 +182,7 @@ _V07_PRESETS = {
         _V07_TF2,
         hardware="v100-8",
         source="G7 results/gpu-v100-8-TF2.0/resnet: warmup 5, decay over 35 x 513 + 1 steps, first "
-        "evaluation after 3 epochs; benchmarks/resnet/gpu-v100-8-TF2.0/run_and_time.sh says 4, 39 epochs and 2",
+        "evaluation after 3 epochs (its run_and_time.sh says 4, 39 epochs and 2)",
         replicas="horovod",
         precision="fp16",
         loss_scale=128.0,
@@ -193,7 +193,7 @@ _V07_PRESETS = {
         steps_per_block=4 * 513,
         batch_norm_span=312,
         optimizer=replace(_V07.optimizer, base_learning_rate=9.5),
-        schedule=replace(_V07.schedule, warmup_steps=5 * 513),
+        schedule=replace(_V07.schedule, warmup_steps=5.0 * 513),
         data=replace(_V07.data, private_threads=32),
     ),
     "tpu-v3-32-v0.7": replace(
@@ -208,7 +208,7 @@ _V07_PRESETS = {
         steps_per_block=4 * 312,
         batch_norm_span=128,
         optimizer=replace(_V07.optimizer, base_learning_rate=13.0),
-        schedule=replace(_V07.schedule, warmup_epochs=2, warmup_steps=2 * 312),
+        schedule=replace(_V07.schedule, warmup_epochs=2.0, warmup_steps=2.0 * 312),
         data=replace(_V07.data, cache="decoded"),
     ),
     "tpu-v4-16": replace(
@@ -262,7 +262,7 @@ _V07_PRESETS = {
         steps_per_block=79,
         batch_norm_span=64,
         optimizer=replace(_V07.optimizer, base_learning_rate=24.699, momentum=0.951807, weight_decay=1e-4),
-        schedule=replace(_V07.schedule, warmup_epochs=31),
+        schedule=replace(_V07.schedule, warmup_epochs=31.0),
         data=replace(_V07.data, cache="decoded"),
     ),
 }
@@ -278,12 +278,12 @@ _V07_PRESETS["tpu-v3-8192-jax"] = replace(
         momentum=0.9537213777059405,
         weight_decay=1e-4,
     ),
-    schedule=replace(_V07.schedule, warmup_epochs=33, warmup_steps=33 * 19.75),
+    schedule=replace(_V07.schedule, warmup_epochs=33.0, warmup_steps=33 * 19.75),
 )
 
 # --- Large-batch studies on other machines; open: their targets and end learning rates are not MLPerf's.
-# The abstract of 'ImageNet Training in Minutes' gives 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW, by
-# the same author, has a schedule for LARS at 32K and 90 epochs in Table 1; the weight decay is AlexNet-BN's.
+# The abstract of 'ImageNet Training in Minutes' gives 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW,
+# by the same author, has LARS at 32K and 90 epochs in its Table 1. The weight decay is AlexNet-BN's.
 _CPU_CLUSTER = replace(
     _BASE,
     hardware="cpu-cluster-1024",
@@ -293,10 +293,10 @@ _CPU_CLUSTER = replace(
     num_replicas=1024,
     global_batch_size=32768,
     eval_batch_size=50176,
-    epochs_per_block=1,
+    epochs_per_block=1.0,
     optimizer=Optimizer(name="lars", base_learning_rate=32.0, weight_decay=5e-4),
     schedule=Schedule(
-        kind="poly", warmup_epochs=10, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
+        kind="poly", warmup_epochs=10.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
     ),
 )
 
@@ -305,7 +305,7 @@ _STUDY_PRESETS = {
         _CPU_CLUSTER,
         source="'ImageNet Training in Minutes' (batch 32K, 90 epochs, 74.9 %); schedule: Table 1 of 'Large-"
         "Batch Training for LSTM and Beyond'; weight decay: borisgin/nvcaffe models/alexnet_bn",
-        train_epochs=90,
+        train_epochs=90.0,
         quality_target=0.749,
         label_smoothing=0.0,
     ),
@@ -321,7 +321,7 @@ _STUDY_PRESETS["cpu-cluster-1024-alexnet"] = replace(
     steps_per_block=40,
     quality_target=0.58,
     label_smoothing=0.0,
-    schedule=replace(_CPU_CLUSTER.schedule, warmup_steps=400, initial_learning_rate=1.0),
+    schedule=replace(_CPU_CLUSTER.schedule, warmup_steps=400.0, initial_learning_rate=1.0),
     data=Data(crop_fraction=227 / 256),
 )
 
@@ -337,14 +337,14 @@ _CPU_TINY = replace(
     num_eval_examples=2050,
     global_batch_size=64,
     eval_batch_size=128,
-    train_epochs=12,
-    epochs_per_block=2,
+    train_epochs=12.0,
+    epochs_per_block=2.0,
     width=16,
     image_size=32,
     num_classes=10,
     label_smoothing=0.1,
     optimizer=Optimizer(name="sgd", base_learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
-    schedule=Schedule(kind="cosine", warmup_epochs=1, end_learning_rate=0.0),
+    schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
     data=Data(cache="decoded", shuffle_buffer=6000),
 )
 
