@@ -1,0 +1,264 @@
+"""The generated data set of cpu-tiny: textured figures, in the layout of ImageNet's TFRecords.
+
+A class is a pair (shape, texture): a figure of one shape, filled with one texture, on a ground that shows a
+texture faintly. Colours, place, size, angle, texture phase and period are random, so that neither colour nor
+shape nor texture alone names the class: every shape comes with every texture. Figures and textures are their
+own mirror images up to a rotation, hence a flip keeps the class.
+
+    python -m resnet.tiny DATA_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from common import records
+from common.errors import UserError
+
+SHAPES = ("circle", "square", "triangle", "cross")
+TEXTURES = ("stripes", "checks", "dots")
+NUM_CLASSES = len(SHAPES) * len(TEXTURES)
+SPLITS = ("train", "validation")
+VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
+_CHUNK = 100  # Images drawn at once.
+_STRIDE = (
+    5  # From one image's class to the next one's; no divisor of the number of classes, so that all occur.
+)
+_OVERSAMPLING = 2  # Pictures are drawn larger and averaged, for smooth edges.
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiny:
+    """How many images, how large, and how hard. Lengths are parts of the image's side, grey values 0..1.
+
+    Attributes:
+      seed: everything is drawn from it.
+      image_size: side of the stored JPEG, in pixels.
+      train_images, eval_images: in each set; the second is no multiple of a batch, so that there is padding.
+      train_files, eval_files: shards.
+      jpeg_quality: of the encoder.
+      radius: range of half the figure's extent.
+      offset: the figure's centre is at most this far from the image's.
+      rotation: angles are drawn from +-rotation, in degrees.
+      period: range of the texture's period.
+      contrast: range of the grey difference between the two colours of a texture.
+      ground_contrast: the same of the ground's texture; 0 makes it plain.
+      noise: standard deviation of the noise on each value.
+      occlusion: side of a square of random colour laid over the picture at a random place; 0: none.
+      label_noise: part of the *training* labels that is replaced by a random one.
+    """
+
+    seed: int = 20
+    image_size: int = 48
+    train_images: int = 4000
+    eval_images: int = 2037
+    train_files: int = 8
+    eval_files: int = 4
+    jpeg_quality: int = 92
+    radius: tuple[float, float] = (0.26, 0.38)
+    offset: float = 0.10
+    rotation: float = 180.0
+    period: tuple[float, float] = (0.16, 0.24)
+    contrast: tuple[float, float] = (0.40, 0.75)
+    ground_contrast: tuple[float, float] = (0.0, 0.15)
+    noise: float = 0.04
+    occlusion: float = 0.0
+    label_noise: float = 0.0
+
+
+TINY = Tiny()
+
+
+def label_of(shape: int, texture: int) -> int:
+    """The class, from 0, of a pair of indices into SHAPES and TEXTURES."""
+    return shape * len(TEXTURES) + texture
+
+
+def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images number `first` .. `first + count - 1` of a split, "train" or "validation", as one drawing.
+
+    Returns:
+      (uint8 [count, S, S, 3], int64 [count] classes from 0, evenly spread).
+    """
+    rng = np.random.default_rng([tiny.seed, SPLITS.index(split), first])
+
+    def between(low: float, high: float) -> np.ndarray:
+        return rng.uniform(low, high, [count, 1, 1]).astype(np.float32)
+
+    labels = np.arange(first, first + count) * _STRIDE % NUM_CLASSES
+    shapes, textures = np.divmod(labels, len(TEXTURES))
+    u, v = _frame(tiny, rng, count)
+    inside = _figure(shapes, u, v, between(*tiny.radius))
+    period = between(*tiny.period)
+    figure = _texture(textures, u / period + between(0, 1), v / period + between(0, 1))
+    gu, gv = _turned(u, v, between(0, 2 * np.pi))
+    others = rng.integers(len(TEXTURES), size=count)
+    ground = _texture(others, gu / period + between(0, 1), gv / period + between(0, 1))
+    image = np.where(
+        inside[..., None],
+        _paint(rng, figure, between(*tiny.contrast)),
+        _paint(rng, ground, between(*tiny.ground_contrast)),
+    )
+    image = image.reshape(count, tiny.image_size, _OVERSAMPLING, tiny.image_size, _OVERSAMPLING, 3).mean(
+        (2, 4)
+    )
+    if tiny.occlusion:
+        _occlude(rng, image, tiny.occlusion)
+    image += tiny.noise * rng.standard_normal(image.shape, np.float32)
+    if split == "train":
+        wrong = rng.random(count) < tiny.label_noise
+        labels = np.where(wrong, rng.integers(NUM_CLASSES, size=count), labels)
+    return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), labels.astype(np.int64)
+
+
+def _turned(u: np.ndarray, v: np.ndarray, angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.cos(angle) * u + np.sin(angle) * v, np.cos(angle) * v - np.sin(angle) * u
+
+
+def _frame(tiny: Tiny, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Each pixel's place in the frame of the figure, moved and turned, in sides of an image: 2 x [n, P, P]."""
+    pixels = tiny.image_size * _OVERSAMPLING
+    line = (np.arange(pixels, dtype=np.float32) + 0.5) / pixels - 0.5
+    shift = rng.uniform(-tiny.offset, tiny.offset, [2, count, 1, 1]).astype(np.float32)
+    angle = np.deg2rad(rng.uniform(-tiny.rotation, tiny.rotation, [count, 1, 1])).astype(np.float32)
+    x, y = np.broadcast_arrays(line[None, None, :] - shift[0], line[None, :, None] - shift[1])
+    return _turned(x, y, angle)
+
+
+def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """Which pixels lie inside: bool [n, P, P]. Shapes have about the same area, so that it tells nothing."""
+    u, v = u / radius, v / radius
+    inside = np.empty(u.shape, bool)
+    for number, shape in enumerate(SHAPES):
+        mine = shapes == number
+        a, b = u[mine], v[mine]
+        if shape == "circle":
+            inside[mine] = a**2 + b**2 < 0.87**2
+        elif shape == "square":
+            inside[mine] = np.maximum(abs(a), abs(b)) < 0.77
+        elif (
+            shape == "triangle"
+        ):  # The three sides of an equilateral triangle have distance 0.675 from its centre.
+            inside[mine] = np.maximum(b, 0.75**0.5 * abs(a) - b / 2) < 0.675
+        else:  # A cross of two bars.
+            inside[mine] = (np.minimum(abs(a), abs(b)) < 0.36) & (np.maximum(abs(a), abs(b)) < 1.0)
+    return inside
+
+
+def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Which of two colours, as 0 or 1, at (u, v) in periods: [n, P, P]."""
+    wave_u, wave_v = np.cos(2 * np.pi * u), np.cos(2 * np.pi * v)
+    kinds = {
+        "stripes": wave_u > 0,
+        "checks": wave_u * wave_v > 0,
+        "dots": wave_u + wave_v > 0.8,
+    }
+    return np.select(
+        [(textures == i)[:, None, None] for i in range(len(TEXTURES))], [kinds[t] for t in TEXTURES]
+    )
+
+
+def _paint(rng: np.random.Generator, texture: np.ndarray, contrast: np.ndarray) -> np.ndarray:
+    """Two random colours whose grey values differ by `contrast`, in either order: [n, P, P, 3]."""
+    count = len(texture)
+    hue = rng.uniform(-0.15, 0.15, [count, 2, 3])
+    hue -= hue.mean(-1, keepdims=True)
+    half = contrast[:, 0, 0] / 2
+    middle = rng.uniform(0.1 + half, 0.9 - half)
+    sign = rng.choice([-1, 1], count)
+    grey = np.stack([middle - sign * half, middle + sign * half], -1)
+    first, second = np.moveaxis(grey[..., None] + hue, 1, 0)[:, :, None, None, :].astype(np.float32)
+    return np.where(texture[..., None] > 0, first, second)
+
+
+def _occlude(rng: np.random.Generator, image: np.ndarray, part: float) -> None:
+    side = round(part * image.shape[1])
+    for picture in image:
+        top, left = rng.integers(0, image.shape[1] - side + 1, 2)
+        picture[top : top + side, left : left + side] = rng.random(3)
+
+
+def examples(tiny: Tiny, split: str) -> Iterator[bytes]:
+    """The split's serialized examples, with the features of ImageNet's converters; labels count from 1."""
+    total = tiny.train_images if split == "train" else tiny.eval_images
+    for first in range(0, total, _CHUNK):
+        images, labels = draw(tiny, split, first, min(_CHUNK, total - first))
+        for number, (image, label) in enumerate(zip(images, labels), first):
+            encoded = io.BytesIO()
+            Image.fromarray(image).save(encoded, "JPEG", quality=tiny.jpeg_quality)
+            shape, texture = divmod(int(label), len(TEXTURES))
+            yield records.example(
+                {
+                    "image/encoded": encoded.getvalue(),
+                    "image/format": "JPEG",
+                    "image/colorspace": "RGB",
+                    "image/channels": 3,
+                    "image/height": tiny.image_size,
+                    "image/width": tiny.image_size,
+                    "image/filename": f"{split}_{number:05d}.JPEG",
+                    "image/class/label": int(label) + 1,
+                    "image/class/synset": f"{SHAPES[shape]}_{TEXTURES[texture]}",
+                    "image/class/text": f"{TEXTURES[texture]} {SHAPES[shape]}",
+                }
+            )
+
+
+def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
+    """Writes train-* and validation-* into `data_dir`; does nothing where the same set lies already.
+
+    Raises:
+      UserError: the folder holds TFRecords of something else, or cannot be written.
+    """
+    folder = Path(data_dir)
+    note = folder / "tiny.json"
+    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
+    shards = {"train": tiny.train_files, "validation": tiny.eval_files}
+    names = [records.shard_name(split, i, total) for split, total in shards.items() for i in range(total)]
+    try:
+        if (
+            note.is_file()
+            and note.read_text() == settings
+            and all((folder / name).is_file() for name in names)
+        ):
+            return
+        present = sorted(p.name for split in SPLITS for p in folder.glob(f"{split}-*-of-*"))
+        if present and not note.is_file():
+            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
+        for name in present:
+            (folder / name).unlink()
+        for split, total in shards.items():
+            serialized = list(examples(tiny, split))
+            for i in range(total):
+                records.write(folder / records.shard_name(split, i, total), serialized[i::total])
+        note.write_text(settings)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m resnet.tiny DATA_DIR`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m resnet.tiny", description="Generate the data of cpu-tiny."
+    )
+    parser.add_argument("data_dir", help="folder for the TFRecords")
+    arguments = parser.parse_args(argv)
+    try:
+        generate(arguments.data_dir)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
