@@ -231,6 +231,11 @@ class StreamChecker:
             fix = "keep the order of events that `python -m compliance explain order` shows"
         return self._make(f"{key}.{aspect}", ERROR, record, message, expected, found, fix)
 
+    @property
+    def declared(self) -> dict[str, object]:
+        """The first values of the keys logged, among them what the log says it is."""
+        return self._values
+
     @staticmethod
     def _wrong_value(rule: rules.KeyRule, value: object) -> tuple[str, str]:
         """(message, fix) for a value that the key's predicate does not admit."""

@@ -106,6 +106,11 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
                 yield from parse(part, number)
 
 
+def token_line_numbers(path: str | PathLike) -> list[int]:
+    """The numbers of the lines that hold the token, in order."""
+    return [number for number, _ in _token_lines(path)]
+
+
 def _several(number: int, line: bytes, token: bytes) -> BadLine:
     return _bad(number, line, "line-several-records", "Several records share one line.", "one record per line",
                 f"{line.count(token)} records", "end each record with a newline; flush each process separately")  # fmt: skip

@@ -1,0 +1,57 @@
+"""The command line: `python -m compliance check | explain | rules | report | compare | package`.
+
+Exit status: 0 without errors, 1 with errors (`check --strict`: also with advice), 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+from common.errors import UserError
+
+# Subcommand -> (module, what it is for). A module is imported only when its subcommand is called.
+_COMMANDS = {
+    "check": ("compliance.cli_check", "check logs, results folders and submission trees"),
+    "explain": ("compliance.explain", "explain a rule: what it asks, why, and how to meet it"),
+    "rules": ("compliance.explain", "print the keys that a benchmark's log must have"),
+    "report": ("compliance.report", "one page with timelines, curves and scores"),
+    "compare": ("compliance.compare", "two runs or systems side by side"),
+    "package": ("compliance.package", "build the submission tree from run outputs"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(prog="python -m compliance", description=__doc__.split("\n")[2])
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = None
+    for name, (module_name, purpose) in _COMMANDS.items():
+        subparser = commands.add_parser(name, help=purpose, description=purpose)
+        if name == command:
+            if find_spec(module_name) is None:
+                parser.error(f"{name} is not part of this installation")
+            module = import_module(module_name)
+            getattr(module, f"add_{name}_arguments", getattr(module, "add_arguments", None))(subparser)
+            chosen = getattr(module, f"run_{name}", getattr(module, "run", None))
+    options = parser.parse_args(arguments)
+    try:
+        status = chosen(options)
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        print(f"{parser.prog} {command}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) went away; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print(f"{parser.prog} {command}: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,144 @@
+"""Findings as text, JSON, HTML and JUnit XML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from compliance.findings import ADVICE, ERROR, Finding
+
+_SHOWN_LINES = 12
+_WIDTH = 160
+
+
+def counts(findings: Sequence[Finding]) -> tuple[int, int]:
+    """(errors, pieces of advice); a group counts once."""
+    errors = sum(finding.severity == ERROR for finding in findings)
+    return errors, len(findings) - errors
+
+
+def places(finding: Finding) -> str:
+    """Where the finding is: "line 7", "lines 3, 9, 12 (3 in all)", "whole file"."""
+    lines = finding.lines
+    if len(lines) > 1:
+        shown = ", ".join(map(str, lines[:_SHOWN_LINES]))
+        return f"lines {shown}{', ...' if len(lines) > _SHOWN_LINES else ''} ({len(lines)} in all)"
+    return f"line {finding.line}" if finding.line else "whole file"
+
+
+def _summary(findings: Sequence[Finding], files: Sequence[str]) -> str:
+    errors, advice = counts(findings)
+    return f"{_plural(len(files), 'file')} checked: {_plural(errors, 'error')}, {_plural(advice, 'piece')} of advice."
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _clean(text: str) -> str:
+    """Without control characters, which could drive a terminal or break XML."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def as_text(findings: Sequence[Finding], files: Sequence[str]) -> str:
+    """For people: by file, errors first."""
+    blocks: list[str] = []
+    for path, group in _by_path(findings):
+        blocks.append(_clean(path))
+        for finding in group:
+            blocks.append(f"  {finding.severity}  {finding.rule}  {places(finding)}")
+            blocks.append(f"    {_clean(finding.message)}")
+            blocks.append(f"    expected {_clean(finding.expected)}; found {_clean(finding.found)}")
+            if finding.text:
+                blocks.append(f"    | {_clean(finding.text)[:_WIDTH]}")
+            blocks.append(f"    fix: {_clean(finding.fix)}")
+        blocks.append("")
+    return "\n".join([*blocks, _summary(findings, files)])
+
+
+def _by_path(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.path, []).append(finding)
+    return [(path, sorted(group, key=lambda one: one.severity == ADVICE)) for path, group in groups.items()]
+
+
+def as_json(findings: Sequence[Finding], files: Sequence[str]) -> str:
+    """For programs: counts, files and findings, each with all its line numbers."""
+    import json
+
+    errors, advice = counts(findings)
+    rows = [
+        {**finding._asdict(), "lines": list(finding.lines) or ([finding.line] if finding.line else [])}
+        for finding in findings
+    ]
+    return json.dumps(
+        {"errors": errors, "advice": advice, "files": list(files), "findings": rows},
+        indent=1,
+        ensure_ascii=True,
+    )
+
+
+_STYLE = """:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
+h2{font-size:1rem;overflow-wrap:anywhere}article{border-left:4px solid #888;padding:.2rem 1rem;margin:.8rem 0}
+article.error{border-color:#c62828}article.advice{border-color:#1565c0}code{overflow-wrap:anywhere}dl{display:grid;
+grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.4rem 0}dt{opacity:.7}dd{margin:0;overflow-wrap:anywhere}"""
+
+
+def as_html(findings: Sequence[Finding], files: Sequence[str]) -> str:
+    """One self-contained page."""
+    from html import escape
+
+    def tag(text: str) -> str:
+        return escape(_clean(text))
+
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
+        f"<title>Compliance check</title><style>{_STYLE}</style><h1>Compliance check</h1>",
+        f"<p>{tag(_summary(findings, files))}</p>",
+    ]
+    for path, group in _by_path(findings):
+        parts.append(f"<h2>{tag(path)}</h2>")
+        for one in group:
+            line = f"<dt>line<dd><code>{tag(one.text)}</code>" if one.text else ""
+            parts.append(
+                f"<article class={one.severity}><b>{one.severity}</b> <code>{tag(one.rule)}</code> {tag(places(one))}"
+                f"<p>{tag(one.message)}</p><dl><dt>expected<dd>{tag(one.expected)}<dt>found<dd>{tag(one.found)}"
+                f"{line}<dt>fix<dd>{tag(one.fix)}</dl></article>"
+            )
+    return "\n".join(parts)
+
+
+def as_junit(findings: Sequence[Finding], files: Sequence[str]) -> str:
+    """JUnit XML: one test case for each file, a failure for each error, advice as its output."""
+    from xml.sax.saxutils import escape, quoteattr
+
+    groups = dict(_by_path(findings))
+    paths = list(dict.fromkeys([*files, *groups]))
+    errors, _ = counts(findings)
+    parts = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f'<testsuite name="compliance" tests="{len(paths)}" failures="{errors}">',
+    ]
+    for path in paths:
+        parts.append(f'<testcase classname="compliance" name={quoteattr(_clean(path))}>')
+        for one in groups.get(path, []):
+            body = f"{places(one)}: expected {one.expected}; found {one.found}; fix: {one.fix}"
+            if one.severity == ERROR:
+                head = (
+                    f"<failure type={quoteattr(_clean(one.rule))} message={quoteattr(_clean(one.message))}>"
+                )
+                parts.append(f"{head}{escape(_clean(body))}</failure>")
+            else:
+                parts.append(
+                    f"<system-out>{escape(_clean(f'{one.rule}: {one.message} {body}'))}</system-out>"
+                )
+        parts.append("</testcase>")
+    return "\n".join([*parts, "</testsuite>"])
+
+
+FORMATS: dict[str, Callable[[Sequence[Finding], Sequence[str]], str]] = {
+    "text": as_text,
+    "json": as_json,
+    "html": as_html,
+    "junit": as_junit,
+}

@@ -1,0 +1,210 @@
+"""The stock checker (mlperf_logging's compliance_checker), kept at arm's length.
+
+Its rules are Python source that it evaluates, and a log's values choose which of its files it loads; a crafted tree
+can make it run code, loop or fill the disk (docs/compliance-differences.md). So the values that select files are
+held against an allow-list first, and the checker runs in a process of its own, in an empty directory, with limits on
+memory, time and file size; its messages come back as findings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from common.errors import UserError
+from compliance.findings import ADVICE, ERROR, Finding
+from compliance.logs import Record, read_log, token_line_numbers
+
+# It needs 9 bytes of memory and 0.2 microseconds for a byte of log (1.76 GB and 42 s for 200 MB, measured).
+MEMORY_BYTES = 4 << 30
+BASE_SECONDS = 30
+SECONDS_PER_MB = 0.5
+_SELECTORS = ("submission_division", "submission_benchmark", "opt_name")
+_WORKER = Path(__file__).with_name("stock_worker.py")
+_OPTIMIZER = re.compile(r"[A-Za-z0-9_]{1,64}")
+
+
+class Verdict(NamedTuple):
+    """`result` is pass, fail, crash, timeout or refused (a selector outside the allow-list: it was not run)."""
+
+    result: str
+    messages: list[str]
+    warnings: list[str]
+
+
+@lru_cache(maxsize=1)
+def _package() -> Path:
+    spec = find_spec("mlperf_logging")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("mlperf-logging is not installed; pip install mlperf-logging==4.1.68")
+    return Path(next(iter(spec.submodule_search_locations))) / "compliance_checker"
+
+
+@lru_cache(maxsize=None)
+def allowed(ruleset: str) -> dict[str, frozenset[str]]:
+    """The values of each selector for which the installed checker has rule files."""
+    names = {path.stem for path in (_package() / f"training_{ruleset}").glob("*.yaml")}
+    if not names:
+        raise UserError(f"mlperf-logging has no ruleset {ruleset}")
+    own = {name for name in names if not name.endswith("common") and not re.search(r"_(lars|sgd)$", name)}
+    stems = {re.sub(r"^(closed|open)_", "", name) for name in own}
+    optimizers = {name.rsplit("_", 1)[1] for name in names if re.search(r"resnet_(lars|sgd)$", name)}
+    return {
+        "submission_division": frozenset(("closed", "open")),
+        "submission_benchmark": frozenset(stems),
+        "opt_name": frozenset(optimizers),
+    }
+
+
+def unsafe_selector(path: str, ruleset: str) -> Record | None:
+    """The first record whose value would lead the stock checker to a file that is not one of its rules.
+
+    `opt_name` selects a file only for resnet; for other benchmarks any plain word is harmless.
+    """
+    known = allowed(ruleset)
+    for record in read_log(path, ruleset):
+        if record.__class__ is not Record or record.key not in _SELECTORS:
+            continue
+        value = record.value
+        if isinstance(value, str) and value in known[record.key]:
+            continue
+        if record.key == "opt_name" and isinstance(value, str) and _OPTIMIZER.fullmatch(value):
+            continue
+        return record
+    return None
+
+
+def verdict(path: str, ruleset: str) -> Verdict:
+    """What the stock checker says of one log, without letting it do harm.
+
+    Raises:
+      UserError: mlperf-logging is not installed, or has no such ruleset.
+    """
+    unsafe = unsafe_selector(path, ruleset)
+    if unsafe is not None:
+        return Verdict("refused", [f"line {unsafe.line}: {unsafe.key} selects no rules of the checker"], [])
+    seconds = int(BASE_SECONDS + SECONDS_PER_MB * Path(path).stat().st_size / 1e6)
+    command = [
+        sys.executable,
+        "-I",
+        str(_WORKER),
+        str(Path(path).resolve()),
+        ruleset,
+        str(MEMORY_BYTES),
+        str(seconds),
+    ]
+    with tempfile.TemporaryDirectory(prefix="stock-checker-") as empty:
+        try:
+            done = subprocess.run(
+                command, cwd=empty, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, env={}
+            )
+        except subprocess.TimeoutExpired:
+            return Verdict("timeout", [f"stopped after {seconds} s"], [])
+    try:
+        answer = json.loads(done.stdout)
+        return Verdict(answer["verdict"], answer["messages"], answer["warnings"])
+    except (ValueError, KeyError, TypeError):
+        if done.returncode < 0:
+            return Verdict("timeout", [f"stopped by signal {-done.returncode}"], [])
+        reason = done.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1][:300]
+        return Verdict("crash", [reason or f"exit status {done.returncode}"], [])
+
+
+def findings(path: str, ruleset: str) -> list[Finding]:
+    """The stock checker's verdict as findings, in plain words and with the file's own line numbers."""
+    result, messages, warnings = verdict(path, ruleset)
+    if result == "refused":
+        return [_finding(path, "stock.refused", ERROR, "The log was not checked: a value selects no rules.",
+                         "a division, benchmark and optimizer of the ruleset", messages[0],
+                         f"correct the value, or name the ruleset of the round (this is {ruleset})")]  # fmt: skip
+    if result in ("crash", "timeout"):
+        return [_finding(path, "stock.crash", ERROR, "The log was not checked to its end: the stock checker broke off.",
+                         "a verdict", messages[0][:200], "correct the findings above first; its parser breaks on them")]  # fmt: skip
+    numbers = _Numbers(path)
+    found = [translate(message, ERROR, path, numbers) for message in messages]
+    return found + [translate(warning, ADVICE, path, numbers) for warning in warnings]
+
+
+class _Numbers:
+    """Real line numbers for the stock checker's, which count records from 0; read when first needed."""
+
+    def __init__(self, path: str):
+        self._path, self._numbers = path, None
+
+    def __getitem__(self, index: int) -> int:
+        if self._numbers is None:
+            self._numbers = token_line_numbers(self._path)
+        return self._numbers[index] if index < len(self._numbers) else 0
+
+
+_OCCURS = re.compile(
+    r"Required (EXACTLY_ONE|AT_LEAST_ONE|AT_LEAST\(\d+\)) occurrence of (.+?) ?but found (\d+)(.*)", re.S
+)
+_ONE_OF = re.compile(r"Required AT_LEAST_ONE occurrence of (.+)", re.S)
+_CHECK = re.compile(
+    r"CHECK for '(.+?)' failed in line (\d+):\n(.*?)\nfailed test: (.*?)\ncurrent context", re.S
+)
+_TARGET = re.compile(r"Failed checks for (.+?) : (.*)", re.S)
+_CODE = re.compile(r"Failed executing .*?triggered by line ?:\n(.*?)(\n|$)", re.S)
+
+
+def translate(message: str, severity: str, path: str, numbers) -> Finding:
+    """One message of the stock checker as a finding."""
+    if match := _OCCURS.match(message):
+        wanted, key, count, values = match.groups()
+        key, wanted = key.strip("' "), wanted.lower().replace("_", " ").replace("(", " ").replace(")", "")
+        return _finding(path, f"{key}.occurs", severity, f"{key} does not occur as often as it must.", wanted,
+                        f"{count}{values.strip(' .')[:120]}", f"log {key} {wanted} time")  # fmt: skip
+    if match := _ONE_OF.match(message):
+        keys = match.group(1).replace("'", "")
+        return _finding(path, f"{keys.split()[0]}.occurs", severity, "None of several keys is logged.",
+                        f"at least one of {keys}", "none", f"log {keys}")  # fmt: skip
+    if match := _CHECK.match(message):
+        key, index, text, test = match.groups()
+        return _finding(path, f"{key}.check", severity, f"{key} does not pass its check.", _plain(test), text[-120:],
+                        f"log {key} so that the check holds", numbers[int(index)], text[:400])  # fmt: skip
+    if match := _TARGET.match(message):
+        key, test = match.groups()
+        return _finding(path, f"{key}.target", severity, f"No {key} meets its check.", _plain(test),
+                        "none that does", "train until the target is met")  # fmt: skip
+    if match := _CODE.match(message):
+        return _finding(path, "stock.check", severity, "A check could not be evaluated on this line.",
+                        "a value of the usual type", match.group(1)[:200], "log numbers as numbers", 0, match.group(1)[:400])  # fmt: skip
+    if message.startswith("Log lines had parsing errors"):
+        return _finding(path, "line-json", severity, "Lines with the token are not records.", "one JSON object each",
+                        "lines that do not parse", "see the findings about single lines")  # fmt: skip
+    if message.startswith("No log lines"):
+        return _finding(path, "no-records", severity, "The file has no record.", "lines with :::MLLOG", "none",
+                        "name a log that a run wrote")  # fmt: skip
+    return _finding(path, "stock.message", severity, "The stock checker objects.", "its rules", " ".join(message.split())[:300],
+                    "see the rules of the round")  # fmt: skip
+
+
+def _plain(test: str) -> str:
+    """A test of the stock rules without the Python around the names: v['value'] >= 1 becomes value >= 1."""
+    text = " ".join(test.split())
+    text = re.sub(r"v\['metadata'\]\['(\w+)'\]", r"metadata \1", text)
+    text = re.sub(r"\b[vs]\['(\w+)'\]", r"\1", text)
+    return text.replace("ll.timestamp", "time").replace(" v ", " the record ")[:300]
+
+
+def _finding(path: str, rule: str, severity: str, message: str, expected: str, found: str, fix: str,
+             line: int = 0, text: str = "") -> Finding:  # fmt: skip
+    return Finding(rule, severity, path, line, text, message, expected, found, fix)
+
+
+def cross_check(path: str, ruleset: str, ours: bool) -> list[Finding]:
+    """A finding for a disagreement between our verdict (`ours`: no error) and the stock checker's."""
+    result, messages, _ = verdict(path, ruleset)
+    if (result == "pass") == ours:
+        return []
+    said = "; ".join(" ".join(message.split())[:160] for message in messages[:3]) or "no message"
+    return [_finding(path, "cross-check", ADVICE, f"The stock checker says {result}, this one {'pass' if ours else 'fail'}.",
+                     f"the same verdict at {ruleset}", said, "docs/compliance-differences.md lists the known differences")]  # fmt: skip
