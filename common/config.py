@@ -1,8 +1,8 @@
 """Frozen configurations: presets, overrides from the command line, JSON and digest. TensorFlow-free.
 
 A benchmark's configuration is one frozen dataclass, `RunConfig` with its own fields added. A preset is
-`dataclasses.replace` of a base; a flag `--config.optimizer.momentum=0.9` replaces one field. Nothing else in the
-project holds a hyperparameter: the step, the log and `--describe` read them here.
+`dataclasses.replace` of a base; a flag `--config.optimizer.momentum=0.9` replaces one field. Nothing else in
+the project holds a hyperparameter: the step, the log and `--describe` read them here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import json
 import math
 import types
 import typing
-from typing import Any, Mapping, Sequence, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from common.errors import UserError
 
@@ -38,7 +39,8 @@ class Schedule:
       end_learning_rate: the value "poly" and "cosine" end at.
       boundaries: epochs at which "step" multiplies by `factor`.
       factor: the factor of "step".
-      decay_over_whole_run: "poly" as (1 - i/I)^p of the whole run, as LEGW does, not of what follows the warmup.
+      decay_over_whole_run: "poly" as (1 - i/I)^p of the whole run, as LEGW does, not of what follows
+        the warmup.
     """
 
     kind: str = "poly"
@@ -119,7 +121,7 @@ class RunConfig:
       train_epochs, train_steps: when the run gives up; `train_steps` wins where it is not 0.
       steps_per_epoch_rounding: "floor" or "ceil".
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
-      epochs_per_block, first_block_epochs: evaluation every so many epochs, the first after `first_block_epochs`.
+      epochs_per_block, first_block_epochs: evaluation every so many epochs, first after `first_block_epochs`.
       quality_target: in the unit that is logged.
       checkpoint_blocks: save every so many blocks when a checkpoint folder is given.
     """
@@ -170,13 +172,13 @@ class RunConfig:
         parts = self.num_replicas * self.accumulation_steps
         if self.global_batch_size % parts:
             raise UserError(
-                f"config.global_batch_size={self.global_batch_size} does not divide into {self.num_replicas} replicas x "
-                f"{self.accumulation_steps} accumulation steps; use a multiple of {parts}"
+                f"config.global_batch_size={self.global_batch_size} does not divide into {self.num_replicas} "
+                f"replicas x {self.accumulation_steps} accumulation steps; use a multiple of {parts}"
             )
         if self.eval_batch_size % self.num_replicas:
             raise UserError(
-                f"config.eval_batch_size={self.eval_batch_size} does not divide by {self.num_replicas} replicas; "
-                f"use a multiple of {self.num_replicas}"
+                f"config.eval_batch_size={self.eval_batch_size} does not divide by {self.num_replicas} "
+                f"replicas; use a multiple of {self.num_replicas}"
             )
         if self.smoke_run and self.division != "open":
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
@@ -189,7 +191,8 @@ class RunConfig:
 
 def _one_of(field: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        raise UserError(f"config.{field}={value!r}: unknown{near(str(value), allowed)}; known: {', '.join(allowed)}")
+        hint = near(str(value), allowed)
+        raise UserError(f"config.{field}={value!r}: unknown{hint}; known: {', '.join(allowed)}")
 
 
 def near(name: str, known: Sequence[str]) -> str:
@@ -222,11 +225,12 @@ def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
     types_ = typing.get_type_hints(type(config))
     head = parts[0]
     if head not in types_:
-        raise UserError(f"--{full}={value}: no field {head!r}{near(head, list(types_))} in {', '.join(sorted(types_))}")
+        hint = near(head, list(types_))
+        raise UserError(f"--{full}={value}: no field {head!r}{hint} in {', '.join(sorted(types_))}")
     current = getattr(config, head)
     if len(parts) > 1:
         if not dataclasses.is_dataclass(current):
-            raise UserError(f"--{full}={value}: {head!r} is a {types_[head].__name__}, it has no fields")
+            raise UserError(f"--{full}={value}: {head!r} is a plain value, it has no fields")
         return dataclasses.replace(config, **{head: _override(current, parts[1:], value, full)})
     if dataclasses.is_dataclass(current):
         names = ", ".join(f.name for f in dataclasses.fields(current))
@@ -235,32 +239,33 @@ def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
 
 
 def _parse(text: str, kind: Any, full: str) -> Any:
-    origin = typing.get_origin(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    optional = origin in (typing.Union, types.UnionType)
+    if optional and text.lower() in ("none", ""):
+        return None
+    item = next(a for a in arguments if a is not type(None)) if optional or origin is tuple else kind
+    parts = text.strip("()[] ").split(",") if origin is tuple else [text]
     try:
-        if origin is tuple:
-            item = typing.get_args(kind)[0]
-            return tuple(_parse(part.strip(), item, full) for part in text.strip("()[] ").split(",") if part.strip())
-        if origin in (typing.Union, types.UnionType):
-            if text.lower() in ("none", ""):
-                return None
-            return _parse(text, next(a for a in typing.get_args(kind) if a is not type(None)), full)
-        if kind is bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if kind is float:
-            number = float(text)
-            if not math.isfinite(number):
-                raise ValueError
-            return number
-        if kind is int:
-            return int(text)
+        values = [_parse_one(part.strip(), item) for part in parts if part.strip() or origin is not tuple]
     except (ValueError, KeyError):
-        name = getattr(kind, "__name__", str(kind))
-        raise UserError(f"--{full}={text}: not a {name}; give a value such as {_example(kind)}") from None
-    return text
+        what, example = {
+            bool: ("true or false", "true"),
+            int: ("a whole number", "8"),
+            float: ("a finite number", "0.1"),
+        }[item]
+        if origin is tuple:
+            what, example = f"a list, each {what}", f"{example},{example}"
+        raise UserError(f"--{full}={text}: not {what}; give a value such as {example}") from None
+    return tuple(values) if origin is tuple else values[0]
 
 
-def _example(kind: Any) -> str:
-    return {bool: "true or false", int: "8", float: "0.1"}.get(kind, "0.1,0.2")
+def _parse_one(text: str, kind: type) -> Any:
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    value = kind(text)
+    if kind is float and not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -278,7 +283,8 @@ def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
     fields = {}
     for name, value in values.items():
         if name not in hints:
-            raise UserError(f"config.{name}: unknown field{near(name, list(hints))}; written by another version?")
+            hint = near(name, list(hints))
+            raise UserError(f"config.{name}: unknown field{hint}; written by another version?")
         kind = hints[name]
         if dataclasses.is_dataclass(kind):
             value = from_dict(kind, value)

@@ -1,4 +1,4 @@
-"""SGD and LARS against the formulas in numpy, against other libraries, and whole variables against a shard."""
+"""SGD and LARS against the formulas in numpy, against other libraries, and whole against flat."""
 
 from __future__ import annotations
 
