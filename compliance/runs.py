@@ -7,20 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compliance.logs import BadLine, Record, guess_ruleset, read_log
+from compliance.rules import metric
+from compliance.story import Target
 
-# Quality that a run must reach, as logged under ruleset 0.7.0:
-# mlperf_logging/compliance_checker/training_0.7.0/{closed,open}_<benchmark>.yaml (equal).
-TARGETS: dict[str, dict[str, float]] = {
-    "resnet": {"": 0.759},
-    "ssd": {"": 0.23},
-    "maskrcnn": {"BBOX": 0.377, "SEGM": 0.339},
-    "transformer": {"": 0.25},
-    "gnmt": {"": 0.24},
-    "bert": {"": 0.712},
-    "dlrm": {"": 0.8025},
-    "minigo": {"": 0.5},
-}
-_PERCENT_IN_06 = {"transformer", "gnmt"}  # v0.6 logs BLEU on the scale 0 to 100
 # What v0.6 logs may call a benchmark: Google's Mask R-CNN entries say "mask".
 _OTHER_NAMES = {"mask": "maskrcnn"}
 
@@ -36,11 +25,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One eval_accuracy; `values` has the key "" for a plain number, the metric's names for several."""
+    """One eval_accuracy; `values` has the key "" for a plain number, the metrics' names for several.
+
+    `met`: whether it meets the target of the benchmark's rules; None where those fix none.
+    """
 
     epoch: float | None
     time_ms: float
     values: dict[str, float]
+    met: bool | None
 
 
 @dataclass(frozen=True)
@@ -49,6 +42,7 @@ class Run:
 
     path: Path
     ruleset: str
+    benchmark: str
     header: dict[str, object]
     init_start: float | None
     init_stop: float | None
@@ -60,11 +54,6 @@ class Run:
     evaluations: tuple[Evaluation, ...]
     bad_lines: int
     target: dict[str, float]
-
-    @property
-    def benchmark(self) -> str:
-        name = str(self.header.get("submission_benchmark", ""))
-        return _OTHER_NAMES.get(name, name) if self.ruleset == "0.6.0" else name
 
     @property
     def smoke(self) -> bool:
@@ -79,9 +68,9 @@ class Run:
 
     @property
     def quality(self) -> dict[str, float]:
-        """The last evaluation that reached the target, or else the last one; {} without any."""
-        reached = [e.values for e in self.evaluations if self._meets(e)]
-        return reached[-1] if reached else self.evaluations[-1].values if self.evaluations else {}
+        """The last evaluation that met the target, or else the last one; {} without any."""
+        met = [e.values for e in self.evaluations if e.met]
+        return met[-1] if met else self.evaluations[-1].values if self.evaluations else {}
 
     @property
     def epochs(self) -> float | None:
@@ -90,17 +79,14 @@ class Run:
 
     @property
     def complies(self) -> bool:
-        """Whether the run counts for the score: it has a time, says success and reached its target.
+        """Whether the run counts for the score: it has a time, says success and met its target.
 
-        Round v0.6 goes by the status alone: its rules check no quality.
+        Where the rules check no target (v0.6) or another one holds (a smoke run), the status decides.
         """
         if self.minutes is None or self.status != "success":
             return False
-        return self.ruleset == "0.6.0" or not self.target or any(map(self._meets, self.evaluations))
-
-    def _meets(self, evaluation: Evaluation) -> bool:
-        values = evaluation.values
-        return bool(self.target) and all(values.get(name, -math.inf) >= t for name, t in self.target.items())
+        by_status = self.ruleset == "0.6.0" or self.smoke or not self.target
+        return by_status or any(e.met for e in self.evaluations)
 
 
 _HEADER = frozenset(
@@ -125,7 +111,7 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
     header: dict[str, object] = {}
     marks: dict[str, float] = {}
     events: dict[str, list[Record]] = {"block": [], "eval": [], "epoch": []}
-    evaluations: list[Evaluation] = []
+    evaluations: list[Record] = []
     status, bad = "", 0
     for record in read_log(path, ruleset):
         if isinstance(record, BadLine):
@@ -139,24 +125,49 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
                 status = str(record.metadata.get("status", ""))
             marks.setdefault(key, record.time_ms)
         elif key == "eval_accuracy":
-            if values := _quality(record.value, ruleset):
-                evaluations.append(Evaluation(_epoch(record), record.time_ms, values))
+            evaluations.append(record)
         elif key.endswith(("_start", "_stop")) and (kind := key.rpartition("_")[0]) in events:
             events[kind].append(record)
-    run = Run(
-        path, ruleset, header, marks.get("init_start"), marks.get("init_stop"), marks.get("run_start"),
+    name = _benchmark(header, ruleset)
+    rule = metric(ruleset, name)
+    spec = rule.get("goal") or rule.get("keys", {}).get("eval_accuracy", {}).get("target")
+    judged = _judged(evaluations, ruleset, spec, header.get("global_batch_size"))
+    return Run(
+        path, ruleset, name, header, marks.get("init_start"), marks.get("init_stop"), marks.get("run_start"),
         marks.get("run_stop"), status, _spans(events["block"] or events["epoch"]), _spans(events["eval"]),
-        tuple(evaluations), bad, {},
+        judged, bad, _bounds(spec, header.get("global_batch_size")),
     )  # fmt: skip
-    object.__setattr__(run, "target", _target(run.benchmark, ruleset))
-    return run
 
 
-def _target(benchmark: str, ruleset: str) -> dict[str, float]:
-    target = TARGETS.get(benchmark, {})
-    if ruleset == "0.6.0" and benchmark in _PERCENT_IN_06:
-        return {name: 100 * value for name, value in target.items()}
-    return target
+def _benchmark(header: dict[str, object], ruleset: str) -> str:
+    name = str(header.get("submission_benchmark", ""))
+    return _OTHER_NAMES.get(name, name) if ruleset == "0.6.0" else name
+
+
+def _judged(records: list[Record], ruleset: str, spec: dict | None, batch: object) -> tuple[Evaluation, ...]:
+    target = Target(spec, lenient=ruleset == "0.6.0") if spec else None
+    return tuple(
+        Evaluation(
+            _epoch(record), record.time_ms, values, target.judge(record.value, batch) if target else None
+        )
+        for record in records
+        if (values := _quality(record.value, ruleset))
+    )
+
+
+def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
+    """The target per metric as a number to draw: the upper bound where lower is better (`at_most`)."""
+    if not spec:
+        return {}
+    if "by" in spec:  # chosen by the batch size
+        below = isinstance(batch, (int, float)) and batch < spec["less"]
+        return _bounds(spec["then"] if below else spec["else"], batch)
+    if "fields" in spec:
+        return {
+            name: bound for name, part in spec["fields"].items() for bound in _bounds(part, batch).values()
+        }
+    bound = spec.get("at_most", spec.get("at_least"))
+    return {} if bound is None else {"": float(bound)}
 
 
 def _spans(records: list[Record]) -> tuple[Span, ...]:

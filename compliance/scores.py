@@ -11,23 +11,22 @@ from pathlib import Path
 from statistics import fmean
 
 from common.errors import UserError
+from compliance.rules import metric
 from compliance.runs import Run, number, read_run
 
-# Runs a score is made of: mlperf_logging/benchmark_meta.py (_ALL_RESULT_FILE_COUNTS).
-_RUNS = {"transformer": 10, "gnmt": 10, "minigo": 10, "bert": 10, "ncf": 10}
-_RUNS_OTHERWISE = 5
+_RUNS = 5  # of a benchmark whose rules do not say
 _PUBLISHED = Path(__file__).parent / "data" / "published_scores.csv"
 _MAX_RUNS = 1000  # in one folder; more is not a result folder
 
 
-def required_runs(benchmark: str) -> int:
-    """How many runs make a score: 10 for the translation benchmarks, bert and minigo, otherwise 5."""
-    return _RUNS.get(benchmark, _RUNS_OTHERWISE)
+def required_runs(benchmark: str, ruleset: str = "0.7.0") -> int:
+    """How many runs make a score, from the benchmark's rule file: 5 or 10."""
+    return metric(ruleset, benchmark).get("runs", _RUNS)
 
 
 @dataclass(frozen=True)
 class ScoreCard:
-    """One folder of runs; `fastest` and `slowest` are indices of the dropped ones, `why` why there is no score."""
+    """One folder of runs; `fastest` and `slowest` are the indices of the dropped ones."""
 
     path: Path
     benchmark: str
@@ -52,7 +51,7 @@ class ScoreCard:
 
     @property
     def needed(self) -> int:
-        return required_runs(self.benchmark)
+        return required_runs(self.benchmark, self.ruleset)
 
     @property
     def converged(self) -> int:
@@ -146,7 +145,7 @@ def _olympic(
     """(fastest, slowest, score, why there is none)."""
     if mixed:
         return None, None, None, "the logs are of different benchmarks"
-    needed = required_runs(benchmark)
+    needed = required_runs(benchmark, runs[0].ruleset)
     if len(runs) != needed:
         return None, None, None, f"a {benchmark} score takes {needed} runs, here are {len(runs)}"
     untimed = sum(run.minutes is None for run in runs)
@@ -223,7 +222,7 @@ def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
     same name gives it; when nobody published the benchmark at that count, the nearest count is taken.
     """
     rows = [row for row in published() if row.benchmark == card.benchmark]
-    own = [row for row in rows if row.system == card.system and row.org == card.org]
+    own = [row for row in rows if row.system == card.system and row.org.lower() == card.org.lower()]
     count = card.accelerators or (own[0].accelerators if own else None)
     if count is None or not rows:
         return count, []

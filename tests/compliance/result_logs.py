@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 
-# Hyperparameters of published v0.7 entries (Google, tpu-v3-32 and tpu-v4-128), samples, evaluation epochs of the
+# Hyperparameters of published v0.7 entries (Google, tpu-v3-32, tpu-v4-128), samples, evaluation epochs of the
 # written rules, and a quality that reaches the target with the last of them.
 CLOSED = {
     "resnet": (

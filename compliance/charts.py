@@ -1,0 +1,212 @@
+"""Geometry of the report's drawings: everything in percent of the plot, so that one SVG fits every width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from compliance.runs import Run, Span
+
+Interval = tuple[float, float]
+_FINEST = 0.15  # percent: marks closer than this are drawn as one
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear axis from `low` to `high` with round ticks: (percent, label)."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...] = ()
+
+    def __call__(self, value: float) -> float:
+        """Percent of the axis, clipped to it."""
+        return round(min(max(100 * (value - self.low) / (self.high - self.low), 0.0), 100.0), 3)
+
+
+def axis(values: Iterable[float], count: int = 5, widen: bool = False) -> Axis:
+    """An axis over the values with about `count` ticks; `widen` moves the ends out to ticks."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    if not (high > low and math.isfinite(high - low)):
+        low, high = low - 0.5, low + 0.5
+    if not high > low:  # a magnitude at which a half is lost
+        low, high = 0.0, 1.0
+    step = _round_step((high - low) / count)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    if widen:
+        low, high = first * step, last * step
+    plain = Axis(low, high)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    places = [n * step for n in range(first, last + 1) if low - 1e-9 * step <= n * step <= high + 1e-9 * step]
+    return Axis(
+        low,
+        high,
+        tuple((plain(value), f"{value:,.{digits}f}") for value in places),
+    )
+
+
+def _round_step(raw: float) -> float:
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+
+
+# ------------------------------------------------------------------------------------------------ intervals
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same points as disjoint intervals in order."""
+    merged: list[Interval] = []
+    for start, stop in sorted(i for i in intervals if i[1] > i[0]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def without(whole: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
+    """The points of `whole` that are in no hole; both disjoint and in order. Linear time."""
+    left, first = [], 0
+    for start, stop in whole:
+        while first < len(holes) and holes[first][1] <= start:
+            first += 1
+        index = first
+        while index < len(holes) and holes[index][0] < stop:
+            if holes[index][0] > start:
+                left.append((start, holes[index][0]))
+            start = max(start, holes[index][1])
+            index += 1
+        if stop > start:
+            left.append((start, stop))
+    return left
+
+
+def _length(intervals: Iterable[Interval]) -> float:
+    return sum(stop - start for start, stop in intervals)
+
+
+# ------------------------------------------------------------------------------------------------ one run
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One row of the timeline: rectangles (left %, width %) and their time in all, in ms."""
+
+    name: str
+    about: str
+    bars: list[tuple[float, float]]
+    total_ms: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of one run: points (x %, y % from the top); `path` is the SVG line through them."""
+
+    points: list[tuple[float, float]]
+    values: list[tuple[float | None, float]] = field(default_factory=list)  # (epoch, value)
+
+    @property
+    def path(self) -> str:
+        return " ".join(f"{'L' if i else 'M'}{x} {y}" for i, (x, y) in enumerate(self.points))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One run on a time axis whose zero is run_start."""
+
+    x: Axis
+    unit: str
+    start: float
+    stop: float
+    lanes: list[Lane]
+
+
+def time_unit(span_ms: float) -> tuple[str, float]:
+    """(name, milliseconds) of the unit in which a span reads best."""
+    if span_ms < 180_000:
+        return "seconds", 1000.0
+    return ("minutes", 60_000.0) if span_ms < 400 * 60_000 else ("hours", 3_600_000.0)
+
+
+def timeline(run: Run) -> Timeline | None:
+    """The lanes init, training, evaluation and gaps; None for a run without a start and an end."""
+    if run.minutes is None:
+        return None
+    start, stop = run.run_start, run.run_stop
+    first = min(start, run.init_start) if run.init_start is not None else start
+    unit, size = time_unit(stop - first)
+    x = axis([(first - start) / size, (stop - start) / size], count=7)
+    whole = [(start, stop)]
+    evals, blocks = _inside(run.evals, whole), _inside(run.blocks, whole)
+    init = (
+        [(run.init_start, run.init_stop)] if run.init_start is not None and run.init_stop is not None else []
+    )
+    parts = (
+        ("init", "from init_start to init_stop, off the clock", union(init)),
+        ("train", "in a block, not in an evaluation", without(blocks, evals)),
+        ("eval", "from eval_start to eval_stop", evals),
+        (
+            "gap",
+            "on the clock, in neither a block nor an evaluation",
+            without(whole, union([*evals, *blocks])),
+        ),
+    )
+    # The milliseconds between two log lines are counted, not drawn.
+    shortest = dict.fromkeys(("gap", "train"), (stop - first) / 1000)
+    lanes = [
+        Lane(name, about, _bars(found, start, size, x, shortest.get(name, 0.0)), _length(found))
+        for name, about, found in parts
+    ]
+    return Timeline(x, unit, x(0.0), x((stop - start) / size), lanes)
+
+
+def _inside(spans: Iterable[Span], whole: list[Interval]) -> list[Interval]:
+    """The closed spans' part on the clock."""
+    low, high = whole[0]
+    return union((max(s.start, low), min(s.stop, high)) for s in spans if s.stop is not None)
+
+
+def _bars(
+    intervals: Sequence[Interval], zero: float, size: float, x: Axis, shortest: float
+) -> list[tuple[float, float]]:
+    bars: list[tuple[float, float]] = []
+    for start, stop in intervals:
+        if stop - start < shortest:
+            continue
+        left, right = x((start - zero) / size), x((stop - zero) / size)
+        if bars and left - sum(bars[-1]) < _FINEST and right - left < 1:
+            bars[-1] = (bars[-1][0], round(right - bars[-1][0], 3))
+        else:
+            bars.append((left, round(max(right - left, _FINEST), 3)))
+    return bars
+
+
+# ------------------------------------------------------------------------------------------------ curves
+
+
+def metrics(runs: Iterable[Run]) -> list[str]:
+    """The metrics that the runs evaluate, in the order of the target and then of the logs."""
+    names: dict[str, None] = {}
+    for run in runs:
+        names |= dict.fromkeys(run.target)
+        for evaluation in run.evaluations:
+            names |= dict.fromkeys(evaluation.values)
+    return list(names)[:4]
+
+
+def quality_axis(runs: Sequence[Run], metric: str) -> Axis:
+    """A common axis for a metric of several runs, with room for the target line."""
+    values = [e.values[metric] for run in runs for e in run.evaluations if metric in e.values]
+    return axis([*values, *(run.target[metric] for run in runs if metric in run.target)], 4, widen=True)
+
+
+def curve(run: Run, metric: str, x: Axis, y: Axis, size: float) -> Curve:
+    """The metric over time since run_start; `size` is the unit of `x` in ms."""
+    found = [e for e in run.evaluations if metric in e.values and run.run_start is not None]
+    points = [(x((e.time_ms - run.run_start) / size), round(100 - y(e.values[metric]), 3)) for e in found]
+    thinned = points[:: max(1, len(points) // 400)]
+    if points and thinned[-1] != points[-1]:
+        thinned.append(points[-1])
+    return Curve(thinned, [(e.epoch, e.values[metric]) for e in found])

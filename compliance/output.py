@@ -1,0 +1,82 @@
+"""Writing files and filling templates, for the commands that make documents."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from common.errors import UserError
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The whole text under the name, or nothing. Raises UserError when it cannot be written."""
+    path = Path(path)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            temporary = file.name
+            # Text of a log may hold half of a surrogate pair, which has no UTF-8 form.
+            file.write(text.encode("utf-8", errors="backslashreplace"))
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise UserError(
+            f"{path}: cannot write ({error.strerror}); name a file in a folder that exists"
+        ) from None
+
+
+@cache
+def _environment():
+    # Imported here: the text outputs need no template engine and start faster without it.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"minutes": minutes, "duration": duration, "value": value}
+    return environment
+
+
+def render(template: str, **values: object) -> str:
+    """The template filled; everything that comes from a log or a file is escaped."""
+    return _environment().get_template(template).render(**values)
+
+
+def minutes(time: float | None) -> str:
+    """Minutes with the digits that matter: 1145.8, 28.71, 0.4717."""
+    if time is None:
+        return "–"
+    return f"{time:,.{1 if time >= 1000 else 2 if time >= 10 else 3 if time >= 1 else 4}f}"
+
+
+def duration(milliseconds: float) -> str:
+    """1 h 2 min, 3 min 4 s, 5.6 s."""
+    seconds = milliseconds / 1000
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)}\u00a0h {int(seconds % 3600 // 60)}\u00a0min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)}\u00a0min {int(seconds % 60)}\u00a0s"
+    return f"{seconds:.1f}\u00a0s"
+
+
+def value(number: object) -> str:
+    """A number with up to five significant digits, anything else as text, cut to a line."""
+    if isinstance(number, float):
+        return f"{number:.5g}" if abs(number) < 1e5 else f"{number:,.0f}"
+    if isinstance(number, int) and not isinstance(number, bool) and abs(number) < 10**15:
+        return f"{number:,}" if abs(number) >= 10_000 else str(number)
+    return str(number)[:120]

@@ -1,0 +1,151 @@
+"""`python -m compliance report PATH -o report.html`: results as one self-contained page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from compliance import charts
+from compliance.output import render, write_atomically
+from compliance.runs import Run
+from compliance.scores import Published, ScoreCard, beside, result_folders, score_directory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path", metavar="PATH", type=Path, help="a log, a results folder or a submission tree"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"))
+    parser.add_argument("--ruleset", help="the round's rules (default: guessed from the form of each log)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the page and says so; 0 (whether the runs comply is what `check` answers)."""
+    cards = [score_directory(folder, args.ruleset) for folder in result_folders(args.path)]
+    write_atomically(args.output, page(cards))
+    runs = sum(len(card.runs) for card in cards)
+    print(f"Wrote {args.output}: {_count(runs, 'run')} in {_count(len(cards), 'folder')}.")
+    return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def page(cards: list[ScoreCard]) -> str:
+    """The HTML of the report: no script, no network, styles and drawings inline."""
+    return render("report.html", folders=[_folder(card, number) for number, card in enumerate(cards, 1)])
+
+
+def _folder(card: ScoreCard, number: int) -> dict:
+    longest = max((run.minutes or 0 for run in card.runs), default=0)
+    count, rows = beside(card)
+    return {
+        "card": card,
+        "anchor": f"folder-{number}",
+        "runs": [_run(card, index, longest) for index in range(len(card.runs))],
+        "overlays": [_overlay(card, metric) for metric in charts.metrics(card.runs)],
+        "accelerators": count,
+        "published": _places(card, rows),
+        "published_at": rows[0].accelerators if rows else None,
+        "place": _place(card, rows),
+    }
+
+
+def fate(card: ScoreCard, index: int) -> str:
+    """What becomes of a run in the score: counted, fastest, slowest, failed; "" without a score."""
+    if not card.runs[index].complies:
+        return "failed"
+    if card.score is None:
+        return ""
+    return {card.fastest: "fastest", card.slowest: "slowest"}.get(index, "counted")
+
+
+def _run(card: ScoreCard, index: int, longest: float) -> dict:
+    run = card.runs[index]
+    timeline = charts.timeline(run)
+    return {
+        "run": run,
+        "name": run.path.stem,
+        "fate": fate(card, index),
+        "share": round(100 * run.minutes / longest, 2) if run.minutes and longest else 0,
+        "quality": _quality(run),
+        "timeline": timeline,
+        "plots": _plots(run, timeline) if timeline else [],
+    }
+
+
+def _quality(run: Run) -> list[str]:
+    return [f"{name} {value:.5g}".strip() for name, value in run.quality.items()] or ["–"]
+
+
+def _plots(run: Run, timeline: charts.Timeline) -> list[dict]:
+    size = {"seconds": 1000.0, "minutes": 60_000.0, "hours": 3_600_000.0}[timeline.unit]
+    plots = []
+    for metric in charts.metrics([run]):
+        y = charts.quality_axis([run], metric)
+        plots.append(_plot(metric, y, run, [charts.curve(run, metric, timeline.x, y, size)]))
+    return plots
+
+
+def _plot(metric: str, y: charts.Axis, run: Run, curves: list[charts.Curve]) -> dict:
+    target = run.target.get(metric)
+    height = None if target is None else round(100 - y(target), 3)
+    return {"metric": _metric(run, metric), "y": y, "target": target, "target_y": height, "curves": curves}
+
+
+# What the number in eval_accuracy is, for the benchmarks whose rules say so.
+_METRICS = {"resnet": "Top-1 accuracy", "ssd": "mAP", "transformer": "BLEU", "gnmt": "BLEU", "dlrm": "AUC"}
+
+
+def _metric(run: Run, metric: str) -> str:
+    return metric or _METRICS.get(run.benchmark, "Quality")
+
+
+def _overlay(card: ScoreCard, metric: str) -> dict:
+    """All runs in one plot, over time since run_start; the dropped ones are drawn last, on top."""
+    timed = [(index, run) for index, run in enumerate(card.runs) if run.minutes is not None]
+    ends = [(run.run_stop - run.run_start) for _, run in timed]
+    unit, size = charts.time_unit(max(ends, default=0.0))
+    x = charts.axis([0.0, *(end / size for end in ends)], count=7)
+    y = charts.quality_axis([run for _, run in timed], metric)
+    order = sorted(timed, key=lambda pair: fate(card, pair[0]) not in ("counted", ""))
+    plot = _plot(metric, y, card.runs[0], [charts.curve(run, metric, x, y, size) for _, run in order])
+    lines = [
+        {
+            "curve": curve,
+            "name": run.path.stem,
+            "fate": fate(card, index) or "counted",
+            "minutes": run.minutes,
+        }
+        for curve, (index, run) in zip(plot["curves"], order)
+    ]
+    return {**plot, "x": x, "unit": unit, "lines": lines}
+
+
+# ------------------------------------------------------------------------------------------- published scores
+
+
+def _comparable(card: ScoreCard) -> bool:
+    return card.score is not None and not card.smoke
+
+
+def _place(card: ScoreCard, rows: list[Published]) -> int | None:
+    """Rank among the published scores at the same count, 1 the fastest."""
+    same = rows and rows[0].accelerators == (beside(card)[0])
+    return 1 + sum(row.minutes < card.score for row in rows) if same and _comparable(card) else None
+
+
+def _places(card: ScoreCard, rows: list[Published]) -> list[dict]:
+    """The published scores, fastest first, with the card's own among them where it may be compared."""
+    table = [
+        {"own": False, "round": row.round, "org": row.org, "system": row.system, "minutes": row.minutes}
+        for row in rows
+    ]
+    if table and _comparable(card):
+        number = card.ruleset.removesuffix(".0")
+        own = {"own": True, "round": f"v{number}", "org": card.org, "system": card.system}
+        table.append({**own, "minutes": card.score})
+        table.sort(key=lambda row: (row["minutes"], not row["own"]))
+    longest = max((row["minutes"] for row in table), default=1.0)
+    return [{**row, "share": round(100 * row["minutes"] / longest, 2)} for row in table]

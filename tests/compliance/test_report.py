@@ -1,0 +1,187 @@
+"""The report page: self-contained, escaped, complete, and drawn to scale."""
+
+import argparse
+import html.parser
+import math
+import re
+
+import pytest
+import result_logs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import UserError
+from compliance import charts, report, scores
+from compliance.runs import read_run
+
+
+def folder(tmp_path, benchmark="resnet", **options):
+    place = tmp_path / "results" / "dgx-1" / benchmark
+    place.mkdir(parents=True)
+    for index in range(result_logs.runs(benchmark)):
+        (place / f"result_{index}.txt").write_text(result_logs.log(benchmark, index, **options))
+    return place
+
+
+class Page(html.parser.HTMLParser):
+    """Collects elements and text, and that every element is closed."""
+
+    VOID = {"meta", "line", "rect", "path", "br", "link", "img"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.texts = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def of(self, tag, **attributes):
+        wanted = {name.rstrip("_"): value for name, value in attributes.items()}
+        return [a for t, a in self.elements if t == tag and wanted.items() <= a.items()]
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+
+def test_the_page_of_one_folder(tmp_path):
+    card = scores.score_directory(folder(tmp_path))
+    page = Page(report.page([card]))
+    assert "resnet on dgx-1" in page.text and "32.00 minutes" in page.text
+    assert "dropped, fastest" in page.text and "dropped, slowest" in page.text
+    assert len(page.of("article")) == 5
+    assert {lane: len(page.of("rect", class_=f"lane-{lane}")) for lane in ("init", "train", "eval")} == {
+        "init": 5,
+        "train": 50,
+        "eval": 50,
+    }
+    assert len(page.of("line", class_="target")) == 7  # five runs, the overlay and its legend
+    identifiers = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(identifiers) == len(set(identifiers))
+    for name, attributes in page.elements:
+        if attributes.get("role") == "img":
+            assert set(attributes["aria-labelledby"].split()) <= set(identifiers), name
+
+
+def test_nothing_is_fetched_and_nothing_runs(tmp_path):
+    text = report.page([scores.score_directory(folder(tmp_path))])
+    page = Page(text)
+    assert not page.of("script") and not page.of("link") and not page.of("img")
+    assert not re.search(r"https?:|@import|url\(", text)
+    assert all(a["href"].startswith("#") for a in page.of("a"))
+    assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
+
+
+def test_what_a_log_says_is_escaped(tmp_path):
+    place = folder(tmp_path, org="<script>alert(1)</script>")
+    hostile = '"submission_division", "value": "\\"><img src=x onerror=y>\\ud800"'
+    for path in place.iterdir():
+        path.write_text(path.read_text().replace('"submission_division", "value": "closed"', hostile))
+    target = tmp_path / "report.html"
+    assert run(place, "-o", target) == 0
+    page = Page(target.read_text())
+    assert not page.of("script") and not page.of("img") and "alert(1)" in page.text
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser()
+    report.add_arguments(parser)
+    return report.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def test_a_tree_has_a_table_of_its_folders(tmp_path, capsys):
+    folder(tmp_path)
+    folder(tmp_path, "maskrcnn")
+    assert run(tmp_path, "-o", tmp_path / "all.html") == 0
+    assert "10 runs in 2 folders" in capsys.readouterr().out
+    page = Page((tmp_path / "all.html").read_text())
+    assert {a["href"] for a in page.of("a")} == {"#folder-1", "#folder-2"}
+    assert "BBOX" in page.text and "SEGM" in page.text
+
+
+def test_a_smoke_run_is_called_one_and_not_compared(tmp_path):
+    place = result_logs.write_results(tmp_path, "resnet", smoke=True, description=EIGHT)
+    page = Page(report.page([scores.score_directory(place)]))
+    assert "Smoke run." in page.text and "(this)" not in page.text
+
+
+EIGHT = {"number_of_nodes": "1", "accelerators_per_node": "8"}
+
+
+def test_the_place_among_published_scores(tmp_path):
+    place = result_logs.write_results(tmp_path, "resnet", description=EIGHT, minutes=100)
+    page = Page(report.page([scores.score_directory(place)]))
+    # Published at 8: 30.77, 39.78, 71.28, 88.56 and 115.22 minutes.
+    assert "place 5 of 6" in page.text and "dgx-1 (this)" in page.text
+
+
+def test_a_log_without_times_is_still_reported(tmp_path):
+    place = folder(tmp_path)
+    for path in place.iterdir():
+        path.write_text(path.read_text().replace("time_ms", "time_s"))
+    page = Page(report.page([scores.score_directory(place)]))
+    assert "No score" in page.text and page.text.count("No drawing") == 5
+
+
+def test_output_is_whole_or_not_there(tmp_path):
+    place = folder(tmp_path)
+    with pytest.raises(UserError, match="cannot write"):
+        run(place, "-o", tmp_path / "absent" / "report.html")
+    with pytest.raises(UserError, match="cannot write"):
+        run(place, "-o", tmp_path)
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_the_lanes_add_up(tmp_path):
+    path = tmp_path / "result_0.txt"
+    path.write_text(result_logs.log("resnet", minutes=30))
+    line = charts.timeline(read_run(path))
+    totals = {lane.name: lane.total_ms for lane in line.lanes}
+    assert totals["train"] + totals["eval"] + totals["gap"] == pytest.approx(30 * 60_000, abs=1)
+    assert totals["init"] == pytest.approx(90_000, abs=50)
+    assert totals["eval"] == pytest.approx(30 * 60_000 * 0.1, rel=0.01)
+
+
+intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
+
+
+@given(intervals, intervals)
+def test_interval_arithmetic_is_that_of_sets(first, second):
+    def points(parts):
+        return {point for start, stop in parts for point in range(start, stop)}
+
+    whole, holes = charts.union(first), charts.union(second)
+    assert points(whole) == points(first)
+    assert all(a[1] < b[0] for a, b in zip(whole, whole[1:]))
+    assert points(charts.without(whole, holes)) == points(first) - points(second)
+
+
+@given(st.lists(st.floats(), max_size=5), st.integers(1, 12), st.booleans())
+def test_an_axis_takes_any_numbers(values, count, widen):
+    axis = charts.axis(values, count, widen)
+    assert axis.high > axis.low and len(axis.ticks) < 5 * count + 5
+    assert all(0 <= at <= 100 for at, _ in axis.ticks)
+    assert all(0 <= axis(value) <= 100 for value in values if math.isfinite(value))
+
+
+def test_axis_ticks_are_round():
+    assert [label for _, label in charts.axis([0, 28.7], 7).ticks] == ["0", "5", "10", "15", "20", "25"]
+    assert [label for _, label in charts.axis([0.27, 0.76], 4, widen=True).ticks] == [
+        "0.2",
+        "0.4",
+        "0.6",
+        "0.8",
+    ]
