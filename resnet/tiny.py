@@ -34,7 +34,6 @@ _CHUNK = 100  # Images drawn at once.
 _STRIDE = (
     5  # From one image's class to the next one's; no divisor of the number of classes, so that all occur.
 )
-_OVERSAMPLING = 2  # Pictures are drawn larger and averaged, for smooth edges.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +103,10 @@ def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np
     gu, gv = _turned(u, v, between(0, 2 * np.pi))
     others = rng.integers(len(TEXTURES), size=count)
     ground = _texture(others, gu / period + between(0, 1), gv / period + between(0, 1))
-    image = np.where(
-        inside[..., None],
-        _paint(rng, figure, between(*tiny.contrast)),
-        _paint(rng, ground, between(*tiny.ground_contrast)),
-    )
-    image = image.reshape(count, tiny.image_size, _OVERSAMPLING, tiny.image_size, _OVERSAMPLING, 3).mean(
-        (2, 4)
-    )
+    cover, filled = _averaged(inside), _averaged(inside & figure)
+    texture = filled / np.maximum(cover, 1e-6)
+    image = _painted(rng, _averaged(ground), between(*tiny.ground_contrast))
+    image += cover[..., None] * (_painted(rng, texture, between(*tiny.contrast)) - image)
     if tiny.occlusion:
         _occlude(rng, image, tiny.occlusion)
     image += tiny.noise * rng.standard_normal(image.shape, np.float32)
@@ -121,13 +116,19 @@ def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), labels.astype(np.int64)
 
 
+def _averaged(mask: np.ndarray) -> np.ndarray:
+    """Bool [n, P, P] -> float32 [n, S, S]: the part of each pixel that is True."""
+    rows = mask[:, 0::2].astype(np.float32) + mask[:, 1::2]
+    return (rows[:, :, 0::2] + rows[:, :, 1::2]) / 4
+
+
 def _turned(u: np.ndarray, v: np.ndarray, angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.cos(angle) * u + np.sin(angle) * v, np.cos(angle) * v - np.sin(angle) * u
 
 
 def _frame(tiny: Tiny, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each pixel's place in the frame of the figure, moved and turned, in sides of an image: 2 x [n, P, P]."""
-    pixels = tiny.image_size * _OVERSAMPLING
+    """Each pixel's place in the frame of the figure, moved and turned, in image sides: 2 x [n, P, P]."""
+    pixels = tiny.image_size * 2  # Drawn larger and averaged, for smooth edges.
     line = (np.arange(pixels, dtype=np.float32) + 0.5) / pixels - 0.5
     shift = rng.uniform(-tiny.offset, tiny.offset, [2, count, 1, 1]).astype(np.float32)
     angle = np.deg2rad(rng.uniform(-tiny.rotation, tiny.rotation, [count, 1, 1])).astype(np.float32)
@@ -156,7 +157,7 @@ def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray
 
 
 def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Which of two colours, as 0 or 1, at (u, v) in periods: [n, P, P]."""
+    """Which of two colours is at (u, v), in periods: bool [n, P, P]."""
     wave_u, wave_v = np.cos(2 * np.pi * u), np.cos(2 * np.pi * v)
     kinds = {
         "stripes": wave_u > 0,
@@ -168,8 +169,8 @@ def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
     )
 
 
-def _paint(rng: np.random.Generator, texture: np.ndarray, contrast: np.ndarray) -> np.ndarray:
-    """Two random colours whose grey values differ by `contrast`, in either order: [n, P, P, 3]."""
+def _painted(rng: np.random.Generator, texture: np.ndarray, contrast: np.ndarray) -> np.ndarray:
+    """A texture, 0..1 [n, S, S], in two random colours that are `contrast` apart in grey: [n, S, S, 3]."""
     count = len(texture)
     hue = rng.uniform(-0.15, 0.15, [count, 2, 3])
     hue -= hue.mean(-1, keepdims=True)
@@ -178,7 +179,7 @@ def _paint(rng: np.random.Generator, texture: np.ndarray, contrast: np.ndarray) 
     sign = rng.choice([-1, 1], count)
     grey = np.stack([middle - sign * half, middle + sign * half], -1)
     first, second = np.moveaxis(grey[..., None] + hue, 1, 0)[:, :, None, None, :].astype(np.float32)
-    return np.where(texture[..., None] > 0, first, second)
+    return first + texture[..., None] * (second - first)
 
 
 def _occlude(rng: np.random.Generator, image: np.ndarray, part: float) -> None:
