@@ -255,17 +255,21 @@ def read(path: str | os.PathLike) -> Iterator[bytes]:
     Raises:
       UserError: a damaged record; the message names file and record.
     """
-    records = iter(tf.data.TFRecordDataset(os.fspath(path), buffer_size=_READ_AHEAD))
-    number = 0
+    path = os.fspath(path)
+    records = iter(tf.data.TFRecordDataset(path, buffer_size=_READ_AHEAD))
+    number, position = 0, 0
     while True:
         try:
             record = next(records, None)
         except tf.errors.OpError as error:
-            raise _damaged(os.fspath(path), number, _first_line(error)) from error
+            raise _damaged(path, number, _first_line(error)) from error
         if record is None:
-            return
+            break
         yield record.numpy()
         number += 1
+        position += _HEADER + len(record.numpy()) + _FOOTER
+    if "://" not in path and position < os.path.getsize(path):  # TensorFlow takes half a header for the end.
+        raise _damaged(path, number, "the file ends inside its header")
 
 
 def diagnose(
