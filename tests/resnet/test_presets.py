@@ -1,0 +1,306 @@
+"""Every preset: sound, as published, with a header that the stock checker takes or docs that say why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import typing
+
+import pytest
+from mlperf_logging.compliance_checker import mlp_compliance
+
+import systems
+from common import config as configs
+from common import events, log
+from common.clock import Clock
+from common.config import RunConfig
+from common.errors import UserError
+from resnet.config import PRESETS, Config, hyperparameters
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "resnet-presets.md"
+NAMES = list(PRESETS)
+
+# Headers of published logs: mlcommons/training_results_v0.{6,7} Google/results/*/resnet/result_0.txt.
+# (batch, bn span, base rate, warmup epochs, decay steps, weight decay, momentum, epsilon); the logs of v0.6 have
+# no momentum: it is the 0.9 of their code.
+LOGS = {
+    "tpu-v3-32": (4096, 128, 10.0, 5, 20974, 2e-4, 0.9, 0.0),
+    "tpu-v3-128": (16384, 128, 25.0, 5, 5245, 2e-4, 0.9, 0.0),
+    "tpu-v3-256": (32768, 128, 33.0, 25, 2007, 2e-4, 0.9, 0.0),
+    "tpu-v3-512": (32768, 64, 31.2, 25, 2007, 1e-4, 0.9, 1e-5),
+    "tpu-v3-1024": (32768, 32, 31.2, 25, 2007, 1e-4, 0.9, 1e-5),
+    "tpu-v3-2048": (32768, 128, 31.2, 25, 2007, 1e-4, 0.9, 1e-5),
+    "v100-8": (2496, 312, 9.5, 5.0, 17956, 2e-4, 0.9, 0.0),
+    "tpu-v3-32-v0.7": (4096, 128, 13.0, 2, 12169, 2e-4, 0.9, 0.0),
+    "tpu-v4-16": (2048, 128, 8.5, 5, 22530, 2e-4, 0.9, 0.0),
+    "tpu-v4-128": (8192, 128, 17.0, 5, 6720, 2e-4, 0.9, 0.0),
+    "tpu-v4-512": (8192, 64, 17.0, 5, 6095, 2e-4, 0.9, 0.0),
+    "tpu-v3-8192": (65536, 64, 24.699, 31, 1133, 1e-4, 0.951807, 0.0),
+    "tpu-v3-8192-jax": (65536, 64, 23.080977304670448, 33, 1166.25, 1e-4, 0.9537213777059405, 0.0),
+}
+# mlperf_facts 1.1: train steps, their epochs, steps per evaluation, batch-norm replicas per group.
+ARITHMETIC = {
+    "tpu-v3-32": (22536, 72.05, 1252, 1),
+    "tpu-v3-128": (5634, 72.05, 313, 1),
+    "tpu-v3-256": (2983, 76.3, 157, 1),
+    "tpu-v3-512": (2983, 76.3, 157, 1),
+    "tpu-v3-1024": (2983, 76.3, 157, 1),
+    "tpu-v3-2048": (2983, 76.3, 157, 8),
+    "tpu-v3-2048-unscaled": (2983, 76.3, 157, 8),
+    "tpu-v3-2048-unscaled-tuned": (2512, 64.25, 157, 8),
+    "v100-8": (20520, 40.0, 2052, 1),
+    "tpu-v3-32-v0.7": (12792, 40.9, 1248, 1),
+    "tpu-v4-16": (25656, 41.0, 2502, 1),
+    "tpu-v4-128": (7500, 48.0, 625, 1),
+    "tpu-v4-512": (6875, 44.0, 626, 4),
+    "tpu-v3-8192": (1738, 88.9, 79, 8),
+    "tpu-v3-8192-jax": (1817, 92.9, 79, 8),
+    "cpu-cluster-1024": (3519, 90.0, 40, 1),
+    "cpu-cluster-1024-alexnet": (4000, 102.3, 40, 1),
+}
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """The table of docs/resnet-presets.md: {preset: {column: text}}."""
+    lines = [line for line in DOCS.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    head, body = rows[0], rows[2:]
+    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
+
+
+def fields_of(config: object) -> typing.Iterator[tuple[str, object, object]]:
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from fields_of(value)
+        else:
+            yield field.name, value, hints[field.name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_is_sound(name: str) -> None:
+    config = PRESETS[name]
+    config.validate()
+    assert config.system == name and config.source
+    assert config.hardware == "local" or config.hardware in systems.names()
+    again = configs.from_dict(Config, json.loads(json.dumps(configs.to_dict(config))))
+    assert again == config and configs.digest(again) == configs.digest(config)
+    for field, value, kind in fields_of(config):
+        if typing.get_origin(kind) is tuple:
+            assert all(type(v) is typing.get_args(kind)[0] for v in value), field
+        else:
+            assert type(value) is kind, f"{field}={value!r}: an override would give another digest"
+
+
+def test_presets_differ() -> None:
+    assert len(
+        {configs.digest(dataclasses.replace(c, system="", source="")) for c in PRESETS.values()}
+    ) == len(PRESETS)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_header_says_what_the_published_log_says(name: str) -> None:
+    config, values = PRESETS[name], {k: v for k, v, _ in hyperparameters(PRESETS[name])}
+    prefix = "" if config.ruleset == "0.6.0" else "lars_"
+    got = (
+        values["global_batch_size"],
+        values["model_bn_span"],
+        values[prefix + "opt_base_learning_rate"],
+        values[prefix + "opt_learning_rate_warmup_epochs"],
+        values["lars_opt_learning_rate_decay_steps"],
+        values["lars_opt_weight_decay"],
+        values["lars_opt_momentum"],
+        values["lars_epsilon"],
+    )
+    assert got == LOGS[name]
+    assert values["opt_name"] == "lars"
+    assert values["lars_opt_end_learning_rate"] == 1e-4
+    assert values["lars_opt_learning_rate_decay_poly_power"] == 2.0
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_is_the_published(name: str) -> None:
+    config, (steps, epochs, block, group) = PRESETS[name], ARITHMETIC[name]
+    clock = Clock.of(config)
+    assert (clock.train_steps, clock.steps_per_block) == (steps, block)
+    assert clock.epoch(clock.train_steps) == pytest.approx(epochs, abs=0.06)
+    assert config.bn_span == group * config.micro_batch_size
+    assert (config.num_train_examples, config.num_eval_examples) == (1281167, 50000)
+
+
+@pytest.mark.parametrize("name", [n for n, c in PRESETS.items() if c.ruleset == "0.6.0"])
+def test_round_v06_decays_twice_and_evaluates_every_fourth_epoch(name: str) -> None:
+    config = PRESETS[name]
+    assert config.optimizer.l2_in_loss == config.optimizer.weight_decay > 0
+    assert config.optimizer.scaled_momentum == ("unscaled" not in name)
+    last = [block.last_epoch for block in Clock.of(config).blocks()]
+    assert last == [4 * (i + 1) for i in range(len(last))]
+
+
+@pytest.mark.parametrize("name", [n for n, c in PRESETS.items() if c.ruleset == "0.7.0"])
+def test_round_v07_decays_once_with_unscaled_momentum(name: str) -> None:
+    assert PRESETS[name].optimizer.l2_in_loss == 0 and not PRESETS[name].optimizer.scaled_momentum
+
+
+def test_evaluations_of_the_v100_log() -> None:
+    """G7 results/gpu-v100-8-TF2.0/resnet: after epochs 3, 7, ... 39."""
+    last = [block.last_epoch for block in Clock.of(PRESETS["v100-8"]).blocks()]
+    assert last == [*range(3, 40, 4), 40]
+
+
+def scripted_log(config: Config, path: pathlib.Path) -> None:
+    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
+    out = log.RunLog(path, config)
+    out.header(hyperparameters(config), cache_cleared=True)
+    out.init_stop()
+    at = 1e9
+    out.record(events.RunStarted(at, 0))
+    blocks = list(Clock.of(config).blocks())
+    for block in blocks:
+        last = block is blocks[-1]
+        out.record(events.BlockStarted(at, block))
+        times = [at + i for i in range(1, block.num_steps + 1)]
+        out.record(events.Trained(block, [1.0] * block.num_steps, times))
+        at = times[-1] + 3
+        value = config.quality_target if last else 0.1
+        out.record(events.Evaluated(block, at - 2, at - 1, at, value, last, {}))
+        out.record(events.BlockStopped(at, block))
+    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
+    out.publish()
+
+
+def broken_rules(config: Config, path: pathlib.Path) -> set[str]:
+    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
+    scripted_log(config, path)
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker("training", config.ruleset, quiet=False, werror=True)
+    checker.check_file(str(path), f"training_{config.ruleset}/common.yaml")
+    others = [re.match(r"Failed checks for (\w+) :", message) for message in checker.not_overwritable]
+    assert all(others), checker.not_overwritable
+    return set(checker.overwritable) | {match[1] for match in others}
+
+
+def keys(cell: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", cell))
+
+
+def closed(config: Config, ruleset: str) -> Config:
+    return dataclasses.replace(config, ruleset=ruleset, division="closed", smoke_run=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
+    config, row = PRESETS[name], documented()[name]
+    assert row["ruleset"] == config.ruleset and row["division"] == config.division
+    assert row["hardware"].strip("`") == config.hardware
+    own = broken_rules(closed(config, config.ruleset), tmp_path / "own.txt")
+    assert own == keys(row["closed rules broken"])
+    assert bool(own) == (not row["closed rules broken"].startswith("none"))
+    assert broken_rules(closed(config, "0.7.0"), tmp_path / "0.7.0.txt") == keys(row["broken under 0.7.0"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_own_log_breaks_nothing_but_the_target(name: str, tmp_path: pathlib.Path) -> None:
+    """As the preset is: its own ruleset and division. Below 75.9 % no division of 0.7.0 takes a log."""
+    config = PRESETS[name]
+    low = config.quality_target < 0.759
+    assert broken_rules(config, tmp_path / "result_0.txt") == ({"eval_accuracy"} if low else set())
+
+
+def test_docs_name_every_preset() -> None:
+    assert list(documented()) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"optimizer.weight_decay": "0.0003"}, "lars_opt_weight_decay"),
+        ({"optimizer.epsilon": "1e-5"}, "lars_epsilon"),
+        ({"schedule.power": "3"}, "lars_opt_learning_rate_decay_poly_power"),
+        ({"schedule.end_learning_rate": "0.001"}, "lars_opt_end_learning_rate"),
+        ({"quality_target": "0.7"}, "eval_accuracy"),
+    ],
+)
+def test_the_checker_notices(changes: dict[str, str], key: str, tmp_path: pathlib.Path) -> None:
+    config = PRESETS["tpu-v3-8192"]
+    for path, value in changes.items():
+        config = configs.override(config, path, value)
+    assert broken_rules(config, tmp_path / "result_0.txt") == {key}
+
+
+@pytest.mark.parametrize("ruleset", ["0.6.0", "0.7.0"])
+def test_a_closed_sgd_run_has_the_keys_the_rules_ask_for(ruleset: str, tmp_path: pathlib.Path) -> None:
+    """v0.6 wants SGD with drops, v0.7 with a polynomial decay."""
+    kind = "step" if ruleset == "0.6.0" else "poly"
+    config = dataclasses.replace(
+        PRESETS["v100-8"],
+        ruleset=ruleset,
+        optimizer=configs.Optimizer(name="sgd", base_learning_rate=0.256, weight_decay=1e-4),
+        schedule=configs.Schedule(kind=kind, boundaries=(30.0, 60.0) if kind == "step" else ()),
+    )
+    assert broken_rules(config, tmp_path / "result_0.txt") == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("model", "resnet5", "config.model='resnet5': unknown; known: resnet50, alexnet_bn"),
+        ("optimizer.name", "adam", "config.optimizer.name='adam': unknown; known: sgd, lars"),
+        ("kernel_initializer", "he", "config.kernel_initializer='he': unknown"),
+        ("data.cache", "ram", "config.data.cache='ram': unknown"),
+        ("data.resize", "area", "config.data.resize='area': unknown"),
+        ("num_classes", "0", "config.num_classes=0: must be at least 1"),
+        ("label_smoothing", "1", "config.label_smoothing=1.0: must be in"),
+        ("image_size", "225", "config.space_to_depth=True needs an even config.image_size, not 225"),
+        ("batch_norm_span", "24", "config.batch_norm_span=24 does not group 512 replicas of 16 images"),
+        ("batch_norm_span", "3", "use a divisor of 16, or 16 times a divisor of 512"),
+        ("batch_norm_span", "-16", "config.batch_norm_span=-16 does not group"),
+        ("batch_norm_span", "48", "config.batch_norm_span=48 does not group"),
+    ],
+)
+def test_bad_fields_are_one_line(path: str, value: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        configs.override(PRESETS["tpu-v4-512"], path, value).validate()
+
+
+def test_span_of_zero_is_the_micro_batch() -> None:
+    config = configs.override(PRESETS["v100-8"], "batch_norm_span", "0")
+    config.validate()
+    assert config.bn_span == config.micro_batch_size == 312
+
+
+def test_header_follows_the_configuration() -> None:
+    """Nothing is typed twice: each value of the header moves with its field."""
+    config = PRESETS["tpu-v3-8192"]
+    for path, value, key in (
+        ("global_batch_size", "32768", "global_batch_size"),
+        ("batch_norm_span", "128", "model_bn_span"),
+        ("optimizer.base_learning_rate", "1.5", "lars_opt_base_learning_rate"),
+        ("optimizer.momentum", "0.5", "lars_opt_momentum"),
+        ("optimizer.weight_decay", "0.25", "lars_opt_weight_decay"),
+        ("optimizer.epsilon", "0.125", "lars_epsilon"),
+        ("schedule.warmup_epochs", "7", "lars_opt_learning_rate_warmup_epochs"),
+        ("schedule.power", "1", "lars_opt_learning_rate_decay_poly_power"),
+        ("schedule.end_learning_rate", "0", "lars_opt_end_learning_rate"),
+    ):
+        values = {k: v for k, v, _ in hyperparameters(configs.override(config, path, value))}
+        assert values[key] == float(value)
+    longer = hyperparameters(dataclasses.replace(config, train_steps=config.train_steps + 100))
+    assert ("lars_opt_learning_rate_decay_steps", 1233, {}) in longer
+
+
+def test_config_needs_no_tensorflow() -> None:
+    code = "import sys, resnet.config; print([m for m in ('tensorflow', 'numpy') if m in sys.modules])"
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=DOCS.parents[1]
+    )
+    assert out.stdout.strip() == "[]"
+
+
+def test_config_is_a_run_config() -> None:
+    assert issubclass(Config, RunConfig) and all(isinstance(c, Config) for c in PRESETS.values())
