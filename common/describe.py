@@ -67,9 +67,8 @@ def _macs(layer: tf_keras.layers.Layer, inputs: Shape, outputs: Shape) -> int:
     if isinstance(layer, (*_CONVOLUTIONS, tf_keras.layers.Dense)):
         # A grouped kernel holds the input channels of one group, so its size is right as it is.
         return _size(layer, outputs[:-1]) * math.prod(layer.kernel.shape)
-    if any(len(v.shape) > 1 for v in layer.trainable_weights) and not isinstance(
-        layer, tf_keras.layers.Embedding
-    ):
+    matrices = [v for v in layer.trainable_weights if len(v.shape) > 1]
+    if matrices and not isinstance(layer, tf_keras.layers.Embedding):
         raise UserError(f"layer {layer.name} ({type(layer).__name__}): give it a method `multiply_adds`")
     return 0
 

@@ -37,9 +37,7 @@ class Dropout(tf_keras.layers.Layer):
         return tf.where(uniform >= self.rate, x / (1 - self.rate), tf.zeros_like(x))
 
     def _uniform(self, shape: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-        """Numbers in [0, 1), [b, n]; fp32 whatever the precision, so that all precisions drop the same
-        elements.
-        """
+        """Numbers in [0, 1), [b, n]; fp32 in every precision, so that all drop the same elements."""
         key, counter, algorithm = tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=tf.stack([self.seed, draw]))
         # One tick of the counter is four numbers; every example starts at a tick.
         columns = (shape[1] + 3) // 4

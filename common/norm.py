@@ -108,8 +108,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         virtual, groups = self._grouping(x.shape[0])
         if virtual != self.moving_mean.shape[0]:
             raise UserError(
-                f"config.batch_norm_span={self.span}: {virtual} groups in a batch of {x.shape[0]}, but the layer was "
-                f"built for {self.moving_mean.shape[0]}; train with one batch size"
+                f"config.batch_norm_span={self.span}: {virtual} groups in a batch of {x.shape[0]}, but the "
+                f"layer was built for {self.moving_mean.shape[0]}; train with one batch size"
             )
         if virtual == 1 and groups is None and x.dtype in _FUSED_DTYPES:
             y, mean, variance = self._fused(x)
@@ -133,8 +133,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         if self.span > batch and self.span % batch == 0 and total % (self.span // batch) == 0:
             return 1, contiguous_groups(total, self.span // batch)
         raise UserError(
-            f"config.batch_norm_span={self.span}: does not fit {total} replicas of {batch} images; use a divisor of "
-            f"{batch}, or {batch} times a divisor of {total}"
+            f"config.batch_norm_span={self.span}: does not fit {total} replicas of {batch} images; use a "
+            f"divisor of {batch}, or {batch} times a divisor of {total}"
         )
 
     def _scale_offset(self, channels: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,15 +1,15 @@
-"""AlexNet-BN, the network of the 11-minute run in "ImageNet Training in Minutes": AlexNet with batch normalisation in
-place of local response normalisation.
+"""AlexNet-BN, the network of the 11-minute run in "ImageNet Training in Minutes": AlexNet with batch
+normalisation in place of local response normalisation.
 
-Layer by layer from `borisgin/nvcaffe` models/alexnet_bn/train_val2.prototxt (mlperf_facts section 2): batch norm without
-gamma and beta, epsilon 1e-4, in front of every convolution but the first, after the pooling where there is one;
-60,965,224 parameters at 227 px and 1000 classes.
+Layer by layer from `borisgin/nvcaffe` models/alexnet_bn/train_val2.prototxt (mlperf_facts section 2): batch
+norm without gamma and beta, epsilon 1e-4, in front of every convolution but the first, after the pooling
+where there is one; 60,965,224 parameters at 227 px and 1000 classes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -47,7 +47,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     seeds = (int(s >> 1) for s in np.random.SeedSequence(config.seed).generate_state(16))
     net = _Layers(config, replicas, precision, seeds)
     shape = (config.image_size, config.image_size, 3)
-    images = tf_keras.Input(shape, batch_size=config.micro_batch_size, dtype=precision.compute)
+    images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
     x = net.pool(net.conv(images, 96, 11, stride=4))
     x = net.pool(net.conv(net.batch_norm(x), 256, 5, pad=2, groups=2))

@@ -1,4 +1,6 @@
-"""The convolutions of the resnet benchmark that tf_keras does not have: explicit padding, space-to-depth stem, groups."""
+"""The convolutions of the resnet benchmark that tf_keras does not have: explicit padding, space-to-depth
+stem, groups.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,7 @@ from common.errors import UserError
 class PaddedConv2D(tf_keras.layers.Conv2D):
     """Conv2D of [b, H, W, C] that pads `pad` zeros on every side.
 
-    "same" pads a strided convolution unevenly and by a width that depends on the image size. Here the padding is part
-    of the convolution; a ZeroPadding2D in front would copy the whole tensor, forward and backward.
+    "same" pads a strided convolution unevenly and by a width that depends on the image size.
     """
 
     def __init__(self, filters: int, kernel_size: int, pad: int, **kwargs):
@@ -20,8 +21,13 @@ class PaddedConv2D(tf_keras.layers.Conv2D):
         self.pad = pad
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        pad = [self.pad, self.pad]
-        return tf.nn.conv2d(inputs, kernel, self.strides, padding=[[0, 0], pad, pad, [0, 0]])
+        # Not `padding=[...]`: with explicit padding the gradients leave oneDNN's kernels, and a bf16 step
+        # takes forty times as long. At stride 1 "SAME" is the same padding without the copy.
+        if self.strides == (1, 1) and self.kernel_size == (2 * self.pad + 1,) * 2:
+            return tf.nn.conv2d(inputs, kernel, 1, padding="SAME")
+        if self.pad:
+            inputs = tf.pad(inputs, [[0, 0], [self.pad, self.pad], [self.pad, self.pad], [0, 0]])
+        return tf.nn.conv2d(inputs, kernel, self.strides, padding="VALID")
 
     def compute_output_shape(self, input_shape: tf.TensorShape) -> tf.TensorShape:
         batch, height, width, channels = tf.TensorShape(input_shape)
@@ -30,11 +36,13 @@ class PaddedConv2D(tf_keras.layers.Conv2D):
 
 
 class SpaceToDepthStem(PaddedConv2D):
-    """The 7x7 convolution of stride 2, padded by 3, computed as a 4x4 convolution of stride 1 on 2x2 blocks of pixels.
+    """The 7x7 convolution of stride 2, padded by 3, computed as a 4x4 convolution of stride 1 on 2x2 blocks
+    of pixels.
 
-    Three input channels use a matrix unit badly, twelve better. The variable stays the 7x7 kernel, so checkpoints,
-    initialisation and regularisation are those of the plain stem, and so is the result: the kernel is padded at the top
-    and left to 8x8, output i reads pixels 2i-4 ... 2i+3, which are the blocks i-2 ... i+1 (mlperf_facts 0.3).
+    Three input channels use a matrix unit badly, twelve better. The variable stays the 7x7 kernel, so
+    checkpoints, initialisation and regularisation are those of the plain stem, and so is the result: the
+    kernel is padded at the top and left to 8x8, output i reads pixels 2i-4 ... 2i+3, which are the blocks i-2
+    ... i+1 (mlperf_facts 0.3).
     """
 
     def __init__(self, filters: int, **kwargs):
@@ -55,15 +63,15 @@ class SpaceToDepthStem(PaddedConv2D):
         kernel = tf.reshape(kernel, [4, 2, 4, 2, channels, filters])
         # Space-to-depth orders its channels (row in block, column in block, channel).
         kernel = tf.reshape(tf.transpose(kernel, [0, 2, 1, 3, 4, 5]), [4, 4, 4 * channels, filters])
-        blocks = tf.nn.space_to_depth(inputs, 2)
-        return tf.nn.conv2d(blocks, kernel, 1, padding=[[0, 0], [2, 1], [2, 1], [0, 0]])
+        blocks = tf.pad(tf.nn.space_to_depth(inputs, 2), [[0, 0], [2, 1], [2, 1], [0, 0]])
+        return tf.nn.conv2d(blocks, kernel, 1, padding="VALID")
 
 
 class GroupedConv2D(PaddedConv2D):
     """Conv2D whose input and output channels fall into `groups` parts that do not see each other.
 
-    One convolution per group: TensorFlow's CPU kernels have no gradient of a grouped one, and tf_keras's own layer goes
-    through XLA, which the mirrored backend cannot.
+    One convolution per group: TensorFlow's CPU kernels have no gradient of a grouped one, and tf_keras's own
+    layer goes through XLA, which the mirrored backend cannot.
     """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:

@@ -1,14 +1,14 @@
-"""ResNet-50 v1.5: the 50-layer column of table 1 of "Deep Residual Learning for Image Recognition", with the stride of a
-stage on the 3x3 convolution of its first block (v1.5) instead of on the 1x1 before it.
+"""ResNet-50 v1.5: the 50-layer column of table 1 of "Deep Residual Learning for Image Recognition", with the
+stride of a stage on the 3x3 convolution of its first block (v1.5) instead of on the 1x1 before it.
 
-Details follow mlperf_facts section 2, read from Google's v0.6 submission (`resnet_model.py`) and the reference
-`resnet-tf2`.
+Details follow mlperf_facts section 2, read from Google's v0.6 submission (`resnet_model.py`) and the
+reference `resnet-tf2`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -42,7 +42,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
         raise UserError(f"config.model={config.model!r}: unknown; known: resnet50, alexnet_bn")
     net = _Layers(config, replicas, precision, _seeds(config.seed))
     shape = (config.image_size, config.image_size, 3)
-    images = tf_keras.Input(shape, batch_size=config.micro_batch_size, dtype=precision.compute)
+    images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
     x = net.stem(images, config.width)  # conv1
     x = net.relu(net.batch_norm(x))
@@ -56,7 +56,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool) -> tf.Tensor:
-    """1x1, 3x3, 1x1 and the shortcut, figure 5 (right) of the paper; the first block of a stage projects it."""
+    """1x1, 3x3, 1x1 and the shortcut, figure 5 (right) of the paper; a stage's first block projects it."""
     y = net.relu(net.batch_norm(net.conv(x, filters, 1)))
     y = net.relu(net.batch_norm(net.conv(y, filters, 3, stride)))
     y = net.batch_norm(net.conv(y, EXPANSION * filters, 1), last=True)
@@ -77,7 +77,9 @@ class _Layers:
     seeds: Iterator[int]
 
     def conv(self, x: tf.Tensor, filters: int, size: int, stride: int = 1) -> tf.Tensor:
-        """Convolution without bias, zero-padded by (size - 1) split evenly, whatever the stride and the image size."""
+        """Convolution without bias, zero-padded by (size - 1) split evenly, whatever the stride and the image
+        size.
+        """
         return PaddedConv2D(
             filters,
             size,
@@ -120,7 +122,7 @@ class _Layers:
         )(x)
 
     def _kernel_initializer(self) -> tf_keras.initializers.Initializer:
-        """The TPU submissions' initialiser or the TF2 reference's; their variances differ by a factor of two."""
+        """The TPU submissions' initialiser or the TF2 reference's, of twice the variance."""
         name = self.config.kernel_initializer
         if name == "truncated_fan_in":
             return tf_keras.initializers.VarianceScaling(
