@@ -13,8 +13,8 @@ from typing import NamedTuple
 from common.errors import UserError
 from compliance import rules
 from compliance.engine import StreamChecker
-from compliance.findings import ADVICE, ERROR, Finding, Groups
-from compliance.logs import BadLine, guess_ruleset, read_log
+from compliance.findings import ADVICE, ERROR, Finding, Groups, finding
+from compliance.logs import BadLine, guess_ruleset, read_log, shown
 from compliance.story import Story
 
 # Advice in `check`, errors for the packager: what a submission needs and a published log may lack.
@@ -99,23 +99,23 @@ def _check_later(path: str, ruleset: str, division: str | None) -> LogResult:
     """Rulesets from 1.0.0 on: the stock checker in its own process, beside our reading of the lines."""
     from compliance import stock
 
-    def make(rule, severity, record, message, expected, found, fix):
+    def make(rule, severity, record, expected, found, **names):
         line, text = (record.line, record.text) if record is not None else (0, "")
-        return Finding(rule, severity, path, line, text, message, expected, found, fix)
+        return finding(rule, severity, path, expected, found, line=line, text=text, **names)
 
     story, groups, named = Story(make), Groups(), {}
     for record in read_log(path, ruleset):
         if record.__class__ is BadLine:
-            groups.add([Finding(record.rule, record.severity, path, record.line, record.text, record.message,
-                                record.expected, record.found, record.fix)])  # fmt: skip
+            names = {"wording": record.wording, **record.names}
+            groups.add([make(record.rule, record.severity, record, record.expected, record.found, **names)])
             continue
         if record.key.startswith("submission_"):
             named.setdefault(record.key, record.value)
         if (handler := story.handlers.get(record.key)) and (remark := handler(record)):
             groups.add([remark])
     if division is not None and named.get("submission_division") != division:
-        groups.add([make("submission_division.asked", ERROR, None, "The log is not of the division asked for.",
-                         division, str(named.get("submission_division")), "correct the log or --division")])  # fmt: skip
+        found = shown(named.get("submission_division"))
+        groups.add([make("submission_division.asked", ERROR, None, division, found, wording="asked")])
     groups.add(story.end({}, None))
     groups.add(stock.findings(path, ruleset))
     return LogResult(
@@ -134,9 +134,9 @@ def _check_safely(task: tuple[str, str | None, str | None]) -> LogResult:
         Exception
     ) as error:  # a fault of ours must not leave the rest of a tree unchecked, nor this log "passed"
         reason = f"the checker failed: {type(error).__name__}: {error}"[:300]
-    finding = Finding("not-checked", ERROR, path, 0, "", "The file was not checked.", "a checked file", reason,
-                      "make the file readable; report a failure of the checker with the file")  # fmt: skip
-    return LogResult(path, ruleset or "", [finding])
+    names = {"what": "this file", "fix": "make the file readable; report a failure of the checker with it"}
+    unchecked = finding("not-checked", ERROR, path, "a checked file", reason, **names)
+    return LogResult(path, ruleset or "", [unchecked])
 
 
 def check_logs(

@@ -1,15 +1,16 @@
 """The streaming checker: records in, findings out, the same for a file, a pipe and a run in progress.
 
 The semantics are those of mlperf_logging's compliance checker for rulesets 0.6.0 and 0.7.0 (every deliberate
-difference is in docs/compliance-differences.md): each key's rule sees its records in order; a benchmark's rules see
-the whole log, also what came before the line that named the benchmark; only the first record of a `submission_*` key
-is checked and selects; identical repeats of a key that must occur once are remarks, different ones errors.
+difference is in docs/compliance-differences.md): each key's rule sees its records in order; a benchmark's rules
+see the whole log, also what came before the line that named the benchmark; only the first record of a
+`submission_*` key is checked and selects; identical repeats of a key that must occur once are remarks,
+different ones errors.
 """
 
 from __future__ import annotations
 
 from compliance import rules
-from compliance.findings import ADVICE, ERROR, Finding
+from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import LATER_BENCHMARKS, nearest, rescaled
 from compliance.logs import BadLine, Record, shown
 from compliance.story import Story, Target
@@ -28,8 +29,8 @@ class StreamChecker:
       benchmark, division: what the log must be of; None: what it says itself.
       path: named in the findings.
 
-    `feed` returns what a record gives rise to, at once when the benchmark and division are known, otherwise with the
-    record that names them. `finish` returns what can only be said of the whole log.
+    `feed` returns what a record gives rise to, at once when the benchmark and division are known, otherwise with
+    the record that names them. `finish` returns what can only be said of the whole log.
     """
 
     def __init__(
@@ -90,17 +91,15 @@ class StreamChecker:
             self._foreign += 1
         if bad.rule == "line-field" and self.ruleset == "0.6.0" and bad.key and not self._knows(bad.key):
             severity = ADVICE  # no rule asks for this key, so nothing was lost
-        return [
-            Finding(bad.rule, severity, self.path, bad.line, bad.text, bad.message, bad.expected, bad.found, bad.fix)
-        ]  # fmt: skip
+        names = {"line": bad.line, "text": bad.text, "wording": bad.wording, **bad.names}
+        return [finding(bad.rule, severity, self.path, bad.expected, bad.found, **names)]
 
     def _knows(self, key: str) -> bool:
         return any(key in rules.compiled(self.ruleset, name) for name in rules.names(self.ruleset))
 
     def _out_of_order(self, record: Record) -> Finding:
-        return self._make("line.order", ADVICE, record, "The line's time is earlier than that of a line before it.",
-                          "times that do not decrease", f"{self._latest - record.time_ms:.0f} ms earlier",
-                          "write from one process, or sort by time; legitimate where several processes log")  # fmt: skip
+        late = f"{self._latest - record.time_ms:.0f} ms earlier"
+        return self._make("line.order", ADVICE, record, "times that do not decrease", late)
 
     def _select(self, record: Record) -> list[Finding]:
         """Brings the benchmark's rules into force once the log has named what selects them."""
@@ -131,10 +130,8 @@ class StreamChecker:
         self._add(rules.benchmark_file(self.ruleset, division, benchmark))
         self._checked = True
         if benchmark in self._common.get("own_benchmarks", ()):
-            return [
-                self._make("benchmark.own", ADVICE, None, "The benchmark is this project's own; no MLPerf round takes it.",
-                           "an MLPerf benchmark in a submission", benchmark, "do not submit it to MLPerf")
-            ]  # fmt: skip
+            wanted = "an MLPerf benchmark in a submission"
+            return [self._make("benchmark.own", ADVICE, None, wanted, benchmark)]
         return []
 
     def _resolve(self, key: str, known) -> str | None:
@@ -210,58 +207,48 @@ class StreamChecker:
     def _repeated(self, record: Record, key: str) -> Finding:
         first = self._values[key]
         if first is record.value or first == record.value:
-            return self._make(f"{key}.occurs", ADVICE, record, f"{key} is logged again with the same value.",
-                              "exactly one", "a repeat", "log it once, from one process")  # fmt: skip
-        return self._make(f"{key}.occurs", ERROR, record, f"{key} is logged again with a different value.",
-                          f"exactly one; the first was {shown(first, 60)}", shown(record.value),
-                          "log it once, from one process")  # fmt: skip
+            severity, wording, found = ADVICE, "occurs.again", "a repeat"
+        else:
+            severity, wording, found = (
+                ERROR,
+                "occurs.differs",
+                f"first {shown(first)}, then {shown(record.value)}",
+            )
+        return self._make(f"{key}.occurs", severity, record, "exactly one", found, wording=wording, key=key)
 
     def _broken(self, rule: rules.KeyRule, aspect: str, record: Record, expected: str, say: str) -> Finding:
-        key = rule.key
+        names: dict[str, object] = {"wording": aspect}
+        found = shown(record.value)
         if aspect == "value":
-            message, fix = self._wrong_value(rule, record.value)
-            found = shown(record.value)
+            names = self._meant(rule, record.value)
         elif aspect == "metadata":
-            message = f"The metadata of {key} is incomplete or not allowed."
             found = shown(record.metadata) if record.metadata else "no metadata"
-            fix = f"log {key} with {expected}"
-        else:
-            message = f"{key}: {say}." if say else f"{key} stands at a place where it may not stand."
+        elif aspect == "order":
             found = f"line {record.line}, {shown(record.metadata)}"
-            fix = "keep the order of events that `python -m compliance explain order` shows"
-        return self._make(f"{key}.{aspect}", ERROR, record, message, expected, found, fix)
+            names = {"wording": "order.state" if say else "order", "say": say}
+        return self._make(f"{rule.key}.{aspect}", ERROR, record, expected, found, key=rule.key, **names)
+
+    @staticmethod
+    def _meant(rule: rules.KeyRule, value: object) -> dict[str, object]:
+        """The wording for a value that the key's predicate does not admit."""
+        if rule.allowed and (near := nearest(value, map(str, rule.allowed))):
+            return {"wording": "value.near", "near": near}
+        if rule.key != "submission_benchmark":
+            return {"wording": "value"}
+        if isinstance(value, str) and value in LATER_BENCHMARKS:
+            return {"wording": "value.later-benchmark", "round": LATER_BENCHMARKS[value]}
+        return {"wording": "value.unknown-benchmark"}
 
     @property
     def declared(self) -> dict[str, object]:
         """The first values of the keys logged, among them what the log says it is."""
         return self._values
 
-    @staticmethod
-    def _wrong_value(rule: rules.KeyRule, value: object) -> tuple[str, str]:
-        """(message, fix) for a value that the key's predicate does not admit."""
-        message = f"The value of {rule.key} is not allowed."
-        if rule.allowed and (near := nearest(value, map(str, rule.allowed))):
-            return message, f"did you mean {near}?"
-        if rule.key == "submission_benchmark":
-            message = "The benchmark is unknown to this ruleset, so its rules were not checked."
-            if isinstance(value, str) and value in LATER_BENCHMARKS:
-                return (
-                    message,
-                    f"check with --ruleset {LATER_BENCHMARKS[value]} or later: it is from a later round",
-                )
-        return (
-            message,
-            f"log {rule.key} as the rules ask; `python -m compliance explain {rule.key}.value` shows how",
-        )
-
     def _contradicts(self, record: Record) -> list[Finding]:
         asked = self._asked[record.key]
         if asked is None or record.value == asked:
             return _NONE
-        return [
-            self._make(f"{record.key}.asked", ERROR, record, "The log is not of the kind that it was checked as.",
-                       asked, shown(record.value), "check it as what it is, or correct the log")
-        ]  # fmt: skip
+        return [self._make(f"{record.key}.asked", ERROR, record, asked, shown(record.value), wording="asked")]
 
     def _accuracy(self, record: Record) -> list[Finding]:
         if self.target is None:
@@ -274,28 +261,24 @@ class StreamChecker:
                 self.story.judged = False
             return _NONE
         if met is None:
-            by = self.target.by
-            late = f", with {by} logged before it" if by else ""
-            return [
-                self._make("eval_accuracy.target", ERROR, record, "The accuracy cannot be compared with the target.",
-                           f"{self.target.expected}{late}", shown(record.value), f"log eval_accuracy as a number{late}")
-            ]  # fmt: skip
+            wanted = self.target.expected + (f", after {self.target.by}" if self.target.by else "")
+            names = {"wording": "eval_accuracy.target.type"}
+            return [self._make("eval_accuracy.target", ERROR, record, wanted, shown(record.value), **names)]
         if met:
             return _NONE
         if self._best is None or _above(record.value, self._best.value):
             self._best = record
         if record.value != record.value:
-            return [
-                self._make("eval_accuracy.nan", ADVICE, record, "The accuracy is not a number (NaN).", "a number", "NaN",
-                           "stop the run when the loss is not finite")
-            ]  # fmt: skip
+            return [self._make("eval_accuracy.nan", ADVICE, record, "a number", "NaN")]
         fraction = rescaled(record.value, self.target.holds)
-        if fraction is not None:
-            return [
-                self._make("eval_accuracy.scale", ADVICE, record, "The accuracy is a percentage; the rules want a fraction.",
-                           self.target.expected, shown(record.value), f"log {fraction:g} for {record.value:g}")
-            ]  # fmt: skip
-        return _NONE
+        if fraction is None:
+            return _NONE
+        names = {"fraction": fraction, "value": record.value}
+        return [
+            self._make(
+                "eval_accuracy.scale", ADVICE, record, self.target.expected, shown(record.value), **names
+            )
+        ]
 
     def _bring_in(self, rule: rules.KeyRule, record: Record) -> list[Finding]:
         """Adds the rules that this key's value selects and applies them to the records that came before it."""
@@ -313,37 +296,31 @@ class StreamChecker:
 
     def finish(self) -> list[Finding]:
         """The findings about the whole log."""
-        found: list[Finding] = []
         if not self.records:
-            return [*found, self._empty()]
-        if self._held is not None:
-            found += self._replay()
+            return [self._empty()]
+        found = self._replay() if self._held is not None else []
         found += self._missing()
-        if not self._checked and "submission_benchmark" not in {
-            finding.rule.split(".")[0] for finding in found
-        }:
-            wanted = "submission_benchmark and submission_division"
-            found.append(
-                self._make("not-checked", ERROR, None, "The benchmark's own rules were not checked: which ones is not known.",
-                           wanted, "neither an allowed benchmark nor division", f"log {wanted} in the header")
-            )  # fmt: skip
-        if self.target is not None and "goal" not in self.info and "eval_accuracy" in self._seen:
-            if self.story.best is None:
-                found.append(self._missed())
+        if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in found):
+            found.append(self._unselected())
+        required = self.target is not None and "goal" not in self.info and "eval_accuracy" in self._seen
+        if required and self.story.best is None:
+            found.append(self._missed())
         found += self.story.end(self.info, self.target and self.target.spec)
         return found
 
+    def _unselected(self) -> Finding:
+        wanted = "submission_benchmark and submission_division"
+        names = {"what": "the rules of the benchmark", "fix": f"log {wanted} in the header"}
+        return self._make("not-checked", ERROR, None, wanted, "no value that selects rules", **names)
+
     def _empty(self) -> Finding:
         token = ":::MLL" if self.ruleset == "0.6.0" else ":::MLLOG"
-        fix, seen = "name a log that a run wrote", "no record"
         if self._foreign:
             other = "0.7.0" if self.ruleset == "0.6.0" else "0.6.0"
-            fix, seen = (
-                f"check it with --ruleset {other}",
-                f"{self._foreign} records in the form of another round",
-            )
-        return self._make("no-records", ERROR, None, "The file has no record of this ruleset's form.",
-                          f"lines with {token}", seen, fix)  # fmt: skip
+            names = {"wording": "no-records.other", "other": other}
+            found = f"{self._foreign} records in the form of another round"
+            return self._make("no-records", ERROR, None, f"lines with {token}", found, **names)
+        return self._make("no-records", ERROR, None, f"lines with {token}", "no record")
 
     def _missing(self) -> list[Finding]:
         found = []
@@ -354,44 +331,31 @@ class StreamChecker:
             for other, value in rule.spec.get("once_if", {}).items():
                 wanted = 1 if self._values.get(other) == value else 0
                 if count != wanted:
-                    found.append(
-                        self._make(f"{key}.occurs", ERROR, None, f"{key} goes with {other} {value}, once.",
-                                   f"{wanted} of {key}", f"{count}", f"log it exactly when {other} is {value}")
-                    )  # fmt: skip
+                    names = {"wording": "occurs.with", "key": key, "other": other, "value": value}
+                    found.append(self._make(f"{key}.occurs", ERROR, None, str(wanted), str(count), **names))
         for keys in self._common.get("one_of", ()):
             if not any(key in self._seen for key in keys):
                 found.append(self._absent(" or ".join(keys), "at least one"))
         return found
 
     def _absent(self, key: str, wanted: str) -> Finding:
-        fix = f"log {key}"
         near = nearest(key, self._unknown) if self._unknown else None
-        if near:
-            fix = f"the log has {near!r}: write {key}"
-        rule = f"{key.split(' ')[0]}.occurs"
-        return self._make(rule, ERROR, None, f"{key} is missing.", wanted, "none", fix)
+        names = {"wording": "occurs.misspelt" if near else "occurs.missing", "key": key, "near": near}
+        return self._make(f"{key.split(' ')[0]}.occurs", ERROR, None, wanted, "none", **names)
 
     def _missed(self) -> Finding:
-        best = self._best
-        fix = "train until the target is met; a run that does not meet it counts as not converged"
+        best, names = self._best, {}
         fraction = rescaled(best.value, self.target.holds) if best is not None else None
         if fraction is not None:
-            fix = f"log the accuracy as a fraction: {fraction:g} for {best.value:g}"
-        return self._make("eval_accuracy.target", ERROR, best, "No evaluation met the quality target.",
-                          self.target.expected, shown(best.value) if best else "no comparable accuracy", fix)  # fmt: skip
+            names = {"wording": "eval_accuracy.target.scale", "fraction": fraction, "value": best.value}
+        found = shown(best.value) if best is not None else "no comparable accuracy"
+        return self._make("eval_accuracy.target", ERROR, best, self.target.expected, found, **names)
 
     def _make(
-        self,
-        rule: str,
-        severity: str,
-        record: Record | None,
-        message: str,
-        expected: str,
-        found: str,
-        fix: str,
+        self, rule: str, severity: str, record: Record | None, expected: str, found: str, **names: object
     ) -> Finding:
         line, text = (record.line, record.text) if record is not None else (0, "")
-        return Finding(rule, severity, self.path, line, text, message, expected, found, fix)
+        return finding(rule, severity, self.path, expected, found, line=line, text=text, **names)
 
 
 def _above(value: object, best: object) -> bool:

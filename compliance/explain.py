@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from functools import lru_cache
-from pathlib import Path
 
 from common.errors import UserError
 from compliance import rules
+from compliance.findings import texts
 from compliance.hints import nearest
 from compliance.predicates import describe
 
-_TEXTS = Path(__file__).parent / "rules" / "texts.json"
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
-
-
-@lru_cache(maxsize=1)
-def texts() -> dict[str, dict[str, str]]:
-    """{"keys": what each key is, "rules": what each rule without a key of its own says}."""
-    return json.loads(_TEXTS.read_text(encoding="utf-8"))
 
 
 def _files_with(key: str) -> list[tuple[str, str, dict]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 ERROR = "error"
@@ -11,22 +14,50 @@ ADVICE = "advice"
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong (`error`) or worth knowing (`advice`), at one place or, once grouped, at several."""
+    """One thing that is wrong (`error`) or worth knowing (`advice`), at one place or, once grouped, at several.
 
-    rule: str  # the id that `python -m compliance explain` takes
+    `line` counts from 1, 0 means the whole file; `lines` has every line of a group of more than one.
+    """
+
+    rule: str
     severity: str
     path: str
-    line: int  # 1-based; 0: the whole file
+    line: int
     text: str
     message: str
     expected: str
     found: str
     fix: str
-    lines: Sequence[int] = ()  # every line of the group, when there are several
+    lines: Sequence[int] = ()
+
+
+@cache
+def texts() -> dict[str, dict]:
+    """rules/texts.json: what keys are ("keys"), what rules say ("rules"), and how findings put it ("wording")."""
+    path = Path(__file__).parent / "rules" / "texts.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def finding(
+    rule: str,
+    severity: str,
+    path: object,
+    expected: str,
+    found: str,
+    *,
+    line: int = 0,
+    text: str = "",
+    wording: str = "",
+    **names: object,
+) -> Finding:
+    """A finding in the words of texts.json: those of `wording` (default: of the rule), with `names` filled in."""
+    words = texts()["wording"][wording or rule]
+    message, fix = words["message"].format(**names), words["fix"].format(**names)
+    return Finding(rule, severity, str(path), line, text, message, expected, found, fix)
 
 
 class Groups:
-    """Collects findings; those that differ only in line, text and found value become one with all line numbers.
+    """Collects findings; those that differ only in line, text and found value become one with all lines.
 
     Memory: 8 bytes for a repeated occurrence, so that a log of a million bad lines can be reported in full.
     """

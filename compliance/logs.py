@@ -1,10 +1,10 @@
 """Reading MLPerf logs: a file in, records and bad lines out, in linear time and bounded memory.
 
-Two forms exist. Round v0.6 writes `:::MLL <seconds> <key>: {"value": ..., "metadata": {...}}`; later rounds write
-`:::MLLOG {"namespace": ..., "time_ms": ..., "event_type": ..., "key": ..., "value": ..., "metadata": {...}}`.
-Either may follow any prefix (`3: `, `[rank 0] `, a byte-order mark) and stand among lines of other output.
-Nothing in a log is trusted: bytes that are not UTF-8, deep JSON, huge numbers, megabyte lines and missing fields
-come back as a `BadLine`, never as an exception.
+Two forms exist. Round v0.6 writes `:::MLL <seconds> <key>: {"value": ..., "metadata": {...}}`; later rounds
+write `:::MLLOG {"namespace", "time_ms", "event_type", "key", "value", "metadata": {...}}`. Either may follow
+any prefix (`3: `, `[rank 0] `, a byte-order mark) and stand among lines of other output. Nothing in a log is
+trusted: bytes that are not UTF-8, deep JSON, huge numbers, megabyte lines and missing fields come back as a
+`BadLine`, never as an exception.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKEN = b":::MLL"
 SECONDS_FORM = b":::MLL "
 MLLOG_FORM = b":::MLLOG "
 CHUNK_BYTES = 1 << 20
-# A real record is under 100 kB (the longest of the published ones has 5 kB); longer lines are not held in memory.
+# A real record is under 100 kB (the longest of the published ones has 5 kB); longer lines are not held.
 MAX_LINE_BYTES = 16 << 20
 MAX_TEXT = 400
 
@@ -43,21 +43,24 @@ class Record(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A line that carries the token and is not (entirely) a record, in the words of a finding."""
+    """A line that carries the token and is not (entirely) a record: the parts of a finding about it.
+
+    `wording` and `names` choose and fill the sentence in rules/texts.json; `key` is the record's, where it has one.
+    """
 
     line: int
     text: str
     rule: str
-    message: str
     expected: str
     found: str
-    fix: str
     severity: str = "error"
+    wording: str = ""
+    names: dict = {}  # noqa: RUF012 (never changed)
     key: str = ""
 
 
 def guess_ruleset(path: str | PathLike) -> str:
-    """The ruleset that fits the log's first line: "0.6.0" for `:::MLL `, "0.7.0" for `:::MLLOG ` (and for neither).
+    """The ruleset that the log's first record is written for: "0.6.0" for `:::MLL `, else "0.7.0".
 
     Raises:
       UserError: the file cannot be read.
@@ -76,7 +79,7 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
 
     Args:
       path: the log.
-      ruleset: which form counts as a record: the seconds form for "0.6.0", `:::MLLOG` for all others; None: guessed.
+      ruleset: "0.6.0" reads the seconds form, every other one `:::MLLOG`; None: guessed.
 
     Raises:
       UserError: the file cannot be read.
@@ -89,9 +92,9 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
         token, parse, other = MLLOG_FORM, _parse_mllog, SECONDS_FORM
     for number, line in _token_lines(path):
         if line.__class__ is int:
-            yield _bad(number, f"(a line of more than {MAX_LINE_BYTES} bytes)", "line-too-long",
-                       "The line is too long to be a record.", f"at most {MAX_LINE_BYTES} bytes",
-                       "more", "write one record per line and large tables elsewhere")  # fmt: skip
+            yield BadLine(
+                number, "", "line-too-long", f"at most {MAX_LINE_BYTES:,} bytes", f"more than {line:,}"
+            )
             continue
         first = line.find(token)
         if first < 0:
@@ -111,38 +114,41 @@ def token_line_numbers(path: str | PathLike) -> list[int]:
     return [number for number, _ in _token_lines(path)]
 
 
+def parse_line(text: str, number: int) -> Record | BadLine:
+    """The record of a single line of text, in whichever form its token says (for a log that is being written)."""
+    line = text.encode("utf-8", "surrogatepass").strip()
+    place = line.find(TOKEN)
+    if line.startswith(MLLOG_FORM, place):
+        return _parse_mllog(line[place + len(MLLOG_FORM) :], number)[0]
+    if line.startswith(SECONDS_FORM, place):
+        return _parse_seconds(line[place + len(SECONDS_FORM) :], number)[0]
+    return BadLine(number, _text(line), "line-token", ":::MLLOG or :::MLL", _text(line)[:20])
+
+
 def _several(number: int, line: bytes, token: bytes) -> BadLine:
-    return _bad(number, line, "line-several-records", "Several records share one line.", "one record per line",
-                f"{line.count(token)} records", "end each record with a newline; flush each process separately")  # fmt: skip
+    count = f"{line.count(token)} records"
+    return BadLine(number, _text(line), "line-several-records", "one record per line", count)
 
 
 def _wrong_form(number: int, line: bytes, token: bytes, other: bytes) -> BadLine:
-    """The token's letters in a form that this ruleset does not read (it ignores the line, or fails on it for 0.6)."""
+    """The token's letters in a form that this ruleset does not read."""
+    # The stock 0.6.0 parser fails on every line with the token, the others do not see `:::MLL` lines.
+    severity = "error" if token == SECONDS_FORM else "advice"
+    expected = token.decode().strip()
     if line.find(other) >= 0:
-        message = "The record is written in the form of another round."
-        found = other.decode().strip()
-        # The stock 0.6.0 parser fails on every `:::MLLOG` line, the 0.7.0 one does not see `:::MLL` lines.
-        severity = "error" if token == SECONDS_FORM else "advice"
-        rule, fix = (
-            "line-other-form",
-            "check the log with --ruleset of its round, or log all lines in one form",
-        )
-    else:
-        message = "The token is not followed by a space, so the line is not a record."
-        found = _text(line[line.find(TOKEN) :])[:20]
-        severity = "error" if token == SECONDS_FORM else "advice"
-        rule, fix = "line-token", f"write {token.decode()!r} before the record"
-    return _bad(number, line, rule, message, token.decode().strip(), found, fix, severity)
+        return BadLine(number, _text(line), "line-other-form", expected, other.decode().strip(), severity)
+    found = _text(line[line.find(TOKEN) :])[:20]
+    return BadLine(number, _text(line), "line-token", f"{expected} and a space", found, severity)
 
 
 # ---------------------------------------------------------------------------------------------------- lines
 
 
 def _token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
-    """(line number, line) of each line that holds the token; (number, size) for one that is too long to hold.
+    """(line number, line) of each line that holds the token; (number, size) for one too long to hold.
 
-    Lines end at LF or CRLF; a lone CR ends a record's line too, as Python's text mode has it, but is not counted
-    (progress bars write it), unless the file begins with CRs and no LF, which makes it a CR-only file.
+    Lines end at LF or CRLF; a lone CR ends a record's line too, as Python's text mode has it, but is not
+    counted (progress bars write it), unless the file begins with CRs and no LF: then it is a CR-only file.
     """
     for number, line in _lines_around_tokens(path):
         if line.__class__ is bytes and b"\r" in line:
@@ -185,7 +191,7 @@ def _lines_around_tokens(path: str | PathLike) -> Iterator[tuple[int, bytes | in
 
 
 def _skip_line(file, tail: bytes) -> bool:
-    """Reads past the end of the line; True when the token is in the part skipped (`tail` came just before it)."""
+    """Reads past the end of the line; True when the token is in what was skipped (`tail` came before)."""
     has_token = False
     while chunk := file.read(CHUNK_BYTES):
         end = chunk.find(b"\n")
@@ -279,10 +285,8 @@ def _parse_seconds(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
     text = _decode(payload)
     match = _SECONDS_LINE.fullmatch(text)
     if match is None:
-        found = text[:60] if text else "nothing after the token"
-        return (_bad(number, text, "line-form", "The line is not a record of the seconds form.",
-                     ':::MLL <seconds> <key>: {"value": ..., "metadata": {...}}', found,
-                     "write the time, one space, the key, a colon, a space and one JSON object"),)  # fmt: skip
+        form = ':::MLL <seconds> <key>: {"value": ..., "metadata": {...}}'
+        return (BadLine(number, _text(text), "line-form", form, text[:60] or "nothing after the token"),)
     seconds, key, body = match.groups()
     try:
         time_ms = float(seconds) * 1000
@@ -296,10 +300,9 @@ def _parse_seconds(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
         return (_not_json(text, number, f"more text after the record: {body[end : end + 40]!r}"),)
     if fields.__class__ is not dict or "value" not in fields:
         # The stock checker skips such a line without a word; it matters when the rules know the key.
-        found = ", ".join(fields) if isinstance(fields, dict) else type(fields).__name__
-        return (_bad(number, text, "line-field", f"The record of {key} has no value.",
-                     'an object with "value" and "metadata"', found or "{}",
-                     'write {"value": ..., "metadata": {...}}', "error", key),)  # fmt: skip
+        found = ", ".join(list(fields)[:12]) if isinstance(fields, dict) else type(fields).__name__
+        expected = 'an object with "value" and "metadata"'
+        return (_bad_field(text, number, expected, found or "{}", "line-field.missing", "value", key),)
     metadata = fields.get("metadata")
     notes = ()
     if metadata.__class__ is not dict:
@@ -333,8 +336,7 @@ def _written_twice(text: str) -> str:
 
 
 def _twice(text: str, number: int, key: str) -> BadLine:
-    return _bad(number, text, "line-key-twice", f"The record holds {key!r} twice with different values.",
-                "each name once in an object", f"{key} twice", "log one value; readers disagree on which one counts")  # fmt: skip
+    return BadLine(number, _text(text), "line-key-twice", "each name once in an object", f"{key[:80]} twice")
 
 
 def _explain(text: str, number: int, error: Exception) -> BadLine:
@@ -346,17 +348,15 @@ def _explain(text: str, number: int, error: Exception) -> BadLine:
     except _PARSE_ERRORS as parse_error:
         return _not_json(text, number, _reason(parse_error))
     if not isinstance(fields, dict):
-        return _bad(number, text, "line-form", "The record is not a JSON object.",
-                    'an object with "time_ms", "key", "value" and "metadata"', f"a JSON {type(fields).__name__}",
-                    "log through mlperf_logging.mllog")  # fmt: skip
+        expected = 'an object with "time_ms", "key", "value" and "metadata"'
+        return BadLine(number, _text(text), "line-form", expected, f"a JSON {type(fields).__name__}")
     missing = [name for name in _FIELDS if name not in fields]
-    fix = f"add {' and '.join(missing)} to the record"
-    if "time_ms" in missing and ("time_s" in fields or "time" in fields):
-        fix = "write the time as time_ms, in milliseconds since the epoch"
+    seconds = "time_ms" in missing and ("time_s" in fields or "time" in fields)
+    wording = "line-field.seconds" if seconds else "line-field.missing"
     key = fields.get("key")
-    return _bad(number, text, "line-field", f"The record lacks {' and '.join(missing)}.",
-                ", ".join(_FIELDS), ", ".join(str(name)[:40] for name in list(fields)[:12]) or "{}", fix,
-                "error", key if isinstance(key, str) else "")  # fmt: skip
+    found = ", ".join(str(name)[:40] for name in list(fields)[:12]) or "{}"
+    key = key if isinstance(key, str) else ""
+    return _bad_field(text, number, ", ".join(_FIELDS), found, wording, " and ".join(missing), key)
 
 
 def _reason(error: Exception) -> str:
@@ -370,15 +370,22 @@ def _reason(error: Exception) -> str:
 
 
 def _not_json(text: str, number: int, reason: str) -> BadLine:
-    return _bad(number, text, "line-json", "The text after the token is not one JSON object.", "one JSON object",
-                reason, "write the record whole, on one line, flushed by one process")  # fmt: skip
+    return BadLine(number, _text(text), "line-json", "one JSON object", reason)
 
 
 def _field(
     text: str, number: int, name: str, expected: str, found: object, severity: str = "error"
 ) -> BadLine:
-    return _bad(number, text, "line-field", f"The record's {name} is not {expected}.", f"{name}: {expected}",
-                shown(found), f"log {name} as {expected}", severity)  # fmt: skip
+    names = {"name": name}
+    return BadLine(
+        number, _text(text), "line-field", f"{name}: {expected}", shown(found), severity, "", names
+    )
+
+
+def _bad_field(
+    text: str, number: int, expected: str, found: str, wording: str, name: str, key: str
+) -> BadLine:
+    return BadLine(number, _text(text), "line-field", expected, found, "error", wording, {"name": name}, key)
 
 
 def shown(value: object, limit: int = 80) -> str:
@@ -391,10 +398,5 @@ def shown(value: object, limit: int = 80) -> str:
 
 
 def _text(line: bytes | str) -> str:
-    shown = line[:MAX_TEXT]
-    return shown if isinstance(shown, str) else shown.decode("utf-8", "replace")
-
-
-def _bad(number: int, line: bytes | str, rule: str, message: str, expected: str, found: str, fix: str,
-         severity: str = "error", key: str = "") -> BadLine:  # fmt: skip
-    return BadLine(number, _text(line), rule, message, expected, found, fix, severity, key)
+    shortened = line[:MAX_TEXT]
+    return shortened if isinstance(shortened, str) else shortened.decode("utf-8", "replace")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from common.errors import UserError
@@ -35,7 +35,7 @@ _COMPARE: dict[str, Callable[[object, object], bool]] = {
 _UNSET = object()
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(ruleset: str, name: str) -> dict:
     """The content of one rule file, e.g. `load("0.7.0", "closed/resnet")`.
 
@@ -50,7 +50,7 @@ def load(ruleset: str, name: str) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def names(ruleset: str) -> frozenset[str]:
     """The names of a ruleset's files, e.g. {"common", "closed/resnet", ...}."""
     root = _DIRECTORY / ruleset
@@ -176,7 +176,7 @@ def compile_condition(condition: dict) -> Callable[..., bool]:
     return holds
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(ruleset: str, name: str) -> dict[str, KeyRule]:
     """The compiled rules of one file, by key."""
     return {key: KeyRule(key, spec) for key, spec in load(ruleset, name)["keys"].items()}

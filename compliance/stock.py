@@ -13,13 +13,13 @@ import re
 import subprocess
 import sys
 import tempfile
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from common.errors import UserError
-from compliance.findings import ADVICE, ERROR, Finding
+from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.logs import Record, read_log, token_line_numbers
 
 # It needs 9 bytes of memory and 0.2 microseconds for a byte of log (1.76 GB and 42 s for 200 MB, measured).
@@ -47,7 +47,7 @@ def _package() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "compliance_checker"
 
 
-@lru_cache(maxsize=None)
+@cache
 def allowed(ruleset: str) -> dict[str, frozenset[str]]:
     """The values of each selector for which the installed checker has rule files."""
     names = {path.stem for path in (_package() / f"training_{ruleset}").glob("*.yaml")}
@@ -121,12 +121,10 @@ def findings(path: str, ruleset: str) -> list[Finding]:
     """The stock checker's verdict as findings, in plain words and with the file's own line numbers."""
     result, messages, warnings = verdict(path, ruleset)
     if result == "refused":
-        return [_finding(path, "stock.refused", ERROR, "The log was not checked: a value selects no rules.",
-                         "a division, benchmark and optimizer of the ruleset", messages[0],
-                         f"correct the value, or name the ruleset of the round (this is {ruleset})")]  # fmt: skip
+        wanted = f"a division, benchmark and optimizer of ruleset {ruleset}"
+        return [finding("stock.refused", ERROR, path, wanted, messages[0])]
     if result in ("crash", "timeout"):
-        return [_finding(path, "stock.crash", ERROR, "The log was not checked to its end: the stock checker broke off.",
-                         "a verdict", messages[0][:200], "correct the findings above first; its parser breaks on them")]  # fmt: skip
+        return [finding("stock.crash", ERROR, path, "a verdict", f"{result}: {messages[0][:200]}")]
     numbers = _Numbers(path)
     found = [translate(message, ERROR, path, numbers) for message in messages]
     return found + [translate(warning, ADVICE, path, numbers) for warning in warnings]
@@ -144,9 +142,7 @@ class _Numbers:
         return self._numbers[index] if index < len(self._numbers) else 0
 
 
-_OCCURS = re.compile(
-    r"Required (EXACTLY_ONE|AT_LEAST_ONE|AT_LEAST\(\d+\)) occurrence of (.+?) ?but found (\d+)(.*)", re.S
-)
+_OCCURS = re.compile(r"Required ([A-Z_]+(?:\(\d+\))?) occurrence of '(\w+)' ?but found (\d+)(.*)", re.S)
 _ONE_OF = re.compile(r"Required AT_LEAST_ONE occurrence of (.+)", re.S)
 _CHECK = re.compile(
     r"CHECK for '(.+?)' failed in line (\d+):\n(.*?)\nfailed test: (.*?)\ncurrent context", re.S
@@ -159,32 +155,32 @@ def translate(message: str, severity: str, path: str, numbers) -> Finding:
     """One message of the stock checker as a finding."""
     if match := _OCCURS.match(message):
         wanted, key, count, values = match.groups()
-        key, wanted = key.strip("' "), wanted.lower().replace("_", " ").replace("(", " ").replace(")", "")
-        return _finding(path, f"{key}.occurs", severity, f"{key} does not occur as often as it must.", wanted,
-                        f"{count}{values.strip(' .')[:120]}", f"log {key} {wanted} time")  # fmt: skip
+        wanted = wanted.lower().replace("_", " ").replace("(", " ").replace(")", "")
+        names = {"wording": "stock.occurs", "key": key, "wanted": wanted}
+        return finding(f"{key}.occurs", severity, path, wanted, count + values[:120], **names)
     if match := _ONE_OF.match(message):
-        keys = match.group(1).replace("'", "")
-        return _finding(path, f"{keys.split()[0]}.occurs", severity, "None of several keys is logged.",
-                        f"at least one of {keys}", "none", f"log {keys}")  # fmt: skip
+        keys = match.group(1).replace("'", "")[:200]
+        names = {"wording": "stock.one-of", "key": keys}
+        return finding(
+            f"{keys.split()[0]}.occurs", severity, path, f"at least one of {keys}", "none", **names
+        )
     if match := _CHECK.match(message):
         key, index, text, test = match.groups()
-        return _finding(path, f"{key}.check", severity, f"{key} does not pass its check.", _plain(test), text[-120:],
-                        f"log {key} so that the check holds", numbers[int(index)], text[:400])  # fmt: skip
+        names = {"wording": "stock.value", "key": key, "line": numbers[int(index)], "text": text[:400]}
+        return finding(f"{key}.check", severity, path, _plain(test), text[-120:], **names)
     if match := _TARGET.match(message):
         key, test = match.groups()
-        return _finding(path, f"{key}.target", severity, f"No {key} meets its check.", _plain(test),
-                        "none that does", "train until the target is met")  # fmt: skip
+        names = {"wording": "stock.target", "key": key}
+        return finding(f"{key}.target", severity, path, _plain(test), "none that does", **names)
     if match := _CODE.match(message):
-        return _finding(path, "stock.check", severity, "A check could not be evaluated on this line.",
-                        "a value of the usual type", match.group(1)[:200], "log numbers as numbers", 0, match.group(1)[:400])  # fmt: skip
+        text = match.group(1)[:400]
+        return finding("stock.check", severity, path, "a value of the usual type", text[:120], text=text)
     if message.startswith("Log lines had parsing errors"):
-        return _finding(path, "line-json", severity, "Lines with the token are not records.", "one JSON object each",
-                        "lines that do not parse", "see the findings about single lines")  # fmt: skip
+        wanted, found = "one JSON object each", "lines that do not parse"
+        return finding("line-json", severity, path, wanted, found, wording="stock.parse")
     if message.startswith("No log lines"):
-        return _finding(path, "no-records", severity, "The file has no record.", "lines with :::MLLOG", "none",
-                        "name a log that a run wrote")  # fmt: skip
-    return _finding(path, "stock.message", severity, "The stock checker objects.", "its rules", " ".join(message.split())[:300],
-                    "see the rules of the round")  # fmt: skip
+        return finding("no-records", severity, path, "lines with :::MLLOG", "none")
+    return finding("stock.message", severity, path, "its rules", " ".join(message.split())[:300])
 
 
 def _plain(test: str) -> str:
@@ -195,16 +191,11 @@ def _plain(test: str) -> str:
     return text.replace("ll.timestamp", "time").replace(" v ", " the record ")[:300]
 
 
-def _finding(path: str, rule: str, severity: str, message: str, expected: str, found: str, fix: str,
-             line: int = 0, text: str = "") -> Finding:  # fmt: skip
-    return Finding(rule, severity, path, line, text, message, expected, found, fix)
-
-
 def cross_check(path: str, ruleset: str, ours: bool) -> list[Finding]:
     """A finding for a disagreement between our verdict (`ours`: no error) and the stock checker's."""
     result, messages, _ = verdict(path, ruleset)
     if (result == "pass") == ours:
         return []
     said = "; ".join(" ".join(message.split())[:160] for message in messages[:3]) or "no message"
-    return [_finding(path, "cross-check", ADVICE, f"The stock checker says {result}, this one {'pass' if ours else 'fail'}.",
-                     f"the same verdict at {ruleset}", said, "docs/compliance-differences.md lists the known differences")]  # fmt: skip
+    names = {"theirs": result, "ours": "pass" if ours else "fail"}
+    return [finding("cross-check", ADVICE, path, f"the same verdict at {ruleset}", said, **names)]

@@ -1,8 +1,8 @@
 """The run as a story: what the lines say together, which no rule about a single key can see.
 
-Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the target, a target
-met only by work after `run_stop`. Advice: line times out of order, the evaluation schedule, sample counts against
-the known data sets, smoke runs.
+Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the target, a
+target met only by work after `run_stop`. Advice: the evaluation schedule, sample counts against the known data
+sets, smoke runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Story:
     """Follows one log; `tell(record)` for each record of `KEYS`, `end()` once.
 
     Args:
-      make: builds a finding: (rule, severity, record or None, message, expected, found, fix).
+      make: builds a finding: (rule, severity, record or None, expected, found, **wording and names).
     """
 
     def __init__(self, make: Callable[..., Finding]):
@@ -72,11 +72,10 @@ class Story:
         self.samples[record.key] = record
 
     def _smoke(self, record: Record) -> Finding | None:
-        self.smoke = self.smoke or record.value is not False
-        return self._make(
-            "smoke_run", ADVICE, record, "This log is a smoke run: practice on a small data set, not a result.",
-            "no smoke_run in a submission", shown(record.value), "keep it for practice; `package --smoke` takes it",
-        ) if record.value is not False else None  # fmt: skip
+        if record.value is False:
+            return None
+        self.smoke = True
+        return self._make("smoke_run", ADVICE, record, "no smoke_run in a submission", shown(record.value))
 
     def _work(self, record: Record) -> None:
         """Training begins that reaches up to an epoch (counted from 0 or 1, so the bound is the generous one)."""
@@ -120,25 +119,23 @@ class Story:
         for key, counts in info.get("samples", {}).items():
             record = self.samples.get(key)
             if record is not None and record.value not in counts:
-                yield self._make(f"{key}.count", ADVICE, record, f"{key} is not the size of the benchmark's data set.",
-                                 " or ".join(f"{count:,}" for count in counts), shown(record.value),
-                                 "log the number of different examples, without padding")  # fmt: skip
+                sizes = " or ".join(f"{count:,}" for count in counts)
+                yield self._make(
+                    f"{key}.count", ADVICE, record, sizes, shown(record.value), wording="count", key=key
+                )
 
     def _order(self) -> Iterator[Finding]:
         begin, end = self.times.get("init_start"), self.times.get("init_stop")
         if begin is not None and end is not None and end < begin:
-            yield self._make("init.reversed", ERROR, None, "init_stop has an earlier time than every init_start.",
-                             "init_start before init_stop", f"{begin - end:.0f} ms too early",
-                             "log init_start when initialisation begins, init_stop when it ends")  # fmt: skip
+            early = f"{begin - end:.0f} ms too early"
+            yield self._make("init.reversed", ERROR, None, "init_start before init_stop", early)
         start = self.times.get("run_start")
         if self.stop is not None and start is not None and not self.stop.time_ms > start:
-            yield self._make("run.reversed", ERROR, self.stop, "run_stop does not come after run_start in time.",
-                             "run_stop after run_start", f"{(self.stop.time_ms - start) / 60_000:.4f} minutes",
-                             "log both from one clock, as the run begins and ends")  # fmt: skip
+            minutes = f"{(self.stop.time_ms - start) / 60_000:.4f} minutes"
+            yield self._make("run.reversed", ERROR, self.stop, "run_stop after run_start", minutes)
         if start is not None and end is not None and start < end:
-            yield self._make("run.before-init", ADVICE, None, "run_start has an earlier time than init_stop.",
-                             "init_stop before run_start", f"{end - start:.0f} ms too early",
-                             "log run_start right after init_stop, and do not join logs of several runs")  # fmt: skip
+            early = f"{end - start:.0f} ms too early"
+            yield self._make("run.before-init", ADVICE, None, "init_stop before run_start", early)
 
     def _status(self, info: dict) -> Iterator[Finding]:
         if self.stop is None or not self.judged:
@@ -146,20 +143,18 @@ class Story:
         status = self.stop.metadata.get("status")
         met = self.best is not None
         if status == "success" and not met:
-            yield self._make("run_stop.status", ERROR, self.stop, "run_stop says success; no evaluation met the target.",
-                             "status aborted", "status success", "log status success only when the target is met")  # fmt: skip
+            yield self._make("run_stop.status", ERROR, self.stop, "status aborted", "status success")
         elif met and isinstance(status, str) and status.lower().startswith(("abort", "fail")):
-            yield self._make("run_stop.status", ERROR, self.stop, "run_stop says that the run failed; it met the target.",
-                             "status success", f"status {status}", "log the status after the last evaluation is known")  # fmt: skip
+            names = {"wording": "run_stop.status.failed"}
+            yield self._make(
+                "run_stop.status", ERROR, self.stop, "status success", f"status {status[:40]}", **names
+            )
         elif status not in ("success", "aborted", "abort", None):
-            yield self._make("run_stop.status-word", ADVICE, self.stop, "run_stop's status is not a word of the rules.",
-                             "success or aborted", shown(status), "log metadata status: success or aborted")  # fmt: skip
+            yield self._make("run_stop.status-word", ADVICE, self.stop, "success or aborted", shown(status))
         if met and not info.get("offline_evaluation") and self._met_work > self.stop.time_ms:
-            yield self._make("run_stop.target-after", ERROR, self.best,
-                             "The target was met only by an evaluation of work after run_stop.",
-                             "an evaluation of an epoch trained before run_stop",
-                             f"{(self.best.time_ms - self.stop.time_ms) / 1000:.1f} s after run_stop",
-                             "let run_stop follow the evaluation that meets the target")  # fmt: skip
+            late = f"{(self.best.time_ms - self.stop.time_ms) / 1000:.1f} s after run_stop"
+            wanted = "an evaluation of an epoch trained before run_stop"
+            yield self._make("run_stop.target-after", ERROR, self.best, wanted, late)
 
     def _schedule(self, info: dict) -> Iterator[Finding]:
         schedule = info.get("schedule")
@@ -177,13 +172,13 @@ class Story:
             wrong += [epoch for epoch in epochs[:1] if epoch > schedule["first_at_most"]]
             expected = "an evaluation after every epoch" if every == 1 else f"one after every {every} epochs"
         if wrong:
-            yield self._make("eval.schedule", ADVICE, None, "The evaluations do not follow the schedule of the rules.",
-                             expected, "epochs " + ", ".join(f"{epoch:g}" for epoch in epochs[:20]),
-                             "evaluate at the epochs that the rules name")  # fmt: skip
+            found = "epochs " + ", ".join(f"{epoch:g}" for epoch in epochs[:20])
+            yield self._make("eval.schedule", ADVICE, None, expected, found)
 
 
 def _number(value: object) -> float | None:
-    return value if isinstance(value, (int, float)) and value == value else None
+    """An epoch number; None for what cannot be one (NaN, text, numbers too large for a float)."""
+    return value if isinstance(value, (int, float)) and -1e12 < value < 1e12 else None
 
 
 class Target:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from compliance import rules
 from compliance.check import LogResult, check_logs
-from compliance.findings import ADVICE, ERROR, Finding
+from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
 from compliance.logs import TOKEN, shown
 
@@ -35,8 +35,7 @@ def check_tree(
     logs, findings = _find_logs(root)
     results = check_logs(logs, ruleset, division)
     if not logs:
-        findings.append(_finding("tree.empty", ERROR, root, "There is no log below this directory.", "result_*.txt",
-                                 "none", "name the directory that holds results/, or a log"))  # fmt: skip
+        findings.append(finding("tree.empty", ERROR, root, "result_*.txt", "none"))
     groups: dict[tuple[Path, Path], list[LogResult]] = defaultdict(list)
     for result in results:
         directory = Path(os.path.abspath(result.path)).parent
@@ -64,12 +63,6 @@ def check_tree(
     return files, results, _unique(findings)
 
 
-def _finding(
-    rule: str, severity: str, path: object, message: str, expected: str, found: str, fix: str
-) -> Finding:
-    return Finding(rule, severity, str(path), 0, "", message, expected, found, fix)
-
-
 def _unique(findings: list[Finding]) -> list[Finding]:
     return list(dict.fromkeys(findings))
 
@@ -82,8 +75,7 @@ def _find_logs(root: Path) -> tuple[list[str], list[Finding]]:
     results, others, findings = [], [], []
 
     def unreadable(error: OSError) -> None:
-        findings.append(_finding("not-checked", ERROR, error.filename, "The directory was not checked.",
-                                 "a readable directory", str(error.strerror), "make it readable"))  # fmt: skip
+        findings.append(_unchecked(error.filename, "this directory", str(error.strerror), "make it readable"))
 
     for directory, names, files in os.walk(root, onerror=unreadable):
         names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
@@ -94,18 +86,22 @@ def _find_logs(root: Path) -> tuple[list[str], list[Finding]]:
                 if kind == "file":
                     results.append(path)
                 else:
-                    findings.append(_finding("not-checked", ERROR, path, "The file was not checked.", "a plain file",
-                                             kind, "put the log itself here; links are not followed"))  # fmt: skip
+                    findings.append(
+                        _unchecked(path, "this file", kind, "put the log itself here, not a link")
+                    )
             elif name.endswith(_LOG_SUFFIXES) and _kind(path) == "file":
                 others.append(path)
         place = _place(Path(os.path.abspath(directory)))
         if place and place[2] and not names and not any(_RESULT.fullmatch(name) for name in files):
-            findings.append(_finding("tree.no-results", ERROR, directory, "The directory has no log, so nothing was checked.",
-                                     "result_<i>.txt", f"{len(files)} other files",
-                                     "name the logs result_0.txt, result_1.txt, ..."))  # fmt: skip
+            found = f"{len(files)} other files"
+            findings.append(finding("tree.no-results", ERROR, directory, "result_<i>.txt", found))
     if not results:
         results = [path for path in others if _has_token(path)]
     return results, findings
+
+
+def _unchecked(path: str, what: str, found: str, fix: str) -> Finding:
+    return finding("not-checked", ERROR, path, "a plain, readable file", found, what=what, fix=fix)
 
 
 def _kind(path: str) -> str:
@@ -143,39 +139,35 @@ def _place(directory: Path) -> tuple[Path, str, str | None] | None:
 
 def _directory(path: Path, benchmark: str | None, group: list[LogResult]):
     if benchmark is None:
-        yield _finding("tree.layout", ADVICE, path, "The logs lie beside each other without a benchmark's directory.",
-                       "results/<system>/<benchmark>/result_<i>.txt", str(path),
-                       "put each benchmark's logs into a directory of its name")  # fmt: skip
+        wanted = "results/<system>/<benchmark>/result_<i>.txt"
+        yield finding("tree.layout", ADVICE, path, wanted, str(path))
         yield from _duplicates(group)
         return
     ruleset = group[0].ruleset
     own = ruleset in rules.OWN_RULESETS
-    if own and benchmark not in rules.benchmarks(ruleset):
-        near = nearest(benchmark, rules.benchmarks(ruleset))
-        yield _finding("tree.benchmark-unknown", ERROR, path, "The directory is named after no benchmark of the ruleset.",
-                       ", ".join(rules.benchmarks(ruleset)), benchmark,
-                       f"did you mean {near}?" if near else "rename it, or check it with another ruleset")  # fmt: skip
-    for result in group:
-        if isinstance(result.benchmark, str) and result.benchmark != benchmark:
-            yield _finding("tree.benchmark", ERROR, result.path, "The log is of another benchmark than its directory.",
-                           benchmark, result.benchmark, f"move it to {result.benchmark}/, or correct the log")  # fmt: skip
+    if own and benchmark not in (known := rules.benchmarks(ruleset)):
+        near = nearest(benchmark, known)
+        wording = "tree.benchmark-unknown" + (".near" if near else "")
+        names = {"wording": wording, "near": near}
+        yield finding("tree.benchmark-unknown", ERROR, path, ", ".join(known), benchmark, **names)
+    for one in group:
+        if isinstance(one.benchmark, str) and one.benchmark != benchmark:
+            found = one.benchmark[:80]
+            yield finding("tree.benchmark", ERROR, one.path, benchmark, found, benchmark=found)
     divisions = {result.division for result in group if isinstance(result.division, str)}
     if len(divisions) > 1:
-        yield _finding("tree.division", ERROR, path, "The logs of one directory are of different divisions.",
-                       "one division", " and ".join(sorted(divisions)), "keep the divisions apart")  # fmt: skip
+        yield finding("tree.division", ERROR, path, "one division", " and ".join(sorted(divisions)))
     yield from _duplicates(group)
     wanted = rules.metric(ruleset, benchmark).get("runs") if own else None
     if wanted is None:
         return
     if len(group) != wanted:
-        yield _finding("tree.run-count", ADVICE, path, "The number of runs is not that of the rules.", f"{wanted} runs",
-                       str(len(group)), f"{benchmark} is scored over {wanted} runs")  # fmt: skip
-    failed = sum(not result.passes or not result.met for result in group)
-    if failed:
+        names = {"benchmark": benchmark, "runs": wanted}
+        yield finding("tree.run-count", ADVICE, path, f"{wanted} runs", str(len(group)), **names)
+    if failed := sum(not result.passes or not result.met for result in group):
         score = "it counts as the dropped slowest" if failed == 1 else "there is no score"
-        yield _finding("tree.score", ADVICE, path,
-                       "Not every run counts for the olympic mean.", "at most one run without a valid result",
-                       f"{failed} of {len(group)}: {score}", "repeat the set of runs; no single run may be exchanged")  # fmt: skip
+        found = f"{failed} of {len(group)}: {score}"
+        yield finding("tree.score", ADVICE, path, "at most one run without a valid result", found)
 
 
 def _duplicates(group: list[LogResult]):
@@ -190,17 +182,18 @@ def _duplicates(group: list[LogResult]):
             by_content[_digest(path)].append(path)
     for first, *copies in by_content.values():
         for copy in copies:
-            yield _finding("tree.duplicate", ADVICE, copy, "The log is a copy of another run's.",
-                           "one log for each run", f"the bytes of {Path(first).name}", "put the run's own log here")  # fmt: skip
+            found = f"the bytes of {Path(first).name}"
+            yield finding("tree.duplicate", ADVICE, copy, "one log for each run", found)
     by_seed: dict[str, list[str]] = defaultdict(list)
     for result in group:
         if result.seed is not None:
             by_seed[shown(result.seed)].append(Path(result.path).name)
     for seed, members in by_seed.items():
         if len(members) > 1:
-            yield _finding("tree.seed", ADVICE, Path(group[0].path).parent, "Several runs began from the same seed.",
-                           "a different seed for each run", f"seed {seed} in {', '.join(members[:10])}",
-                           "draw a new seed for each run")  # fmt: skip
+            found = f"seed {seed} in {', '.join(members[:10])}"
+            yield finding(
+                "tree.seed", ADVICE, Path(group[0].path).parent, "a different seed for each run", found
+            )
 
 
 def _digest(path: str) -> str:
@@ -217,10 +210,8 @@ def _digest(path: str) -> str:
 def _description(path: Path, asked_by: Path) -> tuple[dict | None, list[Finding]]:
     """The system's JSON and what is wrong with it; None when it cannot be used."""
     if not path.is_file():
-        return None, [
-            _finding("tree.system-missing", ADVICE, asked_by, "The system has no description.", f"systems/{path.name}",
-                     "none", f"write {path.name}; `python -m systems detect` fills it in")
-        ]  # fmt: skip
+        wanted = f"systems/{path.name}"
+        return None, [finding("tree.system-missing", ADVICE, asked_by, wanted, "none", name=path.name)]
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise ValueError(f"more than {_MAX_JSON_BYTES} bytes")
@@ -228,24 +219,20 @@ def _description(path: Path, asked_by: Path) -> tuple[dict | None, list[Finding]
         if not isinstance(content, dict):
             raise ValueError(f"a JSON {type(content).__name__}")
     except (OSError, ValueError, RecursionError) as error:
-        return None, [
-            _finding("system.json", ERROR, path, "The system description is not one JSON object.", "a JSON object",
-                     str(error)[:120] or type(error).__name__, "write the 33 fields as one JSON object")
-        ]  # fmt: skip
+        found = str(error)[:120] or type(error).__name__
+        return None, [finding("system.json", ERROR, path, "a JSON object", found)]
     from systems import schema  # has the fields and vocabularies; needed only when there is a description
 
+    wanted = "the 33 fields of the rules, all strings"
     remarks = [
-        _finding("system.field", ERROR, path, problem, "the 33 fields of the rules, all strings", path.name,
-                 "`python -m systems validate` shows all; quote numbers")
+        finding("system.field", ERROR, path, wanted, path.name, problem=problem)
         for problem in schema.validate(content)
-    ]  # fmt: skip
+    ]
     for field in ("number_of_nodes", "accelerators_per_node"):
         value = content.get(field)
         if not (isinstance(value, (str, int)) and re.fullmatch(r"\d{1,9}", str(value))):
-            remarks.append(
-                _finding("system.count", ADVICE, path, f"{field} is not a count, so accelerators cannot be compared.",
-                         "a whole number in a string", shown(value), f"write {field} as a number, e.g. \"8\"")
-            )  # fmt: skip
+            wanted = "a whole number in a string"
+            remarks.append(finding("system.count", ADVICE, path, wanted, shown(value), field=field))
     return content, remarks
 
 
@@ -255,25 +242,20 @@ def _agreement(path: Path, system: str, description: dict | None, source: Path, 
         division = description.get("division")
         logged = sorted({result.division for result in group if isinstance(result.division, str)})
         if isinstance(division, str) and logged and logged != [division]:
-            yield _finding("tree.division", ERROR, path, "Log and system description are of different divisions.",
-                           f"{division} (systems/{source.name})", " and ".join(logged),
-                           "correct the one that is wrong")  # fmt: skip
+            wanted, found = f"{division} (systems/{source.name})", " and ".join(logged)
+            yield finding("tree.division", ERROR, path, wanted, found, wording="tree.division.system")
     names = [system]
     if description is not None and isinstance(description.get("system_name"), str):
         names.append(description["system_name"])
         if _compare(names[1], system) == "other":
-            yield _finding("tree.system", ERROR, source, "The description is of another system than its name.",
-                           system, names[1], "rename the file, or correct system_name")  # fmt: skip
+            yield finding("tree.system", ERROR, source, system, names[1], wording="tree.system.file")
     for platform in sorted({result.platform for result in group if isinstance(result.platform, str)}):
         verdicts = {_compare(platform, name) for name in names}
         if "same" in verdicts:
             continue
         certain = "other" in verdicts or (len(names) == 2 and " " not in platform.strip())
-        yield _finding("tree.system" if certain else "tree.system-unclear", ERROR if certain else ADVICE, path,
-                       "The logs name another system than their directory." if certain
-                       else "Whether the logs are of the directory's system cannot be told from the names.",
-                       " or ".join(dict.fromkeys(names)), platform[:80],
-                       "log the directory's name as submission_platform, or move the logs")  # fmt: skip
+        rule, severity = ("tree.system", ERROR) if certain else ("tree.system-unclear", ADVICE)
+        yield finding(rule, severity, path, " or ".join(dict.fromkeys(names)), platform[:80])
 
 
 def _compare(name: str, other: str) -> str:
@@ -299,9 +281,8 @@ def _code(org: Path, pairs: list[str]):
     """The files that the rules ask for beside the results: scripts, README, implementation description."""
     root = org / "benchmarks"
     if not root.is_dir():
-        yield _finding("tree.file-missing", ADVICE, org, "There is no benchmarks directory: code and scripts were not looked at.",
-                       "benchmarks/<benchmark>/ with code, scripts and README", "none",
-                       "`python -m compliance package` writes it")  # fmt: skip
+        wanted = "benchmarks/<benchmark>/ with code, scripts and README"
+        yield finding("tree.file-missing", ADVICE, org, wanted, "none", name="The directory benchmarks/")
         return
     for pair in pairs:
         system, benchmark = pair.split("/", 1)
@@ -316,6 +297,5 @@ def _code(org: Path, pairs: list[str]):
         if not any(name.startswith(f"{system}_") and name.endswith(".json") for name in present):
             missing.append(f"{system}_<implementation>.json")
         for name in missing:
-            yield _finding("tree.file-missing", ADVICE, top / system, f"{name} is missing.",
-                           f"benchmarks/{benchmark}/{system}/{name}", "none",
-                           "`python -m compliance package` writes it from the run's outputs")  # fmt: skip
+            wanted = f"benchmarks/{benchmark}/{system}/{name}"
+            yield finding("tree.file-missing", ADVICE, top / system, wanted, "none", name=name)
