@@ -19,14 +19,15 @@ from common import events, log
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import UserError
+from resnet import tiny
 from resnet.config import PRESETS, Config, hyperparameters
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "resnet-presets.md"
 NAMES = list(PRESETS)
 
 # Headers of published logs: mlcommons/training_results_v0.{6,7} Google/results/*/resnet/result_0.txt.
-# (batch, bn span, base rate, warmup epochs, decay steps, weight decay, momentum, epsilon); the logs of v0.6 have
-# no momentum: it is the 0.9 of their code.
+# (batch, bn span, base rate, warmup epochs, decay steps, weight decay, momentum, epsilon). The logs of v0.6
+# lack the momentum: it is the 0.9 of their code.
 LOGS = {
     "tpu-v3-32": (4096, 128, 10.0, 5, 20974, 2e-4, 0.9, 0.0),
     "tpu-v3-128": (16384, 128, 25.0, 5, 5245, 2e-4, 0.9, 0.0),
@@ -300,6 +301,15 @@ def test_config_needs_no_tensorflow() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=DOCS.parents[1]
     )
     assert out.stdout.strip() == "[]"
+
+
+def test_cpu_tiny_is_the_generated_set() -> None:
+    config = PRESETS["cpu-tiny"]
+    assert (config.num_train_examples, config.num_eval_examples) == (
+        tiny.TINY.train_images,
+        tiny.TINY.eval_images,
+    )
+    assert config.num_classes == tiny.NUM_CLASSES and config.num_eval_examples % config.eval_batch_size
 
 
 def test_config_is_a_run_config() -> None:
