@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from compliance.runs import Run, Span
 
 Interval = tuple[float, float]
+_HUGE = 1e100  # what a broken log may hold; beyond it, sums of a few values overflow
 _FINEST = 0.15  # percent: marks closer than this are drawn as one
 
 
@@ -27,9 +28,9 @@ class Axis:
 
 def axis(values: Iterable[float], count: int = 5, widen: bool = False) -> Axis:
     """An axis over the values with about `count` ticks; `widen` moves the ends out to ticks."""
-    finite = [value for value in values if math.isfinite(value)]
+    finite = [value for value in values if abs(value) < _HUGE]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    if not (high > low and math.isfinite(high - low)):
+    if not high > low:
         low, high = low - 0.5, low + 0.5
     if not high > low:  # a magnitude at which a half is lost
         low, high = 0.0, 1.0

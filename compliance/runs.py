@@ -44,6 +44,7 @@ class Run:
     ruleset: str
     benchmark: str
     header: dict[str, object]
+    settings: dict[str, object]  # other single values logged before run_start: hyperparameters
     init_start: float | None
     init_stop: float | None
     run_start: float | None
@@ -101,6 +102,10 @@ _HEADER = frozenset(
 )
 
 
+_NO_SETTINGS = frozenset(("cache_clear", "submission_poc_name", "submission_poc_email", "submission_entry"))
+_MAX_SETTINGS = 200
+
+
 def read_run(path: str | Path, ruleset: str | None = None) -> Run:
     """Reads one log, of round v0.6 or later.
 
@@ -109,6 +114,7 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
     path = Path(path)
     ruleset = ruleset or guess_ruleset(path)
     header: dict[str, object] = {}
+    settings: dict[str, object] = {}
     marks: dict[str, float] = {}
     events: dict[str, list[Record]] = {"block": [], "eval": [], "epoch": []}
     evaluations: list[Record] = []
@@ -128,15 +134,16 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
             evaluations.append(record)
         elif key.endswith(("_start", "_stop")) and (kind := key.rpartition("_")[0]) in events:
             events[kind].append(record)
+        elif "run_start" not in marks and key not in _NO_SETTINGS and len(settings) < _MAX_SETTINGS:
+            settings[key] = record.value
     name = _benchmark(header, ruleset)
     rule = metric(ruleset, name)
     spec = rule.get("goal") or rule.get("keys", {}).get("eval_accuracy", {}).get("target")
     judged = _judged(evaluations, ruleset, spec, header.get("global_batch_size"))
-    return Run(
-        path, ruleset, name, header, marks.get("init_start"), marks.get("init_stop"), marks.get("run_start"),
-        marks.get("run_stop"), status, _spans(events["block"] or events["epoch"]), _spans(events["eval"]),
-        judged, bad, _bounds(spec, header.get("global_batch_size")),
-    )  # fmt: skip
+    moments = (marks.get(key) for key in ("init_start", "init_stop", "run_start", "run_stop"))
+    blocks, evals = _spans(events["block"] or events["epoch"]), _spans(events["eval"])
+    target = _bounds(spec, header.get("global_batch_size"))
+    return Run(path, ruleset, name, header, settings, *moments, status, blocks, evals, judged, bad, target)
 
 
 def _benchmark(header: dict[str, object], ruleset: str) -> str:

@@ -84,7 +84,7 @@ CLOSED = {
             "opt_learning_rate_warmup_steps": 150,
             "max_sequence_length": (48, {"method": "discard"}),
         },
-        (3498161, 3003),
+        (3442299, 3003),
         range(1, 7),
         0.2410,
     ),

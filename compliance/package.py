@@ -1,0 +1,211 @@
+"""`python -m compliance package`: the submission tree that the rules of 2020 ask for.
+
+<org>/systems/<system>.json
+<org>/results/<system>/<benchmark>/result_<i>.txt
+<org>/benchmarks/<benchmark>/implementations/<implementation>/      the code of the commit that ran
+<org>/benchmarks/<benchmark>/<system>/   README.md, three scripts, <system>_<implementation>.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from common.errors import UserError
+from compliance.package_inputs import (
+    IMPLEMENTATION,
+    SAFE_NAME,
+    SCRIPTS,
+    Benchmark,
+    code_files,
+    has_commit,
+    head,
+    read_results,
+)
+from compliance.package_output import Entry, write_package
+
+SMOKE = "SMOKE"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results", metavar="RESULTS", type=Path, help="folder with <system>/<benchmark>/run.json"
+    )
+    parser.add_argument("--org", required=True, help="the submitting organisation, as in the logs")
+    parser.add_argument("--system", required=True, help="the system's folder in RESULTS")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="where to write; must not exist")
+    parser.add_argument(
+        "--implementation", default="tensorflow", help="name of the implementation (%(default)s)"
+    )
+    parser.add_argument(
+        "--source", metavar="DIR", type=Path, help="checkout of the code that ran (default: this one)"
+    )
+    parser.add_argument("--smoke", action="store_true", help="a practice tree with SMOKE in every path")
+    parser.add_argument("--list", action="store_true", help="show what would be written, and write nothing")
+    parser.add_argument("--force", action="store_true", help="replace an earlier package at DIR")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: written (or listed); 1: refused because of findings, and nothing written."""
+    for name in ("org", "system", "implementation"):
+        if not SAFE_NAME.fullmatch(getattr(args, name)):
+            raise UserError(
+                f"--{name} {getattr(args, name)!r}: use letters, digits, '.', '_', '+' and '-' only"
+            )
+    if args.output is None and not args.list:
+        raise UserError("-o: name the folder to write, or show the files with --list")
+    benchmarks = read_results(args.results, args.system)
+    _refuse_smoke(benchmarks, args)
+    source = args.source or Path(__file__).resolve().parents[1]
+    entries = plan(benchmarks, args.org, args.system, args.implementation, source, args.smoke)
+    if args.list:
+        for entry in entries:
+            print(f"{entry.size:>12,}  {entry.path}")
+        total = sum(entry.size for entry in entries)
+        print(f"{len(entries)} files, {total:,} bytes. Nothing was written or checked.")
+        return 0
+    _keep_apart(args.output, args.results)
+    top = entries[0].path.split("/", 1)[0]
+    written = write_package(args.output, top, entries, args.force, lambda tree: _accept(tree, args))
+    if written is None:
+        return 1
+    print(f"Wrote {args.output}: {top}/ with {len(entries)} files, {top}.tar and SHA256SUMS.")
+    return 0
+
+
+def plan(
+    benchmarks: list[Benchmark], org: str, system: str, implementation: str, source: Path, smoke: bool
+) -> list[Entry]:
+    """Every file of the tree, in order. Raises UserError when the runs' records do not allow a true one."""
+    top = f"{SMOKE}-{org}" if smoke else org
+    entries = [Entry(f"{top}/systems/{system}.json", _system_json(benchmarks, org, system))]
+    for benchmark in benchmarks:
+        place = f"{top}/benchmarks/{benchmark.name}"
+        code = code_files(source, _commit(benchmark, source, smoke), benchmark.name)
+        for path, (mode, content) in code.items():
+            entries.append(Entry(f"{place}/implementations/{implementation}/{path}", content, mode))
+        own = f"{place}/{system}"
+        described = _implementation_json(benchmark)
+        entries.append(Entry(f"{own}/{system}_{implementation}.json", described))
+        readme = f"{benchmark.name}/README.md"
+        if readme in code:
+            entries.append(Entry(f"{own}/README.md", code[readme][1]))
+        for script in SCRIPTS:
+            if f"{benchmark.name}/{script}" in code:
+                content = _script(benchmark, script, implementation)
+                entries.append(Entry(f"{own}/{script}", content, 0o755))
+        for result in benchmark.results:
+            log = f"{top}/results/{system}/{benchmark.name}/{result.path.name}"
+            entries.append(Entry(log, result.path, sha256=result.record["files"][result.path.name]))
+    return sorted(entries, key=lambda entry: entry.path)
+
+
+def _refuse_smoke(benchmarks: list[Benchmark], args: argparse.Namespace) -> None:
+    if args.smoke:
+        return
+    for benchmark in benchmarks:
+        if benchmark.smoke:
+            raise UserError(
+                f"{benchmark.results[0].path.parent}: holds a smoke run, which is no result; "
+                "practise with --smoke, or package full-size runs"
+            )
+        for result in benchmark.results:
+            logged = result.run.header.get("submission_org")
+            if logged != args.org:
+                raise UserError(
+                    f"{result.path}: its submission_org is {logged!r}; give --org as the logs say it"
+                )
+
+
+def _keep_apart(output: Path, results: Path) -> None:
+    """The package may not lie among its inputs, nor they in it."""
+    target, inputs = output.resolve(), results.resolve()
+    if target == inputs or inputs in target.parents or target in inputs.parents:
+        raise UserError(f"-o {output}: lies in RESULTS or around it, which is only read; name another folder")
+
+
+def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
+    """The commit whose code ran; in practice trees the checkout's own when the run's is not to be had."""
+    git = benchmark.common("git")
+    commit, dirty = (git.get("commit"), git.get("dirty")) if isinstance(git, dict) else (None, True)
+    where = benchmark.results[0].path.parent / "run.json"
+    if has_commit(source, commit) and (smoke or not dirty):
+        return commit
+    if smoke:
+        return head(source)
+    if dirty:
+        raise UserError(f"{where}: the runs used code that was not committed; commit, and run again")
+    raise UserError(
+        f"{where}: commit {str(commit)[:12]} is not in {source}; name the checkout that ran with --source"
+    )
+
+
+def _system_json(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
+    """The 33 fields of the machine that ran, with what only the submission knows filled in."""
+    from systems.schema import NAMES
+
+    described = [benchmark.common("system_description") for benchmark in benchmarks]
+    if not all(isinstance(fields, dict) and fields == described[0] for fields in described):
+        raise UserError(
+            f"{system}: its benchmarks ran on systems of different description; package them apart"
+        )
+    first = benchmarks[0].results[0]
+    filled = {
+        "submitter": org,
+        "division": str(first.run.header.get("submission_division", "")),
+        "status": str(first.run.header.get("submission_status", "")),
+        "system_name": str(first.record.get("hardware") or system),
+    }
+    fields = {name: filled.get(name, described[0].get(name, "")) for name in NAMES}
+    return _json(fields)
+
+
+def _implementation_json(benchmark: Benchmark) -> bytes:
+    told = benchmark.common("implementation")
+    missing = [
+        name for name in IMPLEMENTATION if not isinstance(told, dict) or not isinstance(told.get(name), str)
+    ]
+    if missing:
+        where = benchmark.results[0].path.parent / "run.json"
+        raise UserError(f"{where}: implementation lacks {', '.join(missing)}; run the benchmark again")
+    return _json({name: told[name] for name in IMPLEMENTATION})
+
+
+def _script(benchmark: Benchmark, script: str, implementation: str) -> bytes:
+    """Calls the code's own script for the system that was submitted."""
+    preset = str(benchmark.common("system"))
+    if not SAFE_NAME.fullmatch(preset):
+        where = benchmark.results[0].path.parent / "run.json"
+        raise UserError(f"{where}: {preset[:40]!r} is no name of a preset; run the benchmark again")
+    code = f"../implementations/{implementation}/{benchmark.name}/{script}"
+    return (
+        "#!/usr/bin/env bash\n"
+        "# Calls the script of the code that ran, for the system that was submitted.\n"
+        "set -euo pipefail\n"
+        f"export SYSTEM=${{SYSTEM:-{preset}}}\n"
+        f'exec "$(dirname "${{BASH_SOURCE[0]}}")/{code}" "$@"\n'
+    ).encode()
+
+
+def _json(content: dict) -> bytes:
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
+def _accept(tree: Path, args: argparse.Namespace) -> bool:
+    """Checks the finished tree as a submission; a practice tree is written whatever is found."""
+    from compliance.check import check_paths
+
+    findings = check_paths([tree], packaging=True)
+    shown = sys.stdout if args.smoke else sys.stderr
+    for finding in findings:
+        place = os.path.relpath(finding.path, tree.parent)
+        line = f":{finding.line}" if finding.line else ""
+        print(f"{place}{line}: {finding.message} {finding.fix[:1].upper()}{finding.fix[1:]}.", file=shown)
+    if findings and args.smoke:
+        print(f"A submission would be refused for {len(findings)} findings; this is a practice tree.")
+    elif findings:
+        print(f"Refused: {len(findings)} findings, nothing written.", file=sys.stderr)
+    return args.smoke or not findings

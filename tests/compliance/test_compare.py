@@ -1,0 +1,108 @@
+"""Two of a kind side by side, in three formats."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+import result_logs
+
+import systems
+from common.errors import UserError
+from compliance import compare
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two sets of resnet runs that differ in time and learning rate."""
+    made = []
+    for name, minutes in (("first", 30), ("second", 15)):
+        place = tmp_path / name / "results" / "dgx-1" / "resnet"
+        place.mkdir(parents=True)
+        for index in range(5):
+            text = result_logs.log("resnet", index, minutes=minutes + index)
+            if name == "second":
+                text = text.replace(
+                    '"lars_opt_base_learning_rate", "value": 13.0',
+                    '"lars_opt_base_learning_rate", "value": 10.0',
+                )
+            (place / f"result_{index}.txt").write_text(text)
+        made.append(str(place))
+    return made
+
+
+def call(*arguments):
+    parser = argparse.ArgumentParser()
+    compare.add_arguments(parser)
+    return compare.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def rows(*sides):
+    return {row.name: row for row in compare.compare(*sides).rows}
+
+
+def test_runs(folders):
+    found = rows(*folders)
+    assert (found["score, minutes"].a, found["score, minutes"].b) == ("32.00", "17.00")
+    assert found["score, minutes"].note == "x 0.5312"
+    assert (found["lars_opt_base_learning_rate"].a, found["lars_opt_base_learning_rate"].b) == ("13", "10")
+    assert not found["global_batch_size"].differs and not found["quality"].differs
+
+
+def test_text_shows_what_differs_and_all_on_request(folders, capsys):
+    assert call(*folders) == 0
+    brief = capsys.readouterr().out
+    assert "score, minutes" in brief and "global_batch_size" not in brief
+    assert call(*folders, "--all") == 0
+    assert "global_batch_size" in capsys.readouterr().out
+
+
+def test_a_thing_equals_itself(folders, capsys):
+    assert not [row for row in rows(folders[0], folders[0]).values() if row.differs]
+    assert call(folders[0], folders[0]) == 0
+    assert "are equal" in capsys.readouterr().out
+
+
+def test_systems_by_name_and_by_file(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**systems.load("dgx-2h"), "other_software_stack": {"nccl": "2.7"}}))
+    found = rows("dgx-1", str(path))
+    assert found["accelerators in all"].note == "x 2"
+    assert found["other_software_stack"].b == '{"nccl": "2.7"}'
+    assert found["accelerator_model_name"].differs and not found["number_of_nodes"].differs
+
+
+def test_json_and_html(folders, tmp_path, capsys):
+    assert call(*folders, "--format", "json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["kind"] == "runs" and {"name", "a", "b", "differs", "note"} == set(content["rows"][0])
+    path = tmp_path / "both.html"
+    assert call("dgx-1", "summit-8", "--format", "html", "-o", path) == 0
+    page = path.read_text().replace("<wbr>", "")
+    assert '<tr class="differs"><th scope="row">accelerator_model_name</th>' in page
+    assert "NVIDIA V100-SXM2-16GB (300 W)" in page and "http" not in page.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("b", "words"),
+    [
+        ("nothing-like-it", "no such log"),
+        ("{runs}", "two of one kind"),
+        ("{bad}", "not JSON"),
+        ("{list}", "not a JSON object"),
+    ],
+)
+def test_sides_that_do_not_go_together(folders, tmp_path, b, words):
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    side = b.format(runs=folders[0], bad=tmp_path / "bad.json", list=tmp_path / "list.json")
+    with pytest.raises(UserError, match=words):
+        call("dgx-1", side)
+
+
+def test_what_a_log_says_is_escaped(folders, tmp_path):
+    for path in Path(folders[0]).iterdir():
+        path.write_text(path.read_text().replace("lars_opt_momentum", "<script>_x"))
+    assert call(*folders, "--format", "html", "-o", tmp_path / "out.html") == 0
+    page = (tmp_path / "out.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;" in page

@@ -1,0 +1,395 @@
+"""The packager: the rules' tree, accepted by the stock tools; the same bytes each time; refusals."""
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import tarfile
+
+import pytest
+import result_logs
+
+import systems
+from common.errors import UserError
+from compliance import check, package
+from compliance.package_inputs import IMPLEMENTATION
+
+BENCHMARKS = list(result_logs.CLOSED)
+SYSTEM = "dgx-1"
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory):
+    """A checkout with what a run needs, and files that are no part of a package."""
+    root = tmp_path_factory.mktemp("source")
+    files = {
+        "LICENSE": "licence\n",
+        "pyproject.toml": "[project]\n",
+        "common/__init__.py": "",
+        "compliance/rules/0.7.0/common.json": "{}\n",
+        "systems/dgx-1.json": "{}\n",
+        "requirements/train.lock": "numpy\n",
+        "tests/test_all.py": "assert True\n",
+        "docs/notes.md": "notes\n",
+    }
+    for benchmark in BENCHMARKS:
+        files |= {f"{benchmark}/config.py": "A = 1\n", f"{benchmark}/README.md": f"# {benchmark}\n"}
+        files |= {f"{benchmark}/{script}": "#!/bin/sh\necho $SYSTEM $*\n" for script in package.SCRIPTS}
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+        (root / name).chmod(0o755 if name.endswith(".sh") else 0o644)
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "as run"]):
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "core.hooksPath=/dev/null"]
+        subprocess.run(["git", "-C", root, *identity, *command], check=True)
+    (root / "resnet" / "untracked.py").write_text("not committed\n")
+    return root
+
+
+def head(source):
+    return subprocess.run(
+        ["git", "-C", source, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def results(tmp_path, source):
+    """Makes a folder of results of the checkout's commit."""
+
+    def make(*benchmarks, folder="results", change=None, **options):
+        description = {**systems.load(SYSTEM), "submitter": ""}
+        options = {"system": SYSTEM, "description": description, **options}
+        for benchmark in benchmarks:
+            place = result_logs.write_results(tmp_path / folder, benchmark, **options)
+            edit(place / "run.json", lambda record: record["git"].update(commit=head(source)))
+            if change:
+                edit(place / "run.json", change)
+        return tmp_path / folder
+
+    return make
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    for record in content["runs"].values():
+        change(record)
+    path.write_text(json.dumps(content))
+
+
+def call(results, output, source, *more):
+    parser = argparse.ArgumentParser()
+    package.add_arguments(parser)
+    words = [results, "--org", "Example", "--system", SYSTEM, "--source", source, *more]
+    return package.run(
+        parser.parse_args([str(word) for word in (*words, *(["-o", output] if output else []))])
+    )
+
+
+def files(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def state(folder):
+    """Every path below with its kind, times and content: to show that inputs stay as they are."""
+    return {
+        path: (path.lstat().st_mode, path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+    }
+
+
+def test_the_tree_of_the_rules(tmp_path, results, source):
+    given = results("resnet")
+    before = state(given)
+    assert call(given, tmp_path / "out", source) == 0
+    code = "Example/benchmarks/resnet/implementations/tensorflow"
+    own = f"Example/benchmarks/resnet/{SYSTEM}"
+    copied = (
+        "LICENSE common/__init__.py compliance/rules/0.7.0/common.json pyproject.toml requirements/train.lock"
+    )
+    copied += (
+        " resnet/README.md resnet/config.py resnet/init_datasets.sh resnet/run_and_time.sh resnet/setup.sh"
+    )
+    assert files(tmp_path / "out") == {
+        *(f"Example/results/{SYSTEM}/resnet/result_{i}.txt" for i in range(5)),
+        f"Example/systems/{SYSTEM}.json",
+        *(f"{code}/{name}" for name in [*copied.split(), "systems/dgx-1.json"]),
+        *(f"{own}/{name}" for name in ("README.md", *package.SCRIPTS, f"{SYSTEM}_tensorflow.json")),
+        "Example.tar",
+        "SHA256SUMS",
+    }
+    assert state(given) == before
+    described = json.loads((tmp_path / "out" / f"Example/systems/{SYSTEM}.json").read_text())
+    assert (described["submitter"], described["division"], described["status"]) == (
+        "Example",
+        "closed",
+        "onprem",
+    )
+    implementation = json.loads((tmp_path / "out" / own / f"{SYSTEM}_tensorflow.json").read_text())
+    assert tuple(implementation) == IMPLEMENTATION
+    log = f"results/{SYSTEM}/resnet/result_3.txt"
+    assert (tmp_path / "out" / "Example" / log).read_bytes() == (
+        given / log.removeprefix("results/")
+    ).read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_every_benchmark_is_accepted_by_the_stock_tools_and_ours(tmp_path, results, source, caplog):
+    from mlperf_logging.compliance_checker import mlp_compliance
+    from mlperf_logging.package_checker import package_checker
+    from mlperf_logging.system_desc_checker import system_desc_checker
+
+    assert call(results(*BENCHMARKS), tmp_path / "out", source) == 0
+    org = tmp_path / "out" / "Example"
+    assert check.check_paths([org], packaging=True) == []
+    caplog.set_level(logging.INFO)
+    mlp_compliance.enqueued_configs.clear()
+    package_checker.check_training_package(
+        str(org), "training", "0.7.0", False, False, False, False, False, "log"
+    )
+    assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !" in caplog.text
+    assert "does not comply" not in caplog.text and "Skipping" not in caplog.text
+    for ruleset in ("0.7.0", "1.0.0"):
+        assert package_checker.check_systems(str(org), "training", ruleset)
+        described = str(org / "systems" / f"{SYSTEM}.json")
+        assert system_desc_checker.check_system_desc(described, "training", ruleset)[0]
+
+
+def test_twice_gives_the_same_bytes(tmp_path, results, source):
+    for number, folder in enumerate(("one", "two")):
+        given = results("resnet", folder=folder)
+        for path in given.rglob("*"):
+            os.utime(path, (1e9 + number, 1e9 + number))
+        assert call(given, tmp_path / f"out-{folder}", source) == 0
+    for name in ("Example.tar", "SHA256SUMS"):
+        assert (tmp_path / "out-one" / name).read_bytes() == (tmp_path / "out-two" / name).read_bytes()
+    with tarfile.open(tmp_path / "out-one" / "Example.tar") as tar:
+        members = tar.getmembers()
+    assert [member.name for member in members] == sorted(member.name for member in members)
+    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members} == {(0, 0, "", "", 315532800)}
+    assert {m.mode for m in members if m.name.endswith(".sh")} == {0o755}
+
+
+def test_the_manifest_is_that_of_sha256sum(tmp_path, results, source):
+    assert call(results("resnet"), tmp_path / "out", source) == 0
+    lines = (tmp_path / "out" / "SHA256SUMS").read_text().splitlines()
+    named = dict(reversed(line.split("  ", 1)) for line in lines)
+    assert set(named) == files(tmp_path / "out") - {"SHA256SUMS"}
+    for name, digest in named.items():
+        assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_scripts_call_the_code_that_ran(tmp_path, results, source):
+    assert call(results("resnet"), tmp_path / "out", source) == 0
+    script = tmp_path / "out" / f"Example/benchmarks/resnet/{SYSTEM}/run_and_time.sh"
+    done = subprocess.run([script, "--seed=3"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{SYSTEM} --seed=3\n"
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def refused(results, output, source, *more, match):
+    before = state(results)
+    with pytest.raises(UserError, match=match):
+        call(results, output, source, *more)
+    assert state(results) == before
+    assert not output.exists() and not list(output.parent.glob(".*"))
+
+
+def test_smoke_runs_are_refused(tmp_path, results, source):
+    given = results("resnet", smoke=True, count=1)
+    refused(given, tmp_path / "out", source, match="smoke run")
+
+
+def test_a_smoke_run_hidden_from_run_json_is_refused(tmp_path, results, source):
+    given = results("resnet", smoke=True, count=5, change=lambda record: record.update(smoke_run=False))
+    refused(given, tmp_path / "out", source, match="smoke run")
+
+
+def test_a_practice_tree_says_so_in_every_path(tmp_path, results, source, capsys):
+    given = results("resnet", smoke=True, count=1, status="aborted")
+    assert call(given, tmp_path / "out", source, "--smoke") == 0
+    assert all("SMOKE" in name for name in files(tmp_path / "out") - {"SHA256SUMS"})
+    assert "this is a practice tree" in capsys.readouterr().out
+    with tarfile.open(tmp_path / "out" / "SMOKE-Example.tar") as tar:
+        assert all("SMOKE" in name for name in tar.getnames())
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (('"status": "success"', '"status": "aborted"'), "Refused"),
+        (
+            ('"lars_opt_end_learning_rate", "value": 0.0001', '"lars_opt_end_learning_rate", "value": 0.1'),
+            "Refused",
+        ),
+        (('"train_samples", "value": 1281167', '"train_samples", "value": 64'), "Refused"),
+    ],
+)
+def test_any_finding_refuses_and_leaves_nothing(tmp_path, results, source, capsys, change, word):
+    given = results("resnet")
+    for path in given.rglob("result_*.txt"):
+        rewrite(path, path.read_text().replace(*change))
+    assert call(given, tmp_path / "out", source) == 1
+    errors = capsys.readouterr().err
+    assert word in errors and f"Example/results/{SYSTEM}/resnet" in errors and ".partial" not in errors
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
+
+
+def rewrite(path, text):
+    """Changes a log and what run.json says of it."""
+    path.write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    content = json.loads((path.parent / "run.json").read_text())
+    content["runs"][path.name]["files"] = {path.name: digest}
+    (path.parent / "run.json").write_text(json.dumps(content))
+
+
+def test_a_log_changed_after_its_run_is_refused(tmp_path, results, source):
+    given = results("resnet")
+    log = given / SYSTEM / "resnet" / "result_2.txt"
+    log.write_text(log.read_text().replace("1002", "1003"))
+    refused(given, tmp_path / "out", source, match="result_2.txt: is not the file that its run wrote")
+
+
+def test_a_log_without_a_record_and_a_record_without_a_log_are_refused(tmp_path, results, source):
+    given = results("resnet")
+    (given / SYSTEM / "resnet" / "result_7.txt").write_text(result_logs.log("resnet", 7))
+    refused(given, tmp_path / "out", source, match="result_7.txt: has no record")
+    (given / SYSTEM / "resnet" / "result_7.txt").rename(given / "aside.txt")
+    (given / SYSTEM / "resnet" / "result_1.txt").unlink()
+    refused(given, tmp_path / "out", source, match="result_1.txt: is in run.json but not here")
+
+
+@pytest.mark.parametrize("level", ["log", "record", "benchmark", "system"])
+def test_links_are_not_followed(tmp_path, results, source, level):
+    given = results("resnet")
+    system = given / SYSTEM
+    path = {
+        "log": system / "resnet" / "result_0.txt",
+        "record": system / "resnet" / "run.json",
+        "benchmark": system / "resnet",
+        "system": system,
+    }[level]
+    secret = tmp_path / "secret"
+    path.rename(secret)
+    path.symlink_to(secret)
+    refused(given, tmp_path / "out", source, match="symbolic link")
+
+
+def test_a_link_in_the_code_is_refused(tmp_path, results, source, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("copy")
+    subprocess.run(["git", "clone", "-q", source, copy], check=True)
+    (copy / "common" / "passwd").symlink_to("/etc/passwd")
+    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "-C", copy, "add", "."], check=True)
+    subprocess.run(["git", "-C", copy, *identity, "commit", "-q", "-m", "link"], check=True)
+    given = results("resnet", change=lambda record: record["git"].update(commit=head(copy)))
+    refused(given, tmp_path / "out", copy, match="common/passwd.*not a plain file")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda record: record["git"].update(dirty=True), "not committed"),
+        (lambda record: record["git"].update(commit="1" * 40), "is not in"),
+        (lambda record: record["git"].update(commit="--upload-pack=x"), "is not in"),
+        (lambda record: record.update(git=None), "not committed"),
+        (lambda record: record["implementation"].pop("retraining"), "lacks retraining"),
+        (lambda record: record.update(implementation={"retraining": 3}), "lacks"),
+        (lambda record: record.update(system="$(rm -rf /)"), "no name of a preset"),
+        (lambda record: record.update(system_description="none"), "different description"),
+        (
+            lambda record: record.update(system_description={"a": record["seed"]}),
+            "differ in 'system_description'",
+        ),
+        (lambda record: record.update(files=None), "is not the file"),
+    ],
+)
+def test_records_that_do_not_allow_a_true_package(tmp_path, results, source, change, words):
+    refused(results("resnet", change=change), tmp_path / "out", source, match=words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"schema": 2, "runs": {}}', '{"schema": 1, "runs": {"../x": {}}}', "[" * 100_000],
+)
+def test_a_damaged_run_json_is_one_clear_line(tmp_path, results, source, text):
+    given = results("resnet")
+    (given / SYSTEM / "resnet" / "run.json").write_text(text)
+    refused(given, tmp_path / "out", source, match="not a run.json of this repository")
+
+
+@pytest.mark.parametrize("option", ["--org", "--system", "--implementation"])
+@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "", "a b", "x" * 200])
+def test_names_cannot_leave_the_tree(tmp_path, results, source, option, name):
+    refused(results("resnet"), tmp_path / "out", source, option, name, match="use letters")
+
+
+def test_another_organisation_than_the_logs_say_is_refused(tmp_path, results, source):
+    refused(
+        results("resnet"), tmp_path / "out", source, "--org", "Other", match="submission_org is 'Example'"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ output
+
+
+def test_list_writes_nothing(tmp_path, results, source, capsys):
+    given = results("resnet")
+    before = set(tmp_path.iterdir())
+    assert call(given, None, source, "--list") == 0
+    shown = capsys.readouterr().out
+    assert f"Example/results/{SYSTEM}/resnet/result_4.txt" in shown and "Nothing was written" in shown
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_an_existing_output_stays_unless_forced(tmp_path, results, source):
+    given, output = results("resnet"), tmp_path / "out"
+    assert call(given, output, source) == 0
+    (output / "mine").write_text("x")
+    with pytest.raises(UserError, match="--force"):
+        call(given, output, source)
+    assert (output / "mine").exists()
+    assert call(given, output, source, "--force") == 0
+    assert not (output / "mine").exists() and (output / "Example.tar").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_force_replaces_packages_only(tmp_path, results, source):
+    given = results("resnet")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("x")
+    for place in (tmp_path / "thesis", tmp_path / "linked"):
+        if place.name == "linked":
+            place.symlink_to(tmp_path / "thesis")
+        with pytest.raises(UserError, match="is not a package"):
+            call(given, place, source, "--force")
+    assert (tmp_path / "thesis" / "chapter").exists()
+
+
+def test_a_forced_package_that_is_refused_keeps_the_old_one(tmp_path, results, source):
+    output = tmp_path / "out"
+    assert call(results("resnet"), output, source) == 0
+    before = (output / "SHA256SUMS").read_bytes()
+    assert call(results("ssd", folder="more", count=2), output, source, "--force") == 1
+    assert (output / "SHA256SUMS").read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["results", "results/package", f"results/{SYSTEM}/resnet/x", "."])
+def test_the_output_may_not_lie_in_its_inputs(tmp_path, results, source, place):
+    given = results("resnet")
+    before = state(given)
+    with pytest.raises(UserError, match="only read"):
+        call(given, tmp_path / place, source)
+    assert state(given) == before
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, results, source, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("compliance.package_output._write_tar", full)
+    refused(results("resnet"), tmp_path / "out", source, match="No space left")
