@@ -1,6 +1,6 @@
 """`check`: logs, results folders and whole submission trees in, findings out.
 
-`check_paths` is the library call; `check` also says which files were looked at, for reports that list those too.
+`check_paths` is the library call; `check` also says which files were looked at.
 """
 
 from __future__ import annotations

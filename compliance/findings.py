@@ -14,7 +14,7 @@ ADVICE = "advice"
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong (`error`) or worth knowing (`advice`), at one place or, once grouped, at several.
+    """One thing that is wrong (`error`) or worth knowing (`advice`), at one or (grouped) several places.
 
     `line` counts from 1, 0 means the whole file; `lines` has every line of a group of more than one.
     """
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 @cache
 def texts() -> dict[str, dict]:
-    """rules/texts.json: what keys are ("keys"), what rules say ("rules"), and how findings put it ("wording")."""
+    """rules/texts.json: what "keys" are, what "rules" say, and the "wording" of findings."""
     path = Path(__file__).parent / "rules" / "texts.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -50,7 +50,7 @@ def finding(
     wording: str = "",
     **names: object,
 ) -> Finding:
-    """A finding in the words of texts.json: those of `wording` (default: of the rule), with `names` filled in."""
+    """A finding in the words that texts.json has for `wording` (default: the rule), filled with `names`."""
     words = texts()["wording"][wording or rule]
     message, fix = words["message"].format(**names), words["fix"].format(**names)
     return Finding(rule, severity, str(path), line, text, message, expected, found, fix)

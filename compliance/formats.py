@@ -26,8 +26,8 @@ def places(finding: Finding) -> str:
 
 
 def _summary(findings: Sequence[Finding], files: Sequence[str]) -> str:
-    errors, advice = counts(findings)
-    return f"{_plural(len(files), 'file')} checked: {_plural(errors, 'error')}, {_plural(advice, 'piece')} of advice."
+    errors, advice = (_plural(count, noun) for count, noun in zip(counts(findings), ("error", "piece")))
+    return f"{_plural(len(files), 'file')} checked: {errors}, {advice} of advice."
 
 
 def _plural(count: int, noun: str) -> str:
@@ -78,10 +78,13 @@ def as_json(findings: Sequence[Finding], files: Sequence[str]) -> str:
     )
 
 
-_STYLE = """:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
-h2{font-size:1rem;overflow-wrap:anywhere}article{border-left:4px solid #888;padding:.2rem 1rem;margin:.8rem 0}
-article.error{border-color:#c62828}article.advice{border-color:#1565c0}code{overflow-wrap:anywhere}dl{display:grid;
-grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.4rem 0}dt{opacity:.7}dd{margin:0;overflow-wrap:anywhere}"""
+_STYLE = """:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
+h2{font-size:1rem;overflow-wrap:anywhere}code,dd{overflow-wrap:anywhere}
+article{border-left:4px solid #888;padding:.2rem 1rem;margin:.8rem 0}
+article.error{border-color:#c62828}article.advice{border-color:#1565c0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.4rem 0}
+dt{opacity:.7}dd{margin:0}"""
 
 
 def as_html(findings: Sequence[Finding], files: Sequence[str]) -> str:
@@ -101,9 +104,9 @@ def as_html(findings: Sequence[Finding], files: Sequence[str]) -> str:
         for one in group:
             line = f"<dt>line<dd><code>{tag(one.text)}</code>" if one.text else ""
             parts.append(
-                f"<article class={one.severity}><b>{one.severity}</b> <code>{tag(one.rule)}</code> {tag(places(one))}"
-                f"<p>{tag(one.message)}</p><dl><dt>expected<dd>{tag(one.expected)}<dt>found<dd>{tag(one.found)}"
-                f"{line}<dt>fix<dd>{tag(one.fix)}</dl></article>"
+                f"<article class={one.severity}><b>{one.severity}</b> <code>{tag(one.rule)}</code> "
+                f"{tag(places(one))}<p>{tag(one.message)}</p><dl><dt>expected<dd>{tag(one.expected)}"
+                f"<dt>found<dd>{tag(one.found)}{line}<dt>fix<dd>{tag(one.fix)}</dl></article>"
             )
     return "\n".join(parts)
 

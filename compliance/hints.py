@@ -52,7 +52,7 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def rescaled(value: object, holds) -> float | None:
-    """The fraction that a percentage stands for (75.9 -> 0.759), when that fraction passes the test `holds`."""
+    """The fraction that a percentage stands for (75.9 -> 0.759), when that fraction passes `holds`."""
     if isinstance(value, (int, float)) and 1 < value <= 100:
         fraction = float(repr(value / 100)[:12])
         return fraction if holds(fraction) else None

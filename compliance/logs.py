@@ -15,14 +15,10 @@ from json import JSONDecodeError, JSONDecoder
 from os import PathLike
 from typing import NamedTuple
 
-from common.errors import UserError
+from compliance.lines import MAX_LINE_BYTES, TOKEN, token_lines
 
-TOKEN = b":::MLL"
 SECONDS_FORM = b":::MLL "
 MLLOG_FORM = b":::MLLOG "
-CHUNK_BYTES = 1 << 20
-# A real record is under 100 kB (the longest of the published ones has 5 kB); longer lines are not held.
-MAX_LINE_BYTES = 16 << 20
 MAX_TEXT = 400
 
 _SECONDS_LINE = re.compile(r"([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)", re.DOTALL)
@@ -45,7 +41,7 @@ class Record(NamedTuple):
 class BadLine(NamedTuple):
     """A line that carries the token and is not (entirely) a record: the parts of a finding about it.
 
-    `wording` and `names` choose and fill the sentence in rules/texts.json; `key` is the record's, where it has one.
+    `wording` and `names` choose and fill the sentence in rules/texts.json; `key` is the record's, if any.
     """
 
     line: int
@@ -65,7 +61,7 @@ def guess_ruleset(path: str | PathLike) -> str:
     Raises:
       UserError: the file cannot be read.
     """
-    for _, line in _token_lines(path):
+    for _, line in token_lines(path):
         place = line.find(TOKEN)
         if line.startswith(MLLOG_FORM, place):
             return "0.7.0"
@@ -90,7 +86,7 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
         token, parse, other = SECONDS_FORM, _parse_seconds, MLLOG_FORM
     else:
         token, parse, other = MLLOG_FORM, _parse_mllog, SECONDS_FORM
-    for number, line in _token_lines(path):
+    for number, line in token_lines(path):
         if line.__class__ is int:
             yield BadLine(
                 number, "", "line-too-long", f"at most {MAX_LINE_BYTES:,} bytes", f"more than {line:,}"
@@ -111,11 +107,11 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
 
 def token_line_numbers(path: str | PathLike) -> list[int]:
     """The numbers of the lines that hold the token, in order."""
-    return [number for number, _ in _token_lines(path)]
+    return [number for number, _ in token_lines(path)]
 
 
 def parse_line(text: str, number: int) -> Record | BadLine:
-    """The record of a single line of text, in whichever form its token says (for a log that is being written)."""
+    """The record of one line, in the form that its token says; for a log that is being written."""
     line = text.encode("utf-8", "surrogatepass").strip()
     place = line.find(TOKEN)
     if line.startswith(MLLOG_FORM, place):
@@ -139,83 +135,6 @@ def _wrong_form(number: int, line: bytes, token: bytes, other: bytes) -> BadLine
         return BadLine(number, _text(line), "line-other-form", expected, other.decode().strip(), severity)
     found = _text(line[line.find(TOKEN) :])[:20]
     return BadLine(number, _text(line), "line-token", f"{expected} and a space", found, severity)
-
-
-# ---------------------------------------------------------------------------------------------------- lines
-
-
-def _token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
-    """(line number, line) of each line that holds the token; (number, size) for one too long to hold.
-
-    Lines end at LF or CRLF; a lone CR ends a record's line too, as Python's text mode has it, but is not
-    counted (progress bars write it), unless the file begins with CRs and no LF: then it is a CR-only file.
-    """
-    for number, line in _lines_around_tokens(path):
-        if line.__class__ is bytes and b"\r" in line:
-            for part in line.split(b"\r"):
-                if TOKEN in part:
-                    yield number, part
-        else:
-            yield number, line
-
-
-def _lines_around_tokens(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
-    try:
-        with open(path, "rb") as file:
-            chunk = file.read(CHUNK_BYTES)
-            cr_only = b"\n" not in chunk and b"\r" in chunk.rstrip(b"\r")
-            number, pieces, held = 1, [], 0
-            while chunk:
-                if cr_only:
-                    chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-                end = chunk.rfind(b"\n") + 1
-                if not end:
-                    pieces.append(chunk)
-                    held += len(chunk)
-                    if held > MAX_LINE_BYTES:
-                        has_token = TOKEN in b"".join(pieces)
-                        has_token |= _skip_line(file, pieces[-1][-len(TOKEN) :])
-                        if has_token:
-                            yield number, held
-                        number, pieces, held = number + 1, [], 0
-                else:
-                    data = b"".join((*pieces, chunk[:end])) if pieces else chunk[:end]
-                    pieces, held = [chunk[end:]], len(chunk) - end
-                    yield from _scan(data, number)
-                    number += data.count(b"\n")
-                chunk = file.read(CHUNK_BYTES)
-            if held:
-                yield from _scan(b"".join(pieces), number)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name a readable log file") from None
-
-
-def _skip_line(file, tail: bytes) -> bool:
-    """Reads past the end of the line; True when the token is in what was skipped (`tail` came before)."""
-    has_token = False
-    while chunk := file.read(CHUNK_BYTES):
-        end = chunk.find(b"\n")
-        has_token |= TOKEN in tail + (chunk if end < 0 else chunk[:end])
-        if end >= 0:
-            file.seek(end + 1 - len(chunk), 1)
-            break
-        tail = chunk[-len(TOKEN) :]
-    return has_token
-
-
-def _scan(data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
-    """The lines of whole-line `data` that hold the token; `number` is the number of its first line."""
-    counted, place = 0, data.find(TOKEN)
-    while place >= 0:
-        start = data.rfind(b"\n", counted, place) + 1 or counted
-        end = data.find(b"\n", place)
-        if end < 0:
-            end = len(data)
-        if start > counted:
-            number += data.count(b"\n", counted, start)
-        yield number, data[start:end]
-        counted, number = end + 1, number + 1
-        place = data.find(TOKEN, counted)
 
 
 # -------------------------------------------------------------------------------------------------- records
@@ -242,7 +161,7 @@ def _parse_mllog(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
     except (*_PARSE_ERRORS, KeyError, TypeError) as error:
         return (_explain(text, number, error),)
     if end != len(text):
-        return (_not_json(text, number, f"more text after the record: {text[end : end + 40]!r}"),)
+        return (_trailing(text, number, end),)
     if key.__class__ is not str:
         return (_field(text, number, "key", "a string", key),)
     if time_ms.__class__ is not int or metadata.__class__ is not dict or not -1e18 < time_ms < 1e18:
@@ -297,9 +216,9 @@ def _parse_seconds(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
     except _PARSE_ERRORS as error:
         return (_not_json(text, number, _reason(error)),)
     if end != len(body):
-        return (_not_json(text, number, f"more text after the record: {body[end : end + 40]!r}"),)
+        return (_trailing(body, number, end),)
     if fields.__class__ is not dict or "value" not in fields:
-        # The stock checker skips such a line without a word; it matters when the rules know the key.
+        # The stock checker skips such a line; it matters when the rules know the key.
         found = ", ".join(list(fields)[:12]) if isinstance(fields, dict) else type(fields).__name__
         expected = 'an object with "value" and "metadata"'
         return (_bad_field(text, number, expected, found or "{}", "line-field.missing", "value", key),)
@@ -323,7 +242,7 @@ def _written_twice(text: str) -> str:
     def pairs(items: list[tuple[str, object]]) -> dict:
         entries: dict = {}
         for key, value in items:
-            if key in entries and shown(entries[key], 1000) != shown(value, 1000):
+            if key in entries and entries[key] != value:
                 found.append(key)
             entries[key] = value
         return entries
@@ -371,6 +290,10 @@ def _reason(error: Exception) -> str:
 
 def _not_json(text: str, number: int, reason: str) -> BadLine:
     return BadLine(number, _text(text), "line-json", "one JSON object", reason)
+
+
+def _trailing(text: str, number: int, end: int) -> BadLine:
+    return _not_json(text, number, f"more text after the record: {text[end : end + 40]!r}")
 
 
 def _field(

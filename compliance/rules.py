@@ -1,9 +1,10 @@
 """The rule files of `rules/<ruleset>/`: which exist, what is in them, and their compiled form.
 
-A file is data in a closed vocabulary (docs/compliance.md lists it): for each key how often it must occur, what its
-value and metadata must be (predicates.py), which keys must come before or after it, and, for round v0.6, a small
-state that orders epochs, evaluations and blocks. `common.json` holds for every log; `<division>/<benchmark>.json`
-(`any/` where the round knows no difference) is added to it once the log has named its benchmark and division.
+A file is data in a closed vocabulary (docs/compliance.md lists it): for each key how often it must occur,
+what its value and metadata must be (predicates.py), which keys must come before or after it, and, for round
+v0.6, a small state that orders epochs, evaluations and blocks. `common.json` holds for every log;
+`<division>/<benchmark>.json` (`any/` where the round knows no difference) is added to it once the log has
+named its benchmark and division.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def benchmark_file(ruleset: str, division: str | None, benchmark: str) -> str:
 
 
 def metric(ruleset: str, benchmark: str) -> dict:
-    """A benchmark's file whatever its division (runs, samples, schedule, target); {} for an unknown benchmark."""
+    """A benchmark's file, for what no division changes (runs, samples, target); {} for an unknown one."""
     name = benchmark_file(ruleset, "closed", benchmark)
     return load(ruleset, name) if name in names(ruleset) else {}
 
@@ -81,9 +82,10 @@ def metric(ruleset: str, benchmark: str) -> dict:
 class KeyRule:
     """The compiled rules of one key.
 
-    `checks` holds (aspect, test, expected, say): `test(record, seen, state, first_times)` is true when the record may
-    stand, `say` is the sentence for a record that may not, '' for the usual one. `seen` counts the keys before this record, `state` is the small state of v0.6, `first_times` maps keys to
-    the earliest time at which they were logged.
+    `checks` holds (aspect, test, expected, say): `test(record, seen, state, first_times)` is true when the
+    record may stand, `say` is the sentence for a record that may not, '' for the usual one. `seen` counts
+    the keys before this record, `state` is the small state of v0.6, `first_times` maps keys to the earliest
+    time at which they were logged.
     """
 
     def __init__(self, key: str, spec: dict):
@@ -150,7 +152,8 @@ def _within(other: str, limit_ms: float):
 
 
 def compile_condition(condition: dict) -> Callable[..., bool]:
-    """A test of the v0.6 state: `{"state", "is"}`, `{"metadata", <comparison>: {"state", "plus"}}` or `{"any": [[...]]}`.
+    """A test of the v0.6 state: `{"state", "is"}`, `{"metadata", <comparison>: {"state", "plus"}}` or
+    `{"any": [[...]]}`.
 
     Raises:
       UserError: the condition is none of these.

@@ -1,9 +1,9 @@
 """The stock checker (mlperf_logging's compliance_checker), kept at arm's length.
 
-Its rules are Python source that it evaluates, and a log's values choose which of its files it loads; a crafted tree
-can make it run code, loop or fill the disk (docs/compliance-differences.md). So the values that select files are
-held against an allow-list first, and the checker runs in a process of its own, in an empty directory, with limits on
-memory, time and file size; its messages come back as findings.
+Its rules are Python source that it evaluates, and a log's values choose which of its files it loads; a
+crafted tree can make it run code, loop or fill the disk (docs/compliance-differences.md). So the values
+that select files are held against an allow-list first, and the checker runs in a process of its own, in an
+empty directory, with limits on memory, time and file size; its messages come back as findings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _OPTIMIZER = re.compile(r"[A-Za-z0-9_]{1,64}")
 
 
 class Verdict(NamedTuple):
-    """`result` is pass, fail, crash, timeout or refused (a selector outside the allow-list: it was not run)."""
+    """`result` is pass, fail, crash, timeout or refused (a selector outside the allow-list: it was not
+    run)."""
 
     result: str
     messages: list[str]

@@ -23,8 +23,11 @@ def _run(path: str, ruleset: str) -> dict:
     from mlperf_logging.compliance_checker import mlp_compliance
 
     directory = os.path.dirname(os.path.abspath(mlp_compliance.__file__))
-    known = {f"training_{version}/{name}" for version in mlp_compliance.rule_choices()
-             if os.path.isdir(f"{directory}/training_{version}") for name in os.listdir(f"{directory}/training_{version}")}  # fmt: skip
+    known = set()
+    for version in mlp_compliance.rule_choices():
+        folder = f"training_{version}"
+        if os.path.isdir(os.path.join(directory, folder)):
+            known.update(f"{folder}/{name}" for name in os.listdir(os.path.join(directory, folder)))
     seen = set()
 
     def enqueue(config: str) -> None:

@@ -1,8 +1,8 @@
 """The run as a story: what the lines say together, which no rule about a single key can see.
 
-Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the target, a
-target met only by work after `run_stop`. Advice: the evaluation schedule, sample counts against the known data
-sets, smoke runs.
+Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the
+target, a target met only by work after `run_stop`. Advice: the evaluation schedule, sample counts against
+the known data sets, smoke runs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Story:
         return self._make("smoke_run", ADVICE, record, "no smoke_run in a submission", shown(record.value))
 
     def _work(self, record: Record) -> None:
-        """Training begins that reaches up to an epoch (counted from 0 or 1, so the bound is the generous one)."""
+        """Training begins that reaches up to an epoch (counted from 0 or 1, so the bound is the generous
+        one)."""
         if self.stop is None:
             self._work_start = record.time_ms
             start = _number(record.metadata.get("first_epoch_num", record.metadata.get("epoch_num")))
@@ -92,7 +93,8 @@ class Story:
             self._pending.setdefault(epoch, record.time_ms)
 
     def accuracy(self, record: Record, met: bool) -> None:
-        """An evaluation's result; `met`: it reached the target. Evaluations may be logged long after their work."""
+        """An evaluation's result; `met`: it reached the target. Evaluations may be logged long after their
+        work."""
         epoch = _number(record.metadata.get("epoch_num"))
         work = min(record.time_ms, self._pending.pop(epoch, _INFINITY))
         if epoch is not None:
@@ -111,7 +113,8 @@ class Story:
         return (self.stop.time_ms - self.times["run_start"]) / 60_000
 
     def end(self, info: dict, goal: dict | None) -> Iterator[Finding]:
-        """The findings about the whole run; `info` is the benchmark's rule file, `goal` its target (or None)."""
+        """The findings about the whole run; `info` is the benchmark's rule file, `goal` its target (or
+        None)."""
         yield from self._order()
         if goal is not None:
             yield from self._status(info)
@@ -185,8 +188,9 @@ class Target:
     """Judges accuracies against a benchmark's target.
 
     Args:
-      spec: the rule file's target; `{"by": key, "less": bound, "then": ..., "else": ...}` chooses by another key.
-      lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule fixes the form).
+      spec: the rule file's target; `{"by": key, "less": bound, "then": ..., "else": ...}` chooses by
+      another key. lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule
+      fixes the form).
     """
 
     def __init__(self, spec: dict, lenient: bool = False):

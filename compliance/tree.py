@@ -20,7 +20,8 @@ from compliance import rules
 from compliance.check import LogResult, check_logs
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
-from compliance.logs import TOKEN, shown
+from compliance.lines import TOKEN
+from compliance.logs import shown
 
 _RESULT = re.compile(r"result_.*\.txt")
 _LOG_SUFFIXES = (".txt", ".log", ".out")
@@ -123,7 +124,8 @@ def _has_token(path: str) -> bool:
 
 
 def _place(directory: Path) -> tuple[Path, str, str | None] | None:
-    """(org, system, benchmark) of a directory below a `results/`; benchmark None where its level is missing."""
+    """(org, system, benchmark) of a directory below a `results/`; benchmark None where its level is
+    missing."""
     parts = directory.parts
     if "results" not in parts:
         return None

@@ -1,0 +1,87 @@
+"""The lines of a log that hold a record's token, in linear time and bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+
+from common.errors import UserError
+
+TOKEN = b":::MLL"
+CHUNK_BYTES = 1 << 20
+# A real record is under 100 kB (the longest of the published ones has 5 kB); longer lines are not held.
+MAX_LINE_BYTES = 16 << 20
+
+
+def token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
+    """(line number, line) of each line that holds the token; (number, size) for one too long to hold.
+
+    Lines end at LF or CRLF; a lone CR ends a record's line too, as Python's text mode has it, but is not
+    counted (progress bars write it), unless the file begins with CRs and no LF: then it is a CR-only file.
+    """
+    for number, line in _lines_around_tokens(path):
+        if line.__class__ is bytes and b"\r" in line:
+            for part in line.split(b"\r"):
+                if TOKEN in part:
+                    yield number, part
+        else:
+            yield number, line
+
+
+def _lines_around_tokens(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
+    try:
+        with open(path, "rb") as file:
+            chunk = file.read(CHUNK_BYTES)
+            cr_only = b"\n" not in chunk and b"\r" in chunk.rstrip(b"\r")
+            number, pieces, held = 1, [], 0
+            while chunk:
+                if cr_only:
+                    chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+                end = chunk.rfind(b"\n") + 1
+                if not end:
+                    pieces.append(chunk)
+                    held += len(chunk)
+                    if held > MAX_LINE_BYTES:
+                        has_token = TOKEN in b"".join(pieces)
+                        has_token |= _skip_line(file, pieces[-1][-len(TOKEN) :])
+                        if has_token:
+                            yield number, held
+                        number, pieces, held = number + 1, [], 0
+                else:
+                    data = b"".join((*pieces, chunk[:end])) if pieces else chunk[:end]
+                    pieces, held = [chunk[end:]], len(chunk) - end
+                    yield from _scan(data, number)
+                    number += data.count(b"\n")
+                chunk = file.read(CHUNK_BYTES)
+            if held:
+                yield from _scan(b"".join(pieces), number)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name a readable log file") from None
+
+
+def _skip_line(file, tail: bytes) -> bool:
+    """Reads past the end of the line; True when the token is in what was skipped (`tail` came before)."""
+    has_token = False
+    while chunk := file.read(CHUNK_BYTES):
+        end = chunk.find(b"\n")
+        has_token |= TOKEN in tail + (chunk if end < 0 else chunk[:end])
+        if end >= 0:
+            file.seek(end + 1 - len(chunk), 1)
+            break
+        tail = chunk[-len(TOKEN) :]
+    return has_token
+
+
+def _scan(data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
+    """The lines of whole-line `data` that hold the token; `number` is the number of its first line."""
+    counted, place = 0, data.find(TOKEN)
+    while place >= 0:
+        start = data.rfind(b"\n", counted, place) + 1 or counted
+        end = data.find(b"\n", place)
+        if end < 0:
+            end = len(data)
+        if start > counted:
+            number += data.count(b"\n", counted, start)
+        yield number, data[start:end]
+        counted, number = end + 1, number + 1
+        place = data.find(TOKEN, counted)
