@@ -22,7 +22,7 @@ MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 FIX = "set DATA_DIR to a folder of ImageNet TFRecords, or make one with resnet/init_datasets.sh"
 
-_FEATURES = {
+FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
 }
@@ -154,7 +154,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
 
     def check(serialized: bytes) -> str | None:
         try:
-            parsed = tf.io.parse_single_example(serialized, _FEATURES)
+            parsed = tf.io.parse_single_example(serialized, FEATURES)
         except tf.errors.InvalidArgumentError:
             return "not a tf.train.Example with image/encoded and image/class/label"
         complaint = _label_complaint(config, int(parsed["image/class/label"]))
@@ -192,7 +192,7 @@ def _parse(
     config: Config, names: tf.Tensor, file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """(encoded image, label from 0); an impossible label ends the stream, naming the record."""
-    parsed = tf.io.parse_single_example(serialized, _FEATURES)
+    parsed = tf.io.parse_single_example(serialized, FEATURES)
     label = tf.cast(parsed["image/class/label"], tf.int32) - config.data.label_offset
     fine = (label >= 0) & (label < config.num_classes)
     told = [
@@ -236,8 +236,8 @@ def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 def _decode_window(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     """The same pixels as decoding the whole JPEG and cutting the window out, without decoding the rest.
 
-    A column more is decoded on either side: the first and last column of a decoded window lack the neighbour that
-    their chroma is interpolated from, and would differ from the whole image by up to 40 of 255.
+    A column more is decoded on either side: the first and last column of a decoded window lack the neighbour
+    that their chroma is interpolated from, and would differ from the whole image by up to 40 of 255.
     """
     top, left, height, width = tf.unstack(window)
     first = tf.maximum(left - 1, 0)
@@ -250,11 +250,16 @@ def _slice(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return tf.slice(image, [window[0], window[1], 0], [window[2], window[3], 3])
 
 
+def to_uint8(pixels: tf.Tensor) -> tf.Tensor:
+    """Nearest whole values of float32 pixels, kept within 0..255; a quarter of the bytes to batch."""
+    return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
+
+
 def _resize(image: tf.Tensor, size: int, method: str) -> tf.Tensor:
     """uint8 [size, size, 3]. The interpolation runs on float input: from uint8 it takes 1.5 times as long."""
     resize = {"bicubic": tf.raw_ops.ResizeBicubic, "bilinear": tf.raw_ops.ResizeBilinear}[method]
     pixels = resize(images=tf.cast(image, tf.float32)[None], size=[size, size], half_pixel_centers=True)[0]
-    return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
+    return to_uint8(pixels)
 
 
 def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.Tensor:
