@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from compliance import charts
+from compliance.check import check_paths
+from compliance.findings import ERROR, Finding
 from compliance.output import render, write_atomically
 from compliance.runs import Run
 from compliance.scores import Published, ScoreCard, beside, result_folders, score_directory
@@ -20,9 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page and says so; 0 (whether the runs comply is what `check` answers)."""
+    """Writes the page and says so; 0, whatever is found in the logs: that is for `check` to answer."""
     cards = [score_directory(folder, args.ruleset) for folder in result_folders(args.path)]
-    write_atomically(args.output, page(cards))
+    findings = [check_paths([card.path], args.ruleset) for card in cards]
+    write_atomically(args.output, page(cards, findings))
     runs = sum(len(card.runs) for card in cards)
     print(f"Wrote {args.output}: {_count(runs, 'run')} in {_count(len(cards), 'folder')}.")
     return 0
@@ -32,12 +36,17 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def page(cards: list[ScoreCard]) -> str:
-    """The HTML of the report: no script, no network, styles and drawings inline."""
-    return render("report.html", folders=[_folder(card, number) for number, card in enumerate(cards, 1)])
+def page(cards: list[ScoreCard], findings: Sequence[Sequence[Finding]] | None = None) -> str:
+    """The HTML of the report: no script, no network, styles and drawings inline.
+
+    `findings`: what `check` found in each card's folder; None where it was not asked.
+    """
+    checked = findings if findings is not None else [None] * len(cards)
+    folders = [_folder(card, number, found) for number, (card, found) in enumerate(zip(cards, checked), 1)]
+    return render("report.html", folders=folders)
 
 
-def _folder(card: ScoreCard, number: int) -> dict:
+def _folder(card: ScoreCard, number: int, findings: Sequence[Finding] | None) -> dict:
     longest = max((run.minutes or 0 for run in card.runs), default=0)
     count, rows = beside(card)
     return {
@@ -45,11 +54,33 @@ def _folder(card: ScoreCard, number: int) -> dict:
         "anchor": f"folder-{number}",
         "runs": [_run(card, index, longest) for index in range(len(card.runs))],
         "overlays": [_overlay(card, metric) for metric in charts.metrics(card.runs)],
+        "findings": None if findings is None else _findings(findings),
         "accelerators": count,
         "published": _places(card, rows),
         "published_at": rows[0].accelerators if rows else None,
         "place": _place(card, rows),
     }
+
+
+def _findings(findings: Sequence[Finding]) -> list[dict]:
+    """Equal findings of several logs as one, errors first."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for finding in findings:
+        kind = (finding.severity, finding.rule, finding.message, finding.expected, finding.fix)
+        line = f":{finding.line}" if finding.line else ""
+        groups.setdefault(kind, []).append(f"{Path(finding.path).name}{line}")
+    rows = [
+        {
+            "severity": kind[0],
+            "rule": kind[1],
+            "message": kind[2],
+            "expected": kind[3],
+            "fix": kind[4],
+            "places": places,
+        }
+        for kind, places in groups.items()
+    ]
+    return sorted(rows, key=lambda row: row["severity"] != ERROR)
 
 
 def fate(card: ScoreCard, index: int) -> str:

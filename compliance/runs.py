@@ -126,6 +126,8 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
         key = record.key
         if key in _HEADER:
             header[key] = record.value
+        elif number(record.time_ms) is None:
+            bad += 1
         elif key in ("init_start", "init_stop", "run_start", "run_stop"):
             if key == "run_stop" and "run_stop" not in marks:
                 status = str(record.metadata.get("status", ""))

@@ -76,6 +76,32 @@ def test_the_page_of_one_folder(tmp_path):
             assert set(attributes["aria-labelledby"].split()) <= set(identifiers), name
 
 
+def test_the_findings_of_check_are_told(tmp_path):
+    place = folder(tmp_path)
+    assert run(place, "-o", tmp_path / "good.html") == 0
+    assert "0 kinds of error" in Page((tmp_path / "good.html").read_text()).text
+    for path in place.iterdir():
+        path.write_text(
+            path.read_text().replace('"lars_epsilon", "value": 0.0', '"lars_epsilon", "value": 1')
+        )
+    assert run(place, "-o", tmp_path / "bad.html") == 0
+    text = Page((tmp_path / "bad.html").read_text()).text
+    assert "1 kind of error" in text and "lars_epsilon" in text and "and 2 more" in text
+
+
+@pytest.mark.parametrize(
+    "value", ["null", "NaN", "-1e308", '"x"', "[1, 2]", "{}", "9" * 40, '{"BBOX": 1}', '"\\ud800"']
+)
+def test_any_value_anywhere_still_gives_a_page(tmp_path, value):
+    text = result_logs.log("resnet")
+    for index, part in enumerate(("time_ms", "value", "epoch_num", "first_epoch_num", "metadata")):
+        line = rf'("{part}": )[^,}}]+'
+        (tmp_path / f"result_{index}.txt").write_text(re.sub(line, lambda match: match[1] + value, text))
+    text = report.page([scores.score_directory(tmp_path)])
+    Page(text)
+    assert "nan%" not in text and "inf%" not in text
+
+
 def test_nothing_is_fetched_and_nothing_runs(tmp_path):
     text = report.page([scores.score_directory(folder(tmp_path))])
     page = Page(text)
