@@ -14,7 +14,7 @@ import pathlib
 import time
 from typing import Any, Callable, Mapping, Sequence
 
-from mlperf_logging import mllog
+from mlperf_logging.mllog.mllog import MLLogger
 
 from common import events
 from common.clock import Clock
@@ -227,7 +227,7 @@ class RunLog:
                 raise UserError(f"{self._file.path}:{self._line}: {finding.message} (rule {finding.rule}); {finding.fix}")
 
 
-def _mllogger(namespace: str, lines: list[str]) -> mllog.MLLogger:
+def _mllogger(namespace: str, lines: list[str]) -> MLLogger:
     """An MLLogger that appends to `lines`: it swallows exceptions, so nothing that can fail happens inside it."""
 
     class Lines(logging.Handler):
@@ -236,4 +236,4 @@ def _mllogger(namespace: str, lines: list[str]) -> mllog.MLLogger:
 
     logger = logging.Logger(f"mllog.{namespace}", logging.INFO)
     logger.addHandler(Lines())
-    return mllog.MLLogger(logger, default_namespace=namespace, root_dir=ROOT)
+    return MLLogger(logger, default_namespace=namespace, root_dir=ROOT)
