@@ -1,0 +1,230 @@
+"""`check` over files, results folders and trees; the forms of its output."""
+
+import json
+import shutil
+import xml.etree.ElementTree as ET
+
+import pytest
+import result_logs
+
+from common.errors import UserError
+from compliance import formats
+from compliance.check import PACKAGING_ERRORS, check, check_log, check_paths
+from compliance.findings import Finding, Groups
+from systems import schema
+
+SYSTEM = "dgx-1"
+
+
+def tree(tmp_path, *benchmarks, description=True, code=True):
+    """A whole submission tree of an organisation."""
+    org = tmp_path / "Example"
+    for benchmark in benchmarks or ("resnet",):
+        place = org / "results" / SYSTEM / benchmark
+        place.mkdir(parents=True)
+        for index in range(result_logs.runs(benchmark)):
+            (place / f"result_{index}.txt").write_text(result_logs.log(benchmark, index))
+        if code:
+            scripts = org / "benchmarks" / benchmark / SYSTEM
+            scripts.mkdir(parents=True)
+            for name in ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh", f"{SYSTEM}_tf.json"):
+                (scripts / name).write_text("x")
+    if description:
+        (org / "systems").mkdir()
+        (org / "systems" / f"{SYSTEM}.json").write_text(json.dumps(described()))
+    return org
+
+
+def described(**changes):
+    import systems
+
+    content = {
+        **systems.load(SYSTEM),
+        "submitter": "Example",
+        "division": "closed",
+        "status": "onprem",
+        **changes,
+    }
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def rules_of(findings, severity=None):
+    return sorted({finding.rule for finding in findings if severity in (None, finding.severity)})
+
+
+def only(findings, rule):
+    return [finding for finding in findings if finding.rule == rule]
+
+
+def test_a_proper_tree_has_no_finding(tmp_path):
+    org = tree(tmp_path, "resnet", "gnmt")
+    assert schema.validate(described()) == []
+    assert check_paths([org]) == []
+    outcome = check([tmp_path])
+    assert (len(outcome.logs), len(outcome.files), outcome.findings) == (15, 16, [])
+
+
+def test_both_published_layouts_of_the_code_are_taken(tmp_path):
+    org = tree(tmp_path)
+    inside = org / "benchmarks" / "resnet" / "implementations" / "tf"
+    inside.mkdir(parents=True)
+    shutil.move(org / "benchmarks" / "resnet" / SYSTEM, inside / SYSTEM)
+    assert check_paths([org]) == []
+    shutil.move(inside / SYSTEM, inside.parent / SYSTEM)
+    assert check_paths([org]) == []
+
+
+def test_missing_files_are_advice_and_errors_for_the_packager(tmp_path):
+    org = tree(tmp_path, code=False, description=False)
+    (org / "results" / SYSTEM / "resnet" / "result_4.txt").unlink()
+    findings = check_paths([org])
+    assert rules_of(findings) == ["tree.file-missing", "tree.run-count", "tree.system-missing"]
+    assert rules_of(findings, "error") == []
+    assert rules_of(check_paths([org], packaging=True), "error") == rules_of(findings)
+    scripts = org / "benchmarks" / "resnet" / SYSTEM
+    scripts.mkdir(parents=True)
+    (scripts / "setup.sh").write_text("")
+    missing = {
+        finding.expected.rsplit("/", 1)[1] for finding in only(check_paths([org]), "tree.file-missing")
+    }
+    assert missing == {"README.md", "init_datasets.sh", "run_and_time.sh", f"{SYSTEM}_<implementation>.json"}
+
+
+def test_an_empty_tree_is_an_error(tmp_path):
+    assert rules_of(check_paths([tmp_path]), "error") == ["tree.empty"]
+    (tmp_path / "results" / SYSTEM / "resnet").mkdir(parents=True)
+    assert rules_of(check_paths([tmp_path]), "error") == ["tree.empty", "tree.no-results"]
+
+
+def test_copies_of_a_resnet_log_under_bert_are_found(tmp_path):
+    place = tmp_path / "results" / SYSTEM / "bert"
+    place.mkdir(parents=True)
+    for index in range(10):
+        (place / f"result_{index}.txt").write_text(result_logs.log("resnet"))
+    findings = check_paths([tmp_path])
+    assert len(only(findings, "tree.benchmark")) == 10
+    assert len(only(findings, "tree.duplicate")) == 9
+    assert "seed 1000" in only(findings, "tree.seed")[0].found
+    assert only(findings, "tree.benchmark")[0].severity == "error"
+
+
+def test_a_directory_of_an_unknown_benchmark_is_an_error(tmp_path):
+    org = tree(tmp_path)
+    (org / "results" / SYSTEM / "resnet").rename(org / "results" / SYSTEM / "mask")
+    findings = check_paths([org])
+    assert only(findings, "tree.benchmark-unknown")[0].fix == "did you mean maskrcnn?"
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"division": "open"}, "tree.division"),
+        ({"system_name": "dgx-2"}, "tree.system"),
+        ({"accelerators_per_node": 8}, "system.field"),
+        ({"division": None, "divison": "closed"}, "system.field"),
+    ],
+)
+def test_directory_log_and_description_must_agree(tmp_path, changes, rule):
+    org = tree(tmp_path)
+    (org / "systems" / f"{SYSTEM}.json").write_text(json.dumps(described(**changes)))
+    assert rule in rules_of(check_paths([org]), "error")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "null", '{"a": ' + "[" * 100_000, b"\xff\xfe\x00"])
+def test_a_description_that_is_no_object_is_one_finding(tmp_path, content):
+    org = tree(tmp_path)
+    path = org / "systems" / f"{SYSTEM}.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert rules_of(check_paths([org])) == ["system.json"]
+
+
+def test_logs_of_another_system_are_found(tmp_path):
+    org = tree(tmp_path)
+    for path in (org / "results" / SYSTEM / "resnet").iterdir():
+        path.write_text(path.read_text().replace('"dgx-1"', '"dgx-2"'))
+    assert rules_of(check_paths([org]), "error") == ["tree.system"]
+
+
+def test_one_failed_run_is_dropped_and_two_leave_no_score(tmp_path):
+    org = tree(tmp_path)
+    place = org / "results" / SYSTEM / "resnet"
+    for index, said in ((0, "dropped slowest"), (1, "no score")):
+        (place / f"result_{index}.txt").write_text(result_logs.log("resnet", index, status="aborted"))
+        assert said in only(check_paths([org]), "tree.score")[0].found
+
+
+def test_links_are_not_followed_and_said_to_be_unchecked(tmp_path):
+    org = tree(tmp_path)
+    path = org / "results" / SYSTEM / "resnet" / "result_0.txt"
+    shutil.move(path, tmp_path / "outside.txt")
+    path.symlink_to(tmp_path / "outside.txt")
+    assert "not-checked" in rules_of(check_paths([org]), "error")
+
+
+def test_a_smoke_run_is_advice(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(result_logs.log("resnet", smoke=True))
+    assert "smoke_run" in rules_of(check_paths([path]), "advice")
+    assert rules_of(check_paths([path]), "error") == []
+    assert "smoke_run" in rules_of(check_paths([path], packaging=True), "error")
+
+
+def test_a_folder_of_logs_with_other_names_is_checked(tmp_path):
+    (tmp_path / "train.log").write_text("hello\n" + result_logs.log("ssd"))
+    (tmp_path / "notes.txt").write_text("nothing")
+    outcome = check([tmp_path])
+    assert [log.benchmark for log in outcome.logs] == ["ssd"]
+
+
+def test_many_logs_give_the_same_findings_as_one_by_one(tmp_path, monkeypatch):
+    from compliance import check as module
+
+    org = tree(tmp_path)
+    place = org / "results" / SYSTEM / "resnet"
+    (place / "result_2.txt").write_text(result_logs.log("resnet", 2, status="aborted"))
+    alone = check_paths([org])
+    monkeypatch.setattr(module, "_POOL_BYTES", 0)
+    assert check_paths([org]) == alone
+    assert check_log(str(place / "result_2.txt")).passes is False
+
+
+def test_wrong_usage_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        check_paths([tmp_path / "absent"])
+    with pytest.raises(UserError, match="unknown ruleset"):
+        check_paths([tmp_path], ruleset="0.5.0")
+
+
+def test_equal_findings_are_grouped_with_every_line(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(result_logs.log("resnet") + ":::MLLOG nonsense\n" * 1000)
+    (finding,) = check_paths([path])
+    assert (finding.rule, len(finding.lines), finding.lines[1] - finding.lines[0]) == ("line-json", 1000, 1)
+    groups = Groups()
+    one = Finding("a", "error", "p", 1, "", "m", "e", "f", "x")
+    groups.add([one, one._replace(line=5), one._replace(rule="b")])
+    assert [list(finding.lines) for finding in groups.findings()] == [[1, 5], []]
+
+
+HOSTILE = Finding(
+    "a.b", "error", "<p>&\x00", 2, "<script>\x1b[2J\ud800", 'm "<&>"', "e", "\x07f", "x", (2, 9)
+)
+
+
+def test_every_form_is_well_formed_whatever_the_log_holds():
+    advice = HOSTILE._replace(severity="advice", path="q")
+    findings, files = [HOSTILE, advice], ["<p>&\x00", "r"]
+    data = json.loads(formats.as_json(findings, files))
+    assert (data["errors"], data["advice"], data["findings"][0]["lines"]) == (1, 1, [2, 9])
+    suite = ET.fromstring(formats.as_junit(findings, files))
+    assert [len(case.findall("failure")) for case in suite] == [1, 0, 0]
+    page = formats.as_html(findings, files)
+    assert "<script>" not in page and "<p>&\x00" not in page
+    text = formats.as_text(findings, files)
+    assert "\x1b" not in text and "lines 2, 9 (2 in all)" in text
+
+
+def test_what_the_packager_refuses_exists():
+    from compliance.explain import known_rules
+
+    assert set(known_rules()) >= PACKAGING_ERRORS

@@ -1,0 +1,333 @@
+"""The streaming engine: the stock semantics, what it adds, and near misses."""
+
+import json
+
+import pytest
+import result_logs
+import stock_here
+
+from compliance.engine import StreamChecker
+from compliance.logs import BadLine, parse_line
+from compliance.rules import compiled
+
+BENCHMARKS = tuple(result_logs.CLOSED)
+
+
+def entries(benchmark="resnet", **options):
+    lines = result_logs.log(benchmark, **options).splitlines()
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+
+
+def text(records):
+    return "".join(f":::MLLOG {json.dumps(record)}\n" for record in records)
+
+
+def found(records, ruleset="0.7.0", **options):
+    checker = StreamChecker(ruleset, **options)
+    lines = records if isinstance(records, str) else text(records)
+    findings = [
+        finding
+        for number, line in enumerate(lines.splitlines(), 1)
+        for finding in checker.feed(parse_line(line, number))
+    ]
+    return findings + checker.finish()
+
+
+def errors(records, ruleset="0.7.0", **options):
+    return [finding for finding in found(records, ruleset, **options) if finding.severity == "error"]
+
+
+def rules_of(findings):
+    return sorted({finding.rule for finding in findings})
+
+
+def change(records, which, **fields):
+    return [{**record, **fields} if record["key"] == which else record for record in records]
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_a_proper_log_has_no_finding(benchmark):
+    assert found(entries(benchmark)) == []
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_a_failed_run_misses_the_target_and_nothing_else(benchmark):
+    assert rules_of(errors(entries(benchmark, status="aborted"))) == ["eval_accuracy.target"]
+
+
+def test_every_key_that_the_rules_require_is_missed():
+    for benchmark in BENCHMARKS:
+        records = entries(benchmark)
+        optional = {
+            "seed",
+            "block_start",
+            "block_stop",
+            "eval_start",
+            "eval_stop",
+            "model_bn_span",
+            "lars_epsilon",
+        }
+        for key in {record["key"] for record in records} - optional:
+            without = [record for record in records if record["key"] != key]
+            assert any(key in finding.message or key in finding.expected for finding in errors(without)), key
+
+
+def test_the_benchmark_may_be_named_last():
+    records = entries()
+    header = ("submission_benchmark", "submission_division", "opt_name")
+    late = [r for r in records if r["key"] not in header] + [r for r in records if r["key"] in header]
+    assert errors(late) == []
+    wrong = change(late, "lars_opt_end_learning_rate", value=0.5)
+    assert rules_of(errors(wrong)) == ["lars_opt_end_learning_rate.value"]
+
+
+def test_a_finding_comes_with_the_record_once_the_benchmark_is_known():
+    checker = StreamChecker("0.7.0")
+    for number, record in enumerate(change(entries(), "opt_name", value="adamw"), 1):
+        findings = checker.feed(parse_line(text([record]), number))
+        if record["key"] == "opt_name":
+            break
+    (finding,) = findings
+    assert (finding.rule, finding.line, finding.found) == ("opt_name.value", number, "'adamw'")
+    assert '"opt_name"' in finding.text
+
+
+def test_what_was_asked_for_must_be_what_the_log_says():
+    assert rules_of(errors(entries(), division="open")) == ["submission_division.asked"]
+    assert "submission_benchmark.asked" in rules_of(
+        errors(entries("ssd"), benchmark="resnet", division="closed")
+    )
+    assert errors(entries(), benchmark="resnet", division="closed") == []
+
+
+def test_repeats_are_advice_and_contradictions_errors():
+    records = entries()
+    again = [*records, records[2]]
+    assert [f.severity for f in found(again) if f.rule == "submission_org.occurs"] == ["advice"]
+    assert errors(again) == []
+    assert rules_of(errors([*records, {**records[2], "value": "Other"}])) == ["submission_org.occurs"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("submission_benchmark", "mask", "did you mean maskrcnn?"),
+        (
+            "submission_benchmark",
+            "unet3d",
+            "check with --ruleset 1.0.0 or later: the benchmark is from a later round",
+        ),
+        ("submission_division", "cloosed", "did you mean closed?"),
+        ("submission_status", "on-prem", "did you mean onprem?"),
+        ("opt_name", "LARS", "did you mean lars?"),
+    ],
+)
+def test_near_misses_of_values(key, value, fix):
+    assert fix in [finding.fix for finding in errors(change(entries(), key, value=value))]
+
+
+def test_near_misses_of_keys_scales_and_forms():
+    records = change(entries(), "train_samples", key="train_sample")
+    assert "the log has train_sample: write train_samples" in [finding.fix for finding in errors(records)]
+    percent = [{**r, "value": r["value"] * 100} if r["key"] == "eval_accuracy" else r for r in entries()]
+    (missed, contradiction) = errors(percent)
+    assert missed.fix == "log the accuracy as a fraction: 0.7605 for 76.05"
+    assert contradiction.rule == "run_stop.status"
+    bleu = [{**r, "value": r["value"] * 100} if r["key"] == "eval_accuracy" else r for r in entries("gnmt")]
+    assert "0.241 for 24.1" in errors(bleu)[0].fix
+    old = result_logs.seconds_form(result_logs.log("resnet"))
+    checker = StreamChecker("0.7.0")
+    for number, _ in enumerate(old.splitlines(), 1):
+        checker.feed(BadLine(number, "", "line-other-form", "", "", "advice"))
+    (finding,) = checker.finish()
+    assert (finding.rule, finding.fix) == ("no-records", "check it with --ruleset 0.6.0")
+
+
+def test_the_unknown_benchmark_is_an_error_and_says_so():
+    (finding, *_) = errors(change(entries(), "submission_benchmark", value="chess"))
+    assert finding.rule == "submission_benchmark.value"
+    assert "not checked" in finding.message
+    without = [r for r in entries() if r["key"] != "submission_benchmark"]
+    assert "submission_benchmark.occurs" in rules_of(errors(without))
+    without = [r for r in entries() if r["key"] != "submission_division"]
+    assert {"submission_division.occurs", "not-checked"} <= set(rules_of(errors(without)))
+
+
+@pytest.mark.parametrize("value", [None, "0.8", [0.8], {"BBOX": 1}])
+def test_an_accuracy_that_is_no_number_is_an_error(value):
+    records = entries()
+    index = next(i for i, r in enumerate(records) if r["key"] == "eval_accuracy")
+    records[index] = {**records[index], "value": value}
+    assert rules_of(errors(records)) == ["eval_accuracy.target"]
+
+
+def test_berts_target_depends_on_the_batch():
+    def bert(batch, accuracy, late=False):
+        keys = [key for key, rule in compiled("0.7.0", "closed/bert").items() if rule.once]
+        keys.remove("global_batch_size")
+        records = change(entries(), "submission_benchmark", value="bert")
+        head, tail = records[:6], records[6:]
+        head += [{**records[0], "key": key, "value": 1} for key in keys]
+        gbs = [{**records[0], "key": "global_batch_size", "value": batch}]
+        tail = [r for r in tail if r["key"] != "global_batch_size"]
+        tail = [{**r, "value": accuracy} if r["key"] == "eval_accuracy" else r for r in tail]
+        return errors([*head, *tail, *gbs] if late else [*head, *gbs, *tail])
+
+    assert bert(448, 0.712) == []
+    assert rules_of(bert(448, 0.709)) == ["eval_accuracy.target", "run_stop.status"]
+    assert bert(8192, 0.709) == []
+    assert rules_of(bert("many", 0.9)) == ["eval_accuracy.target", "run_stop.status"]
+    assert "eval_accuracy.target" in rules_of(bert(448, 0.9, late=True))
+
+
+def test_ssd_boundaries_are_both_checked():
+    for value, good in (([40, 50], True), ([44, 55], True), ([1, 50], False), ([40, 1], False), (50, False)):
+        records = change(entries("ssd"), "opt_learning_rate_decay_boundary_epochs", value=value)
+        assert (errors(records) == []) is good
+
+
+# ------------------------------------------------------------------------------- the run as a whole
+
+
+def stop_index(records):
+    return next(index for index, record in enumerate(records) if record["key"] == "run_stop")
+
+
+def test_run_stop_must_come_after_run_start_in_time():
+    records = entries()
+    index = stop_index(records)
+    start = next(r["time_ms"] for r in records if r["key"] == "run_start")
+    records[index] = {**records[index], "time_ms": start - 5}
+    assert "run.reversed" in rules_of(errors(records))
+    reverse = [{**r, "time_ms": t["time_ms"]} for r, t in zip(entries(), entries()[::-1])]
+    assert {"run.reversed", "init.reversed"} <= set(rules_of(errors(reverse)))
+
+
+def test_a_status_that_contradicts_the_target():
+    assert rules_of(errors(change(entries(), "run_stop", metadata={"status": "aborted"}))) == [
+        "run_stop.status"
+    ]
+    failed = change(entries(status="aborted"), "run_stop", metadata={"status": "success"})
+    assert rules_of(errors(failed)) == ["eval_accuracy.target", "run_stop.status"]
+    odd = change(entries(), "run_stop", metadata={"status": "fine"})
+    assert [finding.rule for finding in found(odd)] == ["run_stop.status-word"]
+
+
+def late(records, epoch, moves):
+    """The evaluation that met the target, moved behind run_stop and `moves` ms later."""
+    index = max(i for i, r in enumerate(records) if r["key"] == "eval_accuracy")
+    stop = stop_index(records)
+    moved = {**records[index], "time_ms": records[stop]["time_ms"] + moves}
+    moved["metadata"] = {**moved["metadata"], "epoch_num": epoch}
+    return records, index, stop, moved
+
+
+def test_an_evaluation_of_earlier_work_may_be_reported_after_run_stop():
+    records, index, stop, moved = late(entries(), 40, 5000)
+    assert errors([*records[:index], *records[index + 1 : stop + 1], moved]) == []
+
+
+def test_work_after_run_stop_does_not_meet_the_target():
+    records, index, stop, moved = late(entries(), 44, 5000)
+    below = {**records[index], "value": 0.7}
+    after = [*records[:index], below, *records[index + 1 : stop + 1]]
+    assert "run_stop.target-after" in rules_of(errors([*after, moved]))
+    again = {**moved, "metadata": {**moved["metadata"], "epoch_num": 40}}
+    assert "run_stop.target-after" in rules_of(errors([*after, again]))
+    start = {**moved, "key": "eval_start", "value": None}
+    assert "run_stop.target-after" in rules_of(errors([*after, start, moved]))
+
+
+def test_advice_about_schedule_samples_order_and_smoke_runs():
+    records = change(entries(), "train_samples", value=1277952)
+    assert rules_of(found(records)) == ["train_samples.count"]
+    records = [r for r in entries() if r["metadata"].get("epoch_num") != 8]
+    assert rules_of(found(records)) == ["eval.schedule"]
+    records = entries()
+    records[9], records[10] = records[10], records[9]
+    assert [(f.rule, f.line) for f in found(records)] == [("line.order", 11)]
+    assert "smoke_run" in rules_of(found(entries(smoke=True)))
+
+
+# ---------------------------------------------------------------------------------------- round v0.6
+
+
+def v06(**changes):
+    """A minimal log of round v0.6: one epoch in one block, with one evaluation."""
+    names = ("submission_org", "submission_platform", "submission_poc_name", "submission_entry")
+    head = dict.fromkeys(names, "x")
+    head |= {"submission_division": "closed", "submission_status": "onprem", "submission_benchmark": "gnmt"}
+    head |= {"cache_clear": True, **dict.fromkeys(compiled("0.6.0", "any/gnmt"), 1)}
+    head |= {"opt_learning_rate_alt_decay_func": True, "opt_learning_rate_alt_warmup_func": False}
+    epoch, block = {"epoch_num": 1}, {"first_epoch_num": 1}
+    events = [("init_start", {}), ("init_stop", {}), ("run_start", {})]
+    events += [("block_start", {**block, "epoch_count": 1}), ("epoch_start", epoch), ("epoch_stop", epoch)]
+    events += [("eval_start", epoch), ("eval_accuracy", epoch), ("eval_stop", epoch), ("block_stop", block)]
+    events += [("run_stop", {"status": "success"})]
+    lines = [(key, {"value": value, "metadata": {}}) for key, value in {**head, **changes}.items()]
+    lines += [
+        (key, {"value": 24.5 if key == "eval_accuracy" else None, "metadata": metadata})
+        for key, metadata in events
+    ]
+    return lines
+
+
+def seconds(lines):
+    return "".join(f":::MLL {100 + n}.5 {key}: {json.dumps(body)}\n" for n, (key, body) in enumerate(lines))
+
+
+def both(lines, tmp_path):
+    (tmp_path / "log.txt").write_text(seconds(lines))
+    theirs, _ = stock_here.verdict(tmp_path / "log.txt", "0.6.0")
+    return theirs == "pass", errors(seconds(lines), "0.6.0") == []
+
+
+def test_a_log_of_round_six_passes_both_checkers(tmp_path):
+    assert both(v06(), tmp_path) == (True, True)
+
+
+def test_the_order_of_events_of_round_six_is_the_stock_checkers(tmp_path):
+    lines = v06()
+    events = len(lines) - 11
+    for index in range(events, len(lines)):
+        for other in range(events, len(lines) + 1):
+            moved = lines[:index] + lines[index + 1 :]
+            moved.insert(other, lines[index])
+            theirs, ours = both(moved, tmp_path)
+            assert theirs == ours, (lines[index][0], other)
+        doubled = lines[:index] + [lines[index]] * 2 + lines[index + 1 :]
+        theirs, ours = both(doubled, tmp_path)
+        assert theirs == ours, lines[index][0]
+
+
+def test_round_six_wants_its_optimizers_keys_exactly_then(tmp_path):
+    resnet = {"submission_benchmark": "resnet", "opt_learning_rate_warmup_epochs": 5, "model_bn_span": 8}
+    lars = {
+        f"lars_opt_{name}": 1
+        for name in ("learning_rate_decay_steps", "learning_rate_decay_poly_power", "weight_decay")
+    }
+    lars["lars_epsilon"] = 0
+    sgd = {"opt_learning_rate_decay_boundary_epochs": [30]}
+    for keys in (
+        {"opt_name": "lars", **lars},
+        {"opt_name": "sgd", **sgd},
+        {"opt_name": "sgd", **lars, **sgd},
+    ):
+        lines = [
+            (key, {**body, "value": 0.8} if key == "eval_accuracy" else body)
+            for key, body in v06(**resnet, **keys)
+        ]
+        theirs, ours = both(lines, tmp_path)
+        assert theirs == ours
+        assert ours == (len(keys) != 6)
+    lines = [
+        (k, {**b, "value": 0.8} if k == "eval_accuracy" else b) for k, b in v06(**resnet, opt_name="lars")
+    ]
+    assert rules_of(errors(seconds(lines), "0.6.0")) == sorted(f"{key}.occurs" for key in lars)
+
+
+def test_success_below_the_target_is_an_error_in_round_six_too(tmp_path):
+    lines = [(key, {**body, "value": 23.9} if key == "eval_accuracy" else body) for key, body in v06()]
+    assert both(lines, tmp_path) == (True, False)
+    text_value = [(key, {**body, "value": "24.9"} if key == "eval_accuracy" else body) for key, body in v06()]
+    assert both(text_value, tmp_path) == (True, True)

@@ -1,0 +1,49 @@
+"""Every published log at hand: our verdict at its round's ruleset is the stock checker's."""
+
+from collections import Counter
+
+import published_logs
+import pytest
+import stock_here
+
+from compliance.check import check, check_log
+
+# round: (pass, fail, crash) of the stock checker over the logs at hand; a crash is a failure for us.
+EXPECTED = {"v0.6": (30, 35, 5), "v0.7": (328, 2, 15)}
+
+
+@pytest.mark.parametrize("name", published_logs.ROUNDS)
+def test_verdicts_equal_the_stock_checkers(name):
+    ruleset, counts, different = published_logs.ROUNDS[name], Counter(), []
+    for path in published_logs.logs(name):
+        theirs, messages = stock_here.verdict(path, ruleset)
+        ours = check_log(str(path), ruleset)
+        counts[theirs] += 1
+        if ours.passes != (theirs == "pass"):
+            different.append((str(path), theirs, messages[:2], [f.rule for f in ours.findings]))
+    assert not different
+    assert (counts["pass"], counts["fail"], counts["crash"]) == EXPECTED[name]
+
+
+def test_the_form_of_a_log_says_its_ruleset():
+    for name, ruleset in published_logs.ROUNDS.items():
+        assert {check_log(str(path)).ruleset for path in published_logs.logs(name)[::20]} == {ruleset}
+
+
+def test_the_whole_round_is_checked_as_a_tree():
+    outcome = check([published_logs.folder() / "v0.7"])
+    assert len(outcome.logs) == 345
+    failing = {log.path.split("/results/")[0].rsplit("/", 1)[1] for log in outcome.logs if not log.passes}
+    assert failing == {"Alibaba", "Google"}
+    # Two remarkable ones: 15 logs name the time `time_s`; one directory mixes divisions.
+    fixes = {finding.fix for finding in outcome.findings if finding.rule == "line-field"}
+    assert fixes == {"write the time as time_ms, in milliseconds since the epoch"}
+    mixed = [finding.path for finding in outcome.findings if finding.rule == "tree.division"]
+    assert [path.split("/results/")[1] for path in mixed] == ["modelarts_512_tensorflow_open/resnet"]
+
+
+def test_two_in_three_published_logs_have_times_out_of_order_and_that_is_advice():
+    logs = [check_log(str(path), "0.7.0") for path in published_logs.logs("v0.7")]
+    disordered = [log for log in logs if any(finding.rule == "line.order" for finding in log.findings)]
+    assert 0.6 < len(disordered) / len(logs) < 0.85
+    assert all(finding.severity == "advice" for log in disordered for finding in log.findings if log.passes)

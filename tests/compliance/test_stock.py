@@ -1,0 +1,167 @@
+"""The stock checker at arm's length: its known exploits harm neither us nor the machine, isolated or not."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import result_logs
+
+from compliance import stock
+from compliance.check import check_log
+from compliance.cli import main
+
+EVIL = "../" * 20 + "proc/self/cwd/evil"
+
+
+def log(tmp_path, **changes):
+    """A proper resnet log, with the values of some keys replaced."""
+    lines = []
+    for line in result_logs.log("resnet").splitlines():
+        record = json.loads(line.removeprefix(":::MLLOG "))
+        record["value"] = changes.get(record["key"], record["value"])
+        lines.append(":::MLLOG " + json.dumps(record))
+    path = tmp_path / "log.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_a_proper_log_passes_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = log(tmp_path)
+    assert stock.verdict(path, "0.7.0") == ("pass", [], [])
+    assert os.listdir(tmp_path) == ["log.txt"]
+
+
+def test_a_division_that_walks_to_a_rule_file_of_the_attacker(tmp_path, monkeypatch):
+    """The stock checker alone runs BEGIN code of ./evil_common.yaml for such a log."""
+    marker = tmp_path / "marker"
+    (tmp_path / "evil_common.yaml").write_text(f"- BEGIN:\n    CODE: \"open({str(marker)!r}, 'w')\"\n")
+    monkeypatch.chdir(tmp_path)
+    path = log(tmp_path, submission_division=EVIL)
+    assert not check_log(path).passes
+    assert stock.verdict(path, "0.7.0").result == "refused"
+    monkeypatch.setattr(stock, "unsafe_selector", lambda *_: None)  # the second fence, in the process itself
+    assert stock.verdict(path, "0.7.0").result in ("fail", "crash")
+    assert not marker.exists()
+
+
+def test_a_benchmark_that_enqueues_itself_for_ever(tmp_path, monkeypatch):
+    path = log(tmp_path, submission_benchmark="common")
+    assert not check_log(path).passes
+    assert stock.verdict(path, "0.7.0").result == "refused"
+    monkeypatch.setattr(stock, "unsafe_selector", lambda *_: None)
+    started = time.monotonic()
+    assert stock.verdict(path, "0.7.0").result == "fail"
+    assert time.monotonic() - started < stock.BASE_SECONDS
+
+
+@pytest.mark.parametrize("key", ["submission_division", "submission_benchmark", "opt_name"])
+@pytest.mark.parametrize("value", ["nonsense/..", "", None, ["closed"], 7, "common"])
+def test_selectors_outside_the_allow_list_are_not_handed_over(tmp_path, key, value):
+    path = log(tmp_path, **{key: value})
+    expected = None if key == "opt_name" and value == "common" else key
+    unsafe = stock.unsafe_selector(path, "0.7.0")
+    assert (unsafe and unsafe.key) == expected
+    assert not check_log(path).passes
+
+
+def test_deep_json_breaks_the_stock_checker_only(tmp_path):
+    path = log(tmp_path)
+    with open(path, "a") as file:
+        file.write(":::MLLOG " + "[" * 100_000 + "\n")
+    assert [finding.rule for finding in check_log(path).findings] == ["line-json"]
+    assert stock.verdict(path, "0.7.0").result in ("crash", "fail")
+
+
+def test_a_crash_leaves_no_state_for_the_next_log(tmp_path):
+    """In one process, the stock checker's queue of a crashed log is run against the next."""
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    bad.mkdir()
+    good.mkdir()
+    crashing = log(bad)
+    text = Path(crashing).read_text()
+    accuracy = '"key": "eval_accuracy", "value": '
+    Path(crashing).write_text(text.replace(accuracy + "0.7605", accuracy + '"x"'))
+    path = good / "log.txt"
+    path.write_text(result_logs.log("ssd"))
+    assert stock.verdict(crashing, "0.7.0").result == "crash"
+    assert stock.verdict(str(path), "0.7.0").result == "pass"
+    assert (check_log(crashing).passes, check_log(str(path)).passes) == (False, True)
+
+
+def test_a_line_that_would_keep_it_busy_for_hours_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(stock, "BASE_SECONDS", 2)
+    path = log(tmp_path)
+    with open(path, "a") as file:
+        file.write(":::MLLOG {" + "x" * 2_000_000 + "\n")
+    assert stock.verdict(path, "0.7.0").result == "timeout"
+    assert [finding.rule for finding in check_log(path).findings] == ["line-json"]
+
+
+def test_memory_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(stock, "MEMORY_BYTES", 96 << 20)
+    path = log(tmp_path)
+    record = {"time_ms": 1, "key": "step", "value": "x" * 200, "metadata": {}}
+    with open(path, "a") as file:
+        file.write(f":::MLLOG {json.dumps(record)}\n" * 100_000)
+    assert stock.verdict(path, "0.7.0").result == "crash"
+    assert check_log(path).passes
+
+
+@pytest.mark.parametrize("ruleset", ["1.0.0", "2.1.0", "4.1.0", "6.1.0"])
+def test_later_rulesets_are_checked_by_it_in_plain_words(tmp_path, ruleset):
+    known = sorted(stock.allowed(ruleset)["submission_benchmark"])
+    benchmark = "resnet" if "resnet" in known else known[0]
+    path = log(tmp_path, submission_benchmark=benchmark, submission_status="somewhere")
+    findings = check_log(path, ruleset).findings
+    assert findings
+    for finding in findings:
+        assert "v[" not in finding.message + finding.expected and "\n" not in finding.expected
+        assert finding.fix and finding.message.endswith(".")
+    status = [finding for finding in findings if finding.rule.startswith("submission_status")]
+    for finding in status:
+        assert finding.line == 5
+
+
+def test_a_benchmark_of_another_round_is_refused_with_a_reason(tmp_path, capsys):
+    path = log(tmp_path, submission_benchmark="resnet")
+    assert main(["check", path, "--ruleset", "6.1.0"]) == 1
+    assert "stock.refused" in capsys.readouterr().out
+
+
+def test_cross_check_shows_disagreements_only(tmp_path, capsys):
+    path = log(tmp_path)
+    assert main(["check", path, "--cross-check", "--strict"]) == 0
+    odd = log(tmp_path, opt_name="adamw")
+    assert main(["check", odd, "--cross-check"]) == 1
+    assert "cross-check" not in capsys.readouterr().out
+    path = log(tmp_path)
+    text = Path(path).read_text()
+    Path(path).write_text(text.replace('"status": "success"', '"status": "aborted"'))
+    assert main(["check", path, "--cross-check"]) == 1
+    assert "The stock checker says pass, this one fail." in capsys.readouterr().out
+
+
+CHECK = (
+    "CHECK for 'seed' failed in line 3:\n:::MLLOG {}\n"
+    "failed test: v['metadata']['x'] > s['y']\ncurrent context[s]={}"
+)
+MESSAGES = {
+    "Required EXACTLY_ONE occurrence of 'seed' but found 0": ("seed.occurs", "exactly one"),
+    "Required AT_LEAST(2) occurrence of 'seed' but found 1": ("seed.occurs", "at least 2"),
+    "Required AT_LEAST_ONE occurrence of 'a' or 'b'": ("a.occurs", "at least one of a or b"),
+    "Failed checks for eval_accuracy : v['value'] >= 0.5": ("eval_accuracy.target", "value >= 0.5"),
+    "Log lines had parsing errors.": ("line-json", "one JSON object each"),
+    "No log lines detected": ("no-records", "lines with :::MLLOG"),
+    "Something new": ("stock.message", "its rules"),
+    CHECK: ("seed.check", "metadata x > y"),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_become_findings(message):
+    finding = stock.translate(message, "error", "log.txt", {3: 17})
+    assert (finding.rule, finding.expected.strip()) == MESSAGES[message]
+    assert finding.line == (17 if "CHECK" in message else 0)
