@@ -49,6 +49,7 @@ def page(cards: list[ScoreCard], findings: Sequence[Sequence[Finding]] | None = 
 def _folder(card: ScoreCard, number: int, findings: Sequence[Finding] | None) -> dict:
     longest = max((run.minutes or 0 for run in card.runs), default=0)
     count, rows = beside(card)
+    rows = [] if card.smoke else rows
     return {
         "card": card,
         "anchor": f"folder-{number}",

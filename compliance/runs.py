@@ -54,7 +54,8 @@ class Run:
     evals: tuple[Span, ...]
     evaluations: tuple[Evaluation, ...]
     bad_lines: int
-    target: dict[str, float]
+    target: dict[str, float]  # to draw, by metric
+    has_goal: bool  # whether the benchmark's rules fix a target
 
     @property
     def smoke(self) -> bool:
@@ -86,7 +87,7 @@ class Run:
         """
         if self.minutes is None or self.status != "success":
             return False
-        by_status = self.ruleset == "0.6.0" or self.smoke or not self.target
+        by_status = self.ruleset == "0.6.0" or self.smoke or not self.has_goal
         return by_status or any(e.met for e in self.evaluations)
 
 
@@ -145,7 +146,21 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
     moments = (marks.get(key) for key in ("init_start", "init_stop", "run_start", "run_stop"))
     blocks, evals = _spans(events["block"] or events["epoch"]), _spans(events["eval"])
     target = _bounds(spec, header.get("global_batch_size"))
-    return Run(path, ruleset, name, header, settings, *moments, status, blocks, evals, judged, bad, target)
+    return Run(
+        path,
+        ruleset,
+        name,
+        header,
+        settings,
+        *moments,
+        status,
+        blocks,
+        evals,
+        judged,
+        bad,
+        target,
+        bool(spec),
+    )
 
 
 def _benchmark(header: dict[str, object], ruleset: str) -> str:

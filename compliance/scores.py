@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -84,8 +84,9 @@ def score_directory(path: str | Path, ruleset: str | None = None) -> ScoreCard:
     """
     path = Path(path)
     files = result_files(path)
-    runs = tuple(read_run(file, ruleset) for file in files)
     folder = path if path.is_dir() else path.parent
+    records = _records(folder)
+    runs = tuple(_with_own_target(read_run(file, ruleset), records.get(file.name)) for file in files)
     benchmarks = {run.benchmark for run in runs if run.benchmark}
     benchmark = benchmarks.pop() if len(benchmarks) == 1 else folder.name
     fastest, slowest, score, why = _olympic(runs, benchmark, mixed=bool(benchmarks))
@@ -169,13 +170,26 @@ def _accelerators(folder: Path) -> int | None:
         _json(folder.parents[2] / "systems" / f"{folder.parent.name}.json") if len(folder.parents) > 2 else {}
     )
     if not described:
-        runs = _json(folder / "run.json").get("runs")
-        first = next(iter(runs.values()), {}) if isinstance(runs, dict) else {}
+        first = next(iter(_records(folder).values()), {})
         described = first.get("system_description", {}) if isinstance(first, dict) else {}
     try:
         return int(described["number_of_nodes"]) * int(described["accelerators_per_node"])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _records(folder: Path) -> dict:
+    """The records of run.json by log, where this project ran."""
+    runs = _json(folder / "run.json").get("runs")
+    return runs if isinstance(runs, dict) else {}
+
+
+def _with_own_target(run: Run, record: object) -> Run:
+    """A smoke run and a benchmark without rules aim at the target that run.json tells."""
+    target = number(record.get("quality_target")) if isinstance(record, dict) else None
+    if target is None or set(run.target) - {""} or not (run.smoke or not run.target):
+        return run
+    return replace(run, target={"": target})
 
 
 def _json(path: Path) -> dict:
@@ -223,8 +237,8 @@ def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
     """
     rows = [row for row in published() if row.benchmark == card.benchmark]
     own = [row for row in rows if row.system == card.system and row.org.lower() == card.org.lower()]
-    count = card.accelerators or (own[0].accelerators if own else None)
-    if count is None or not rows:
+    count = own[0].accelerators if card.accelerators is None and own else card.accelerators
+    if not count or not rows:
         return count, []
     near = min({row.accelerators for row in rows}, key=lambda n: (abs(n - count), n))
     others = [row for row in rows if row.accelerators == near and row not in own]

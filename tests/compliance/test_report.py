@@ -147,6 +147,13 @@ def test_a_smoke_run_is_called_one_and_not_compared(tmp_path):
 EIGHT = {"number_of_nodes": "1", "accelerators_per_node": "8"}
 
 
+def test_a_smoke_run_aims_at_the_target_of_its_own(tmp_path):
+    place = result_logs.write_results(tmp_path, "resnet", smoke=True, count=1, status="aborted")
+    content = (place / "run.json").read_text()
+    (place / "run.json").write_text(content.replace('"quality_target": 0.759', '"quality_target": 0.5'))
+    assert "target 0.5" in Page(report.page([scores.score_directory(place)])).text
+
+
 def test_the_place_among_published_scores(tmp_path):
     place = result_logs.write_results(tmp_path, "resnet", description=EIGHT, minutes=100)
     page = Page(report.page([scores.score_directory(place)]))
