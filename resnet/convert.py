@@ -1,0 +1,373 @@
+"""ImageNet's tar files, or folders of classes, to the TFRecords that the TPU reference and tf-models read.
+
+    python -m resnet.convert DATA_DIR --train ILSVRC2012_img_train.tar --validation ILSVRC2012_img_val.tar \\
+        --validation-labels imagenet_2012_validation_synset_labels.txt
+    python -m resnet.convert DATA_DIR --train photos/train --validation photos/val --train-shards 16
+    python -m resnet.convert DATA_DIR --train photos/train --hold-out 0.2
+
+Tar files are read in place, never unpacked. Classes are numbered from 1 in the order of their WordNet ids.
+Shards appear under their names when they are complete; after an interruption the finished ones are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tqdm
+from PIL import Image
+
+from common import records
+from common.errors import UserError
+
+_IMAGES = {".jpg", ".jpeg", ".png"}
+_ORDER_SEED = 2012  # Of the order in which images are dealt to shards.
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """An image: `size` bytes at `offset` of the file `path`, its class and its name."""
+
+    path: str
+    offset: int
+    size: int
+    synset: str
+    name: str
+
+    def read(self) -> bytes:
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+def train_items(source: str | os.PathLike) -> list[Item]:
+    """Images of a folder with one folder per class, or of a tar file with one tar file per class.
+
+    Raises:
+      UserError: nothing of the kind is there, or a tar file is damaged.
+    """
+    source = Path(source)
+    return _found(source, _in_folders(source) if source.is_dir() else _in_nested_tar(source))
+
+
+def validation_items(source: str | os.PathLike, labels: str | os.PathLike | None) -> list[Item]:
+    """Images of a folder with one folder per class, or of a flat tar file.
+
+    Args:
+      source: folder or tar file.
+      labels: for a tar file, a text file of the images' classes, one WordNet id per line, in name order.
+
+    Raises:
+      UserError: nothing of the kind is there, a tar file is damaged, or the labels do not fit.
+    """
+    source = Path(source)
+    if source.is_dir():
+        return _found(source, _in_folders(source))
+    if labels is None:
+        raise UserError(f"{source} holds no labels; name the file of them with --validation-labels")
+    try:
+        synsets = Path(labels).read_text().split()
+    except OSError as error:
+        raise UserError(
+            f"cannot read {labels}: {error.strerror}; give --validation-labels another file"
+        ) from error
+    members = sorted(_members(source), key=lambda member: member.name)
+    if len(members) != len(synsets):
+        raise UserError(
+            f"{labels}: {len(synsets)} labels for {len(members)} images in {source}; not its labels"
+        )
+    return _found(
+        source,
+        (
+            Item(str(source), member.offset_data, member.size, synset, Path(member.name).name)
+            for member, synset in zip(members, synsets)
+        ),
+    )
+
+
+def hold_out(items: Iterable[Item], part: float) -> tuple[list[Item], list[Item]]:
+    """(kept, held out): about `part` of the images of each class, by a hash of their names."""
+    kept, out = [], []
+    for item in items:
+        draw = int.from_bytes(hashlib.sha256(item.name.encode()).digest()[:8], "big") / 2**64
+        (out if draw < part else kept).append(item)
+    return kept, out
+
+
+def convert(
+    data_dir: str | os.PathLike,
+    splits: dict[str, tuple[list[Item], int]],
+    names: dict[str, str],
+    workers: int = 1,
+) -> None:
+    """Writes `splits`, {prefix: (images, number of shards)}; shards that are there already are kept.
+
+    Args:
+      data_dir: folder for the TFRecords.
+      splits: "train" comes first and decides the classes.
+      names: what people call the classes, by WordNet id.
+      workers: processes.
+
+    Raises:
+      UserError: a class of a later split is missing in the first, the folder holds something else, no space.
+    """
+    folder = Path(data_dir)
+    synsets = sorted({item.synset for item in next(iter(splits.values()))[0]})
+    labels = {synset: number for number, synset in enumerate(synsets, 1)}
+    for split, (items, shards) in splits.items():
+        if not 1 <= shards <= len(items):
+            raise UserError(f"--{split}-shards {shards}: must be 1..{len(items)}, the number of images")
+        unknown = sorted({item.synset for item in items} - labels.keys())
+        if unknown:
+            raise UserError(
+                f"{split}: class {unknown[0]} ({items[0].path}) has no training images; check the sources"
+            )
+    _note(folder, splits)
+    tasks = []
+    for split, (items, shards) in splits.items():
+        order = np.random.default_rng(_ORDER_SEED).permutation(len(items))
+        for shard in range(shards):
+            path = folder / records.shard_name(split, shard, shards)
+            if not path.is_file():
+                tasks.append((path, [items[i] for i in order[shard::shards]], labels, names))
+    _run(tasks, workers)
+
+
+def _run(tasks: list[tuple], workers: int) -> None:
+    if workers < 2 or len(tasks) < 2:
+        for task in _progress(tasks, len(tasks)):
+            _write_shard(*task)
+        return
+    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running = [pool.submit(_write_shard, *task) for task in tasks]
+        try:
+            for future in _progress(concurrent.futures.as_completed(running), len(running)):
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _progress(items: Iterable, total: int) -> Iterator:
+    """A bar in a terminal, a line every twentieth elsewhere."""
+    if sys.stderr.isatty():
+        yield from tqdm.tqdm(items, total=total, unit="shard")
+        return
+    for done, item in enumerate(items, 1):
+        yield item
+        if done == total or done * 20 // total > (done - 1) * 20 // total:
+            print(f"{done} of {total} shards", file=sys.stderr, flush=True)
+
+
+def _write_shard(path: Path, items: list[Item], labels: dict[str, int], names: dict[str, str]) -> None:
+    records.write(
+        path, (_example(item, labels[item.synset], names.get(item.synset, item.synset)) for item in items)
+    )
+
+
+def _example(item: Item, label: int, name: str) -> bytes:
+    """The features of the TPU reference's converter; PNG and CMYK pictures become RGB JPEG, as there."""
+    encoded = item.read()
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            width, height = image.size
+            if image.format != "JPEG" or image.mode not in ("RGB", "L"):
+                again = io.BytesIO()
+                image.convert("RGB").save(again, "JPEG", quality=100)
+                encoded = again.getvalue()
+    except (OSError, Image.DecompressionBombError) as error:
+        raise UserError(f"{item.path}: {item.name} is no picture ({error}); get a sound copy") from error
+    return records.example(
+        {
+            "image/encoded": encoded,
+            "image/format": "JPEG",
+            "image/colorspace": "RGB",
+            "image/channels": 3,
+            "image/height": height,
+            "image/width": width,
+            "image/filename": item.name,
+            "image/class/label": label,
+            "image/class/synset": item.synset,
+            "image/class/text": name,
+        }
+    )
+
+
+def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
+    """Makes sure that shards of two different conversions never lie side by side."""
+    digest = hashlib.sha256()
+    for split, (items, shards) in splits.items():
+        digest.update(f"{split} {shards}\n".encode())
+        for item in items:
+            digest.update(f"{item.synset} {item.name} {item.size}\n".encode())
+    text = json.dumps(
+        {"conversion": digest.hexdigest(), **{s: len(items) for s, (items, _) in splits.items()}}
+    )
+    note = folder / "convert.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        present = next((p.name for split in splits for p in folder.glob(f"{split}-*-of-*")), None)
+        if present and (not note.is_file() or note.read_text() != text):
+            raise UserError(
+                f"{folder} holds {present} of another conversion; remove it or name another DATA_DIR"
+            )
+        note.write_text(text)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+
+def _in_folders(source: Path) -> Iterator[Item]:
+    for folder in sorted(path for path in source.iterdir() if path.is_dir()):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix.lower() in _IMAGES:
+                yield Item(str(path), 0, path.stat().st_size, folder.name, path.name)
+
+
+def _in_nested_tar(source: Path) -> Iterator[Item]:
+    for outer in _members(source):
+        for inner in _members(source, outer.offset_data):
+            yield Item(
+                str(source), inner.offset_data, inner.size, Path(outer.name).stem, Path(inner.name).name
+            )
+
+
+def _members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
+    """The files in the tar file that begins at `offset`; their offset_data counts from the start of source."""
+    try:
+        with open(source, "rb") as file:
+            file.seek(offset)
+            with tarfile.open(fileobj=file, mode="r:") as tar:
+                members = [member for member in tar if member.isfile()]
+            end = file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise UserError(
+            f"cannot read {source}: {error.strerror}; download it again or correct the path"
+        ) from error
+    except tarfile.TarError as error:
+        raise UserError(f"{source}: damaged at byte {offset} ({error}); download it again") from error
+    if members and members[-1].offset_data + members[-1].size > end:
+        raise UserError(f"{source}: ends inside {members[-1].name}; download it again")
+    return members
+
+
+def _found(source: Path, items: Iterable[Item]) -> list[Item]:
+    items = list(items)
+    if not items:
+        raise UserError(f"{source}: no images; expected folders CLASS/*.JPEG, or ImageNet's tar file")
+    return items
+
+
+def verify(path: str | os.PathLike, expected: str) -> None:
+    """Compares a file's MD5 with the published one.
+
+    Raises:
+      UserError: they differ, or the file cannot be read.
+    """
+    digest = hashlib.md5()
+    try:
+        size = os.path.getsize(path)
+        with (
+            open(path, "rb") as file,
+            tqdm.tqdm(
+                total=size, unit="B", unit_scale=True, desc=f"verifying {Path(path).name}", disable=None
+            ) as bar,
+        ):
+            while block := file.read(1 << 22):
+                digest.update(block)
+                bar.update(len(block))
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; download it again or correct the path"
+        ) from error
+    if digest.hexdigest() != expected.lower():
+        raise UserError(
+            f"{path}: MD5 is {digest.hexdigest()}, must be {expected}; remove the file, download it again"
+        )
+
+
+def _class_names(path: str | None) -> dict[str, str]:
+    if not path:
+        return {}
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; give --class-names another file") from error
+    return dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
+
+
+def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[Item], int]]:
+    if (arguments.validation is None) == (arguments.hold_out is None):
+        raise UserError("give either --validation or --hold-out")
+    for option, path, md5 in (
+        ("--train", arguments.train, arguments.train_md5),
+        ("--validation", arguments.validation, arguments.validation_md5),
+    ):
+        if path is not None and not os.path.exists(path):
+            raise UserError(f"{option} {path}: not there; correct the path or download it")
+        if md5:
+            verify(path, md5)
+    train = train_items(arguments.train)
+    if arguments.hold_out is None:
+        validation = validation_items(arguments.validation, arguments.validation_labels)
+    elif 0 < arguments.hold_out < 1:
+        train, validation = hold_out(train, arguments.hold_out)
+    else:
+        raise UserError(f"--hold-out {arguments.hold_out}: must lie between 0 and 1")
+    return {"train": (train, arguments.train_shards), "validation": (validation, arguments.validation_shards)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m resnet.convert`; see --help."""
+    parser = argparse.ArgumentParser(
+        prog="python -m resnet.convert",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("data_dir", help="folder for the TFRecords")
+    parser.add_argument("--train", required=True, help="ILSVRC2012_img_train.tar, or a folder CLASS/*.JPEG")
+    parser.add_argument("--validation", help="ILSVRC2012_img_val.tar, or a folder CLASS/*.JPEG")
+    parser.add_argument("--validation-labels", help="the WordNet id of each image of a validation tar file")
+    parser.add_argument(
+        "--hold-out", type=float, metavar="PART", help="validate on this part of --train instead"
+    )
+    parser.add_argument("--class-names", metavar="FILE", help="lines of WordNet id and name")
+    parser.add_argument("--train-shards", type=int, default=1024)
+    parser.add_argument("--validation-shards", type=int, default=128)
+    parser.add_argument("--train-md5", help="refuse a training tar file with another checksum")
+    parser.add_argument("--validation-md5", help="refuse a validation tar file with another checksum")
+    parser.add_argument(
+        "--workers", type=int, help="processes (default: one per core for over 1 GB of images)"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        splits = _splits(arguments)
+        size = sum(item.size for items, _ in splits.values() for item in items)
+        workers = arguments.workers or (os.cpu_count() or 1 if size > 1e9 else 1)
+        convert(arguments.data_dir, splits, _class_names(arguments.class_names), workers)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with the shards that are missing", file=sys.stderr)
+        return 130
+    for split, (items, shards) in splits.items():
+        per_class = Counter(item.synset for item in items)
+        print(f"{split}: {len(items)} images of {len(per_class)} classes in {shards} shards")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Fills DATA_DIR with ImageNet as TFRecords: downloads, verifies, converts. Run it again after an interruption.
+#
+#   DATA_DIR           folder for the TFRecords                                             (needed)
+#   SYSTEM             cpu-tiny generates its small set instead                             (none)
+#   ILSVRC_DIR         folder with, or for, the two tar files                               (DATA_DIR/ilsvrc)
+#   ILSVRC_URL         where they are downloaded from if they are not there
+#   LABELS_URL         where the labels of the validation images are downloaded from
+#   TRAIN_MD5, VALIDATION_MD5         checksums of the tar files                            (the published ones)
+#   TRAIN_SHARDS, VALIDATION_SHARDS   files to write                                        (1024, 128)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PYTHON=${PYTHON:-.venv/bin/python}
+[ -x "$PYTHON" ] || PYTHON=python3
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+if [[ -z ${DATA_DIR:-} ]]; then
+  echo "error: DATA_DIR is not set; name a folder for the TFRecords (300 GB free: tar files and records)" >&2
+  exit 2
+fi
+
+if [[ ${SYSTEM:-} == cpu-tiny ]]; then
+  exec "$PYTHON" -m resnet.tiny "$DATA_DIR"
+fi
+
+ILSVRC_DIR=${ILSVRC_DIR:-$DATA_DIR/ilsvrc}
+ILSVRC_URL=${ILSVRC_URL:-https://image-net.org/data/ILSVRC/2012}
+# Labels in the order of the file names, from tf-models.
+LABELS_URL=${LABELS_URL:-https://raw.githubusercontent.com/tensorflow/models/c80d1b17d5f835e6f2cdeddefeb16c193beed071/research/slim/datasets}
+# https://image-net.org/challenges/LSVRC/2012/2012-downloads.php
+TRAIN_MD5=${TRAIN_MD5:-1d675b47d978889d74fa0da5fadfb00e}
+VALIDATION_MD5=${VALIDATION_MD5:-29b22e2961454d5413ddabcf34fc5622}
+
+TRAIN=ILSVRC2012_img_train.tar
+VALIDATION=ILSVRC2012_img_val.tar
+LABELS=imagenet_2012_validation_synset_labels.txt
+
+# download URL FILE: into FILE.part, which an interruption leaves behind and the next call completes.
+download() {
+  [[ -f $2 ]] && return
+  command -v curl >/dev/null || { echo "error: curl is not installed; install it, or put $2 there yourself" >&2; exit 2; }
+  echo "downloading $1/$(basename "$2")" >&2
+  local progress=--progress-bar
+  [[ -t 2 ]] || progress=-s
+  if ! curl -fL "$progress" --retry 3 -C - -o "$2.part" "$1/$(basename "$2")"; then
+    echo "error: cannot download $1/$(basename "$2"); ImageNet needs an account: get the file with yours and put it into $(dirname "$2")" >&2
+    exit 2
+  fi
+  mv "$2.part" "$2"
+}
+
+mkdir -p "$ILSVRC_DIR"
+download "$LABELS_URL" "$ILSVRC_DIR/$LABELS"
+download "$ILSVRC_URL" "$ILSVRC_DIR/$VALIDATION"
+download "$ILSVRC_URL" "$ILSVRC_DIR/$TRAIN"
+
+exec "$PYTHON" -m resnet.convert "$DATA_DIR" \
+  --train "$ILSVRC_DIR/$TRAIN" --train-md5 "$TRAIN_MD5" --train-shards "${TRAIN_SHARDS:-1024}" \
+  --validation "$ILSVRC_DIR/$VALIDATION" --validation-md5 "$VALIDATION_MD5" \
+  --validation-shards "${VALIDATION_SHARDS:-128}" --validation-labels "$ILSVRC_DIR/$LABELS"
