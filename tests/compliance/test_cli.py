@@ -1,0 +1,106 @@
+"""The command line: exit status, start-up, and what it must not import."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import result_logs
+
+from compliance.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(result_logs.log("resnet"))
+    return path
+
+
+def shell(*arguments, cwd=ROOT):
+    command = [sys.executable, "-m", "compliance", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_exit_status(log, tmp_path, capsys):
+    assert main(["check", str(log)]) == 0
+    smoke = tmp_path / "smoke.txt"
+    smoke.write_text(result_logs.log("resnet", smoke=True))
+    assert main(["check", str(smoke)]) == 0
+    assert main(["check", str(smoke), "--strict"]) == 1
+    assert main(["check", str(log), "--division", "open"]) == 1
+    assert main(["check", str(tmp_path / "absent")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    for wrong in (
+        [],
+        ["check"],
+        ["check", str(log), "--ruleset", "9"],
+        ["nonsense"],
+        ["check", str(log), "--colour"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
+
+
+def test_from_the_shell(log):
+    done = shell("check", log)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "1 file checked: 0 errors, 0 pieces of advice.\n"
+    done = shell("check", log.parent / "absent.txt")
+    assert done.returncode == 2
+    assert "no such file" in done.stderr and "Traceback" not in done.stderr
+    assert shell("--help").returncode == 0
+
+
+@pytest.mark.parametrize("form", ["text", "json", "html", "junit"])
+def test_forms_and_output_file(log, tmp_path, capsys, form):
+    log.write_text(result_logs.log("resnet", status="aborted"))
+    target = tmp_path / "out"
+    assert main(["check", str(log), "--format", form, "-o", str(target)]) == 1
+    assert "eval_accuracy.target" in target.read_text()
+    assert capsys.readouterr().out == ""
+    assert main(["check", str(log), "-o", str(tmp_path / "no" / "where")]) == 2
+
+
+def test_explain_and_rules(capsys):
+    assert main(["explain", "run_stop.status"]) == 0
+    assert main(["rules", "tsm_kinetics", "closed"]) == 0
+    assert "0.74" in capsys.readouterr().out
+    assert main(["explain", "all"]) == 0
+    assert main(["rules", "resnet", "ajar"]) == 2
+    assert main(["explain", "nothing-like-it"]) == 2
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(":::MLLOG x\n" * 10)
+    command = f"{sys.executable} -m compliance check {path} --format json | head -c 1"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+
+
+def test_a_check_imports_nothing_heavy(log):
+    code = (
+        "import sys, json\n"
+        "from compliance.cli import main\n"
+        f"main(['check', {str(log)!r}, '-o', '/dev/null'])\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    loaded = set(json.loads(done.stdout))
+    heavy = {
+        "tensorflow",
+        "numpy",
+        "pandas",
+        "scipy",
+        "yaml",
+        "jinja2",
+        "matplotlib",
+        "mlperf_logging",
+        "difflib",
+    }
+    assert not loaded & (heavy | {"concurrent", "multiprocessing", "subprocess"})
