@@ -186,7 +186,7 @@ def _script(benchmark: Benchmark, script: str, implementation: str) -> bytes:
         "# Calls the script of the code that ran, for the system that was submitted.\n"
         "set -euo pipefail\n"
         f"export SYSTEM=${{SYSTEM:-{preset}}}\n"
-        f'exec "$(dirname "${{BASH_SOURCE[0]}}")/{code}" "$@"\n'
+        f'exec bash "$(dirname "${{BASH_SOURCE[0]}}")/{code}" "$@"\n'
     ).encode()
 
 

@@ -1,8 +1,6 @@
 """Olympic scores: the rule, its edge cases, both rounds' units, and the published table."""
 
-import os
-from pathlib import Path
-
+import published_logs
 import pytest
 import result_logs
 
@@ -154,30 +152,11 @@ def test_the_published_table_is_whole():
     assert len({(row.round, row.org, row.system, row.benchmark) for row in rows}) == 120
 
 
-SHARED = Path(os.environ.get("TTT_SHARED", Path(__file__).parents[3] / "shared"))
-ARCHIVES = sorted((SHARED / "data" / "published_logs").glob("*.tar.xz"))
-
-
-@pytest.fixture(scope="session")
-def published_logs(tmp_path_factory):
-    """Round -> folder of unpacked logs."""
-    import tarfile
-
-    if not ARCHIVES:
-        pytest.skip(f"no published logs under {SHARED} (TTT_SHARED names the place)")
-    folders = {}
-    for archive in ARCHIVES:
-        number = archive.name.split("_v")[1].split("_")[0]
-        folders[f"v{number}"] = tmp_path_factory.mktemp(f"v{number}")
-        with tarfile.open(archive) as tar:
-            tar.extractall(folders[f"v{number}"], filter="data")
-    return folders
-
-
-def test_scores_equal_the_published_ones_to_four_decimals(published_logs):
+def test_scores_equal_the_published_ones_to_four_decimals():
     table = {(row.round, row.org, row.system, row.benchmark): row for row in scores.published()}
     compared = 0
-    for number, base in published_logs.items():
+    for number in published_logs.ROUNDS:
+        base = published_logs.folder() / number
         for folder in scores.result_folders(base):
             card = scores.score_directory(folder)
             row = table.get((number, folder.relative_to(base).parts[0], card.system, card.benchmark))
