@@ -245,7 +245,7 @@ def _in_nested_tar(source: Path) -> Iterator[Item]:
 
 
 def _members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
-    """The files in the tar file that begins at `offset`; their offset_data counts from the start of source."""
+    """The files in the tar file that begins at `offset`; offset_data counts from the start of `source`."""
     try:
         with open(source, "rb") as file:
             file.seek(offset)

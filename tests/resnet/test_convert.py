@@ -1,4 +1,4 @@
-"""Tar files and class folders to TFRecords: every image once, labels, odd formats, interruption, checksums."""
+"""Tar files and class folders to TFRecords: all images once, labels, odd formats, interruption, checksums."""
 
 from __future__ import annotations
 
