@@ -226,6 +226,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     shards = {"train": tiny.train_files, "validation": tiny.eval_files}
     names = [records.shard_name(split, i, total) for split, total in shards.items() for i in range(total)]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         if (
             note.is_file()
             and note.read_text() == settings
@@ -235,6 +236,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
         present = sorted(p.name for split in SPLITS for p in folder.glob(f"{split}-*-of-*"))
         if present and not note.is_file():
             raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
+        note.write_text("unfinished")  # An interrupted call leaves files that the next one may replace.
         for name in present:
             (folder / name).unlink()
         for split, total in shards.items():

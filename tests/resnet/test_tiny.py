@@ -92,6 +92,23 @@ def test_generating_again_does_nothing_and_other_settings_replace(tmp_path):
     ]
 
 
+def test_an_interrupted_call_is_made_good_by_the_next(tmp_path, monkeypatch):
+    small = dataclasses.replace(SMALL, train_images=30, eval_images=20)
+    write = records.write
+
+    def interrupted(path, serialized):
+        if path.name.startswith("validation"):
+            raise KeyboardInterrupt
+        return write(path, serialized)
+
+    monkeypatch.setattr(records, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.generate(tmp_path, small)
+    monkeypatch.setattr(records, "write", write)
+    tiny.generate(tmp_path, small)
+    assert len(features(tmp_path, "train")) == 30 and len(features(tmp_path, "validation")) == 20
+
+
 def test_foreign_records_are_never_overwritten(tmp_path):
     records.write(tmp_path / "train-00000-of-01024", [b"ImageNet"])
     with pytest.raises(UserError, match="not made by this program"):
@@ -107,7 +124,7 @@ def test_unwritable_folder_is_one_line(tmp_path, capsys):
 
 
 def test_neither_shape_nor_texture_alone_names_the_class():
-    """Every shape comes with every texture: who sees one of the two is right in one of three or four cases."""
+    """Every shape comes with every texture: who sees one is right in one of three or four cases."""
     pairs = {tiny.label_of(s, t): (s, t) for s in range(len(tiny.SHAPES)) for t in range(len(tiny.TEXTURES))}
     assert sorted(pairs) == list(range(tiny.NUM_CLASSES))
     _, labels = tiny.draw(tiny.TINY, "validation", 0, 240)
