@@ -45,6 +45,8 @@ class Clock:
     train_steps: int
     steps_per_block: int
     first_block_steps: int
+    epochs_per_block: float
+    first_block_epochs: float
     num_eval_examples: int
     eval_batch_size: int
     rounding: str
@@ -74,7 +76,9 @@ class Clock:
             global_batch_size=config.global_batch_size,
             train_steps=train_steps,
             steps_per_block=per_block,
-            first_block_steps=steps(config.first_block_epochs) or per_block,
+            first_block_steps=config.first_block_steps or steps(config.first_block_epochs) or per_block,
+            epochs_per_block=config.epochs_per_block,
+            first_block_epochs=config.first_block_epochs or config.epochs_per_block,
             num_eval_examples=config.num_eval_examples,
             eval_batch_size=config.eval_batch_size,
             rounding=config.steps_per_epoch_rounding,
@@ -109,7 +113,7 @@ class Clock:
         return step * self.global_batch_size / self.num_examples
 
     def epoch_number(self, step: int) -> int:
-        """The number of the epoch that `step` steps complete, to the nearest; blocks end a little past an epoch."""
+        """The number of the epoch that `step` steps complete, to the nearest."""
         return round(fractions.Fraction(step * self.global_batch_size, self.num_examples))
 
     def blocks(self, start_step: int = 0) -> Iterator[Block]:
@@ -118,8 +122,11 @@ class Clock:
         size = self.first_block_steps
         while first < self.train_steps:
             end = min(first + size, self.train_steps)
+            # A whole block is so many epochs, however its steps were rounded (79 steps of 65,536 images are 4.04).
+            whole = round(self.first_block_epochs + index * self.epochs_per_block)
+            last_epoch = whole if end - first == size else self.epoch_number(end)
             # Blocks shorter than half an epoch still count up, one each: the logs want increasing epochs.
-            last_epoch = max(self.epoch_number(end), previous_epoch + 1)
+            last_epoch = max(last_epoch, previous_epoch + 1)
             if end > start_step:
                 begin = max(first, start_step)
                 yield Block(index, begin, end - begin, previous_epoch + 1, last_epoch)

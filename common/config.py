@@ -153,6 +153,7 @@ class RunConfig:
     steps_per_block: int = 0
     epochs_per_block: float = 1.0
     first_block_epochs: float = 0.0
+    first_block_steps: int = 0
     quality_target: float = 0.0
     checkpoint_blocks: int = 1
     optimizer: Optimizer = Optimizer()

@@ -190,6 +190,7 @@ _V07_PRESETS = {
         global_batch_size=2496,
         eval_batch_size=2496,
         train_steps=40 * 513,
+        first_block_steps=3 * 513,
         steps_per_block=4 * 513,
         batch_norm_span=312,
         optimizer=replace(_V07.optimizer, base_learning_rate=9.5),
@@ -205,6 +206,7 @@ _V07_PRESETS = {
         global_batch_size=4096,
         eval_batch_size=4096,
         train_steps=41 * 312,
+        first_block_steps=3 * 312,
         steps_per_block=4 * 312,
         batch_norm_span=128,
         optimizer=replace(_V07.optimizer, base_learning_rate=13.0),
@@ -340,11 +342,11 @@ _CPU_TINY = replace(
     train_epochs=12.0,
     epochs_per_block=2.0,
     width=16,
-    image_size=48,
+    image_size=32,
     num_classes=12,
     optimizer=Optimizer(name="sgd", base_learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
     schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
-    data=Data(cache="decoded", shuffle_buffer=4000),
+    data=Data(cache="decoded", shuffle_buffer=4000, area_range=(0.4, 1.0)),
 )
 
 PRESETS: dict[str, Config] = {

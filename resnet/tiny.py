@@ -58,19 +58,19 @@ class Tiny:
     """
 
     seed: int = 20
-    image_size: int = 48
+    image_size: int = 40
     train_images: int = 4000
     eval_images: int = 2037
     train_files: int = 8
     eval_files: int = 4
     jpeg_quality: int = 92
-    radius: tuple[float, float] = (0.26, 0.38)
-    offset: float = 0.10
-    rotation: float = 180.0
-    period: tuple[float, float] = (0.16, 0.24)
-    contrast: tuple[float, float] = (0.40, 0.75)
-    ground_contrast: tuple[float, float] = (0.0, 0.15)
-    noise: float = 0.04
+    radius: tuple[float, float] = (0.30, 0.42)
+    offset: float = 0.05
+    rotation: float = 20.0
+    period: tuple[float, float] = (0.18, 0.26)
+    contrast: tuple[float, float] = (0.50, 0.75)
+    ground_contrast: tuple[float, float] = (0.0, 0.12)
+    noise: float = 0.03
     occlusion: float = 0.0
     label_noise: float = 0.0
 
