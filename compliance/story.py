@@ -57,7 +57,8 @@ class Story:
         }
 
     def _earliest(self, record: Record) -> None:
-        self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
+        if record.time_ms == record.time_ms:  # NaN is no time; the stock checker passes it over, too
+            self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
 
     def _first(self, record: Record) -> None:
         self.times.setdefault(record.key, record.time_ms)

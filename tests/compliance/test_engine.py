@@ -331,3 +331,8 @@ def test_success_below_the_target_is_an_error_in_round_six_too(tmp_path):
     assert both(lines, tmp_path) == (True, False)
     text_value = [(key, {**body, "value": "24.9"} if key == "eval_accuracy" else body) for key, body in v06()]
     assert both(text_value, tmp_path) == (True, True)
+
+
+def test_a_time_that_is_not_a_number_does_not_break_the_clock():
+    assert errors(change(entries(), "init_start", time_ms=float("nan"))) == []
+    assert "run.reversed" in rules_of(errors(change(entries(), "run_stop", time_ms=float("nan"))))

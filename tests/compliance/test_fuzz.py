@@ -1,6 +1,6 @@
 """Mutated lines and logs: no exception, no hang, and the stock checker's verdict wherever it has one.
 
-TTT_FUZZ=full runs 100,000 lines and 2,000 logs (about 4 minutes); without it a tenth of that.
+TTT_FUZZ=full runs 100,000 lines and 2,000 logs (some minutes); without it a tenth of that.
 """
 
 import os
