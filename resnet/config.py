@@ -349,7 +349,32 @@ _CPU_TINY = replace(
     data=Data(cache="decoded", shuffle_buffer=4000, area_range=(0.4, 1.0)),
 )
 
+# --- Real photographs on a laptop: 20 classes of Tiny ImageNet, from scratch (make study STUDY=resnet-photos).
+_CPU_PHOTOS = replace(
+    _CPU_TINY,
+    source="this repository: chosen on a fifth of the training images of Tiny ImageNet's first 20 classes",
+    precision="bf16",
+    num_train_examples=10000,
+    num_eval_examples=1000,
+    eval_batch_size=100,
+    train_epochs=60.0,
+    epochs_per_block=4.0,
+    quality_target=0.5,
+    width=32,
+    image_size=48,
+    num_classes=20,
+    optimizer=replace(_CPU_TINY.optimizer, weight_decay=5e-4),
+    schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
+    data=Data(cache="decoded", shuffle_buffer=10000, area_range=(0.25, 1.0)),
+)
+
 PRESETS: dict[str, Config] = {
     name: replace(config, system=name)
-    for name, config in {"cpu-tiny": _CPU_TINY, **_V06_PRESETS, **_V07_PRESETS, **_STUDY_PRESETS}.items()
+    for name, config in {
+        "cpu-tiny": _CPU_TINY,
+        "cpu-photos": _CPU_PHOTOS,
+        **_V06_PRESETS,
+        **_V07_PRESETS,
+        **_STUDY_PRESETS,
+    }.items()
 }

@@ -1,0 +1,29 @@
+"""python -m studies NAME: runs a study and writes its table and pictures to studies/NAME/."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from common.errors import UserError
+from studies import resnet_photos
+
+STUDIES = {"resnet-photos": resnet_photos}
+
+
+def main() -> int:
+    """Exit status: 0, or that of a run that failed; 2 for a bad command or missing data."""
+    parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
+    commands = parser.add_subparsers(dest="study", required=True, metavar="NAME")
+    for name, module in STUDIES.items():
+        module.add_arguments(commands.add_parser(name, help=module.__doc__.splitlines()[0]))
+    args = parser.parse_args()
+    try:
+        return STUDIES[args.study].run(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
