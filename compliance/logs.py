@@ -96,13 +96,12 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
         if first < 0:
             yield _wrong_form(number, line, token, other)
             continue
-        start = first + len(token)
-        if line.find(token, start) < 0:
-            yield from parse(line[start:], number)
+        if line.find(token, first + len(token)) < 0:
+            yield from parse(line[first:], number)
         else:
             yield _several(number, line, token)
-            for part in line[start:].split(token):
-                yield from parse(part, number)
+            for part in line.split(token)[1:]:
+                yield from parse(token + part, number)
 
 
 def token_line_numbers(path: str | PathLike) -> list[int]:
@@ -115,9 +114,9 @@ def parse_line(text: str, number: int) -> Record | BadLine:
     line = text.encode("utf-8", "surrogatepass").strip()
     place = line.find(TOKEN)
     if line.startswith(MLLOG_FORM, place):
-        return _parse_mllog(line[place + len(MLLOG_FORM) :], number)[0]
+        return _parse_mllog(line[place:], number)[0]
     if line.startswith(SECONDS_FORM, place):
-        return _parse_seconds(line[place + len(SECONDS_FORM) :], number)[0]
+        return _parse_seconds(line[place:], number)[0]
     return BadLine(number, _text(line), "line-token", ":::MLLOG or :::MLL", _text(line)[:20])
 
 
@@ -143,17 +142,31 @@ _scan_once = JSONDecoder().scan_once
 _PARSE_ERRORS = (ValueError, StopIteration, RecursionError)
 
 
-def _decode(payload: bytes) -> str:
+# What str.strip takes off Latin-1 text, as the stock parser reads it, less what UTF-8 tells apart.
+_SPACE = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
+_START = len(MLLOG_FORM)
+_COLONS = TOKEN.count(b":")
+
+
+def _decode(line: bytes) -> str:
     try:
-        return payload.decode("utf-8").strip()
+        return line.decode("utf-8").strip(_SPACE)
     except UnicodeDecodeError:
-        return payload.decode("latin-1").strip()
+        return line.decode("latin-1").strip()
 
 
-def _parse_mllog(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
-    text = _decode(payload)
+def _scan(text: str) -> tuple[object, int]:
+    """(JSON value, its end) of a line that begins with the token; JSON allows space before the value."""
+    start = _START
+    while text[start : start + 1] in (" ", "\t"):
+        start += 1
+    return _scan_once(text, start)
+
+
+def _parse_mllog(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
+    text = _decode(line)
     try:
-        fields, end = _scan_once(text, 0)
+        fields, end = _scan(text)
         time_ms = fields["time_ms"]
         metadata = fields["metadata"]
         key = fields["key"]
@@ -166,7 +179,7 @@ def _parse_mllog(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
         return (_field(text, number, "key", "a string", key),)
     if time_ms.__class__ is not int or metadata.__class__ is not dict or not -1e18 < time_ms < 1e18:
         return _odd_fields(fields, text, number)
-    entries = len(fields) + len(metadata)
+    entries = len(fields) + len(metadata) + _COLONS
     if value.__class__ is dict:
         entries += len(value)
     namespace, event_type = fields.get("namespace", ""), fields.get("event_type", "")
@@ -200,12 +213,12 @@ def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine,
     return record, *notes
 
 
-def _parse_seconds(payload: bytes, number: int) -> tuple[Record | BadLine, ...]:
-    text = _decode(payload)
-    match = _SECONDS_LINE.fullmatch(text)
+def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
+    text = _decode(line)
+    match = _SECONDS_LINE.fullmatch(text, len(SECONDS_FORM))
     if match is None:
         form = ':::MLL <seconds> <key>: {"value": ..., "metadata": {...}}'
-        return (BadLine(number, _text(text), "line-form", form, text[:60] or "nothing after the token"),)
+        return (BadLine(number, _text(text), "line-form", form, text[:60]),)
     seconds, key, body = match.groups()
     try:
         time_ms = float(seconds) * 1000
@@ -248,7 +261,7 @@ def _written_twice(text: str) -> str:
         return entries
 
     try:
-        JSONDecoder(object_pairs_hook=pairs).raw_decode(text)
+        JSONDecoder(object_pairs_hook=pairs).raw_decode(text, text.index("{"))
     except _PARSE_ERRORS:
         return ""
     return found[0] if found else ""
@@ -263,7 +276,7 @@ def _explain(text: str, number: int, error: Exception) -> BadLine:
     if not isinstance(error, (KeyError, TypeError)):
         return _not_json(text, number, _reason(error))
     try:
-        fields = _scan_once(text, 0)[0]
+        fields = _scan(text)[0]
     except _PARSE_ERRORS as parse_error:
         return _not_json(text, number, _reason(parse_error))
     if not isinstance(fields, dict):
