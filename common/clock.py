@@ -116,8 +116,12 @@ class Clock:
         """The number of the epoch that `step` steps complete, to the nearest."""
         return round(fractions.Fraction(step * self.global_batch_size, self.num_examples))
 
-    def blocks(self, start_step: int = 0) -> Iterator[Block]:
-        """The blocks of a run that has done `start_step` steps; the first one may be the rest of a block."""
+    def blocks(self, start_step: int = 0, evaluated: bool = True) -> Iterator[Block]:
+        """The blocks of a run that has done `start_step` steps; the first one may be the rest of a block.
+
+        With `evaluated` false, the evaluation after the last of these steps is still to be done: where they end a
+        block, that block comes first, with no steps left.
+        """
         first, index, previous_epoch = 0, 0, 0
         size = self.first_block_steps
         while first < self.train_steps:
@@ -127,7 +131,7 @@ class Clock:
             last_epoch = whole if end - first == size else self.epoch_number(end)
             # Blocks shorter than half an epoch still count up, one each: the logs want increasing epochs.
             last_epoch = max(last_epoch, previous_epoch + 1)
-            if end > start_step:
+            if end > start_step or (end == start_step and not evaluated):
                 begin = max(first, start_step)
                 yield Block(index, begin, end - begin, previous_epoch + 1, last_epoch)
             first, index, previous_epoch, size = end, index + 1, last_epoch, self.steps_per_block

@@ -1,0 +1,23 @@
+"""Four logical CPU devices for tests of several replicas, set before TensorFlow starts; nothing without TensorFlow."""
+
+import os
+import sys
+
+from hypothesis import settings
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+LOGICAL_CPUS = 4
+
+# The same examples in every run, however busy the machine.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+
+
+def pytest_collection_finish():
+    # They share one thread pool: a single replica is as fast as on one device.
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        devices = [tf.config.LogicalDeviceConfiguration()] * LOGICAL_CPUS
+        tf.config.set_logical_device_configuration(cpu, devices)
