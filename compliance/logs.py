@@ -20,6 +20,8 @@ from compliance.lines import MAX_LINE_BYTES, TOKEN, token_lines
 SECONDS_FORM = b":::MLL "
 MLLOG_FORM = b":::MLLOG "
 MAX_TEXT = 400
+# Of several records on a line so many are read; the line is an error in any case.
+_MAX_A_LINE = 1000
 
 _SECONDS_LINE = re.compile(r"([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)", re.DOTALL)
 _FIELDS = ("time_ms", "key", "value", "metadata")
@@ -100,7 +102,7 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
             yield from parse(line[first:], number)
         else:
             yield _several(number, line, token)
-            for part in line.split(token)[1:]:
+            for part in line.split(token, _MAX_A_LINE + 1)[1 : _MAX_A_LINE + 1]:
                 yield from parse(token + part, number)
 
 
