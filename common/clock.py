@@ -65,7 +65,9 @@ class Clock:
             )
 
         def steps(epochs: float) -> int:
-            return _round(fractions.Fraction(epochs) * config.num_train_examples / config.global_batch_size, config)
+            return _round(
+                fractions.Fraction(epochs) * config.num_train_examples / config.global_batch_size, config
+            )
 
         per_block = config.steps_per_block or max(1, steps(config.epochs_per_block))
         train_steps = config.train_steps or steps(config.train_epochs)

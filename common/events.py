@@ -6,7 +6,8 @@ Times are seconds since 1970, taken inside the running block where something hap
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from common.clock import Block
 
@@ -43,12 +44,19 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluated:
-    """The evaluation ran from `start` to `stop`; its result was known at `time`."""
+class EvalRan:
+    """The held-out data went through the network from `start` to `stop`; the result may come later."""
 
     block: Block
     start: float
     stop: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """The quality after `block`, known to the run at `time`, perhaps while a later block trains."""
+
+    block: Block
     time: float
     value: Any
     reached: bool
@@ -63,7 +71,7 @@ class BlockStopped:
 
 @dataclasses.dataclass(frozen=True)
 class RunStopped:
-    """`status` is "success" when a finished evaluation met the target, else "aborted" and `reason` says why."""
+    """`status` is "success" when a finished evaluation met the target, else "aborted" for `reason`."""
 
     time: float
     status: str
@@ -71,4 +79,4 @@ class RunStopped:
     reason: str = ""
 
 
-Event = RunStarted | BlockStarted | Progress | Trained | Evaluated | BlockStopped | RunStopped
+Event = RunStarted | BlockStarted | Progress | Trained | EvalRan | Evaluated | BlockStopped | RunStopped

@@ -60,7 +60,11 @@ class _File:
                 raise self._error(error) from error
 
     def _error(self, error: OSError) -> UserError:
-        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose a folder you can write to"
+        fix = (
+            "free some space"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "choose a folder you can write to"
+        )
         return UserError(f"{self.path}: cannot write the log: {error.strerror}; {fix} (--result_dir)")
 
 
@@ -120,6 +124,7 @@ class RunLog:
             events.RunStarted: self._run_started,
             events.BlockStarted: self._block_started,
             events.Trained: self._trained,
+            events.EvalRan: self._eval_ran,
             events.Evaluated: self._evaluated,
             events.BlockStopped: self._block_stopped,
             events.RunStopped: self._run_stopped,
@@ -165,7 +170,8 @@ class RunLog:
         if self._config.ruleset == "0.6.0" and len(times) == block.num_steps:
             for epoch in range(block.first_epoch, block.last_epoch + 1):
                 done = (epoch - block.first_epoch + 1) * block.num_steps // block.epoch_count
-                at = times[max(done, 1) - 1]
+                # A run that was stopped in an evaluation resumes with that block, without a step to do.
+                at = times[max(done, 1) - 1] if times else time.time()
                 self.event("epoch_stop", None, {"epoch_num": epoch}, "INTERVAL_END", at)
                 if epoch < block.last_epoch:
                     self.event("epoch_start", None, {"epoch_num": epoch + 1}, "INTERVAL_START", at)
@@ -173,10 +179,13 @@ class RunLog:
             metadata = {"epoch_num": block.last_epoch, "step": block.first_step + len(times)}
             self.event("train_loss", event.losses[-1], metadata, at=times[-1])
 
-    def _evaluated(self, event: events.Evaluated) -> None:
+    def _eval_ran(self, event: events.EvalRan) -> None:
         epoch = {"epoch_num": event.block.last_epoch}
         self.event("eval_start", None, epoch, "INTERVAL_START", event.start)
         self.event("eval_stop", None, epoch, "INTERVAL_END", event.stop)
+
+    def _evaluated(self, event: events.Evaluated) -> None:
+        epoch = {"epoch_num": event.block.last_epoch}
         self.event("eval_accuracy", event.value, {**epoch, **event.details}, at=event.time)
 
     def _block_stopped(self, event: events.BlockStopped) -> None:
@@ -207,7 +216,9 @@ class RunLog:
         if self._config.ruleset == "0.6.0":
             self._written(f":::MLL {at:.6f} {key}: {json.dumps({'value': value, 'metadata': metadata})}")
         else:
-            write = {"INTERVAL_START": self._mllog.start, "INTERVAL_END": self._mllog.end}.get(kind, self._mllog.event)
+            write = {"INTERVAL_START": self._mllog.start, "INTERVAL_END": self._mllog.end}.get(
+                kind, self._mllog.event
+            )
             write(key, value, metadata, time_ms=round(at * 1000), stack_offset=2)
             self._written(self._pending.pop())
 
@@ -224,7 +235,9 @@ class RunLog:
         for finding in self._checker.feed(record):
             if finding.severity == "error":
                 self._checker = None
-                raise UserError(f"{self._file.path}:{self._line}: {finding.message} (rule {finding.rule}); {finding.fix}")
+                raise UserError(
+                    f"{self._file.path}:{self._line}: {finding.message} (rule {finding.rule}); {finding.fix}"
+                )
 
 
 def _mllogger(namespace: str, lines: list[str]) -> MLLogger:

@@ -10,28 +10,27 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import math
-import multiprocessing
 import time
-from typing import Any, Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from common import events
 from common.clock import Block, Clock
-from common.errors import UserError
+from common.evaluator import POLL_SECONDS, Evaluator
 from common.precision import precision as make_precision
 from common.replicas.base import Replicas
 from common.step import State, compiles, make_eval_step, make_prepare_eval, make_train_step
-from common.task import Quality, Task
-
-POLL_SECONDS = 0.05
+from common.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a block's call brought back, as numpy: only the steps that ran."""
+    """What a block's call brought back, as numpy: only the steps that ran. `complete` with a whole evaluation."""
 
+    complete: bool
     losses: np.ndarray
     times: np.ndarray
     eval_start: float
@@ -80,7 +79,12 @@ class Loop:
             with tf.control_dependencies([loss]):
                 self.state.step.assign_add(1)
                 now = tf.timestamp()
-            return i + 1, tf.math.is_finite(loss), losses.write(i, tf.cast(loss, tf.float64)), times.write(i, now)
+            return (
+                i + 1,
+                tf.math.is_finite(loss),
+                losses.write(i, tf.cast(loss, tf.float64)),
+                times.write(i, now),
+            )
 
         done, finite, losses, times = tf.while_loop(
             going, body, (tf.constant(0), tf.constant(True), losses, times), parallel_iterations=1
@@ -88,11 +92,12 @@ class Loop:
         complete = (done == num_steps) & finite & ~self.state.stop.read_value()
         with tf.control_dependencies([done]):
             eval_start = tf.timestamp()
-            sums, arrays = self._fused_eval(evaluation, tf.where(complete, eval_steps, 0))
+            done_evals, sums, arrays = self._fused_eval(evaluation, tf.where(complete, eval_steps, 0))
         with tf.control_dependencies(tf.nest.flatten((sums, arrays))):
             eval_stop = tf.timestamp()
         return {
             "done": done,
+            "complete": complete & (done_evals == eval_steps),
             "losses": losses.stack(),
             "times": times.stack(),
             "eval_start": eval_start,
@@ -101,12 +106,16 @@ class Loop:
             "arrays": arrays,
         }
 
-    def _fused_eval(self, evaluation: Any, eval_steps: tf.Tensor) -> tuple[dict, dict]:
-        """Sums and concatenated arrays over `eval_steps` batches."""
-        with tf.control_dependencies(tf.nest.flatten(self.replicas.local_results(self.replicas.run(self._prepare_eval)))):
+    def _fused_eval(self, evaluation: Any, eval_steps: tf.Tensor) -> tuple[tf.Tensor, dict, dict]:
+        """Batches done, and sums and concatenated arrays over them: `eval_steps` of them unless stopped."""
+        with tf.control_dependencies(
+            tf.nest.flatten(self.replicas.local_results(self.replicas.run(self._prepare_eval)))
+        ):
             zero_sums, array_specs = self._eval_outputs(evaluation)
         arrays = {
-            name: tf.TensorArray(spec.dtype, eval_steps, infer_shape=False, element_shape=[None, *spec.shape[1:]])
+            name: tf.TensorArray(
+                spec.dtype, eval_steps, infer_shape=False, element_shape=[None, *spec.shape[1:]]
+            )
             for name, spec in array_specs.items()
         }
 
@@ -119,8 +128,10 @@ class Loop:
             gathered = self.replicas.gather(step_arrays)
             return i + 1, sums, {name: arrays[name].write(i, gathered[name]) for name in arrays}
 
-        _, sums, arrays = tf.while_loop(going, body, (tf.constant(0), zero_sums, arrays), parallel_iterations=1)
-        return sums, {name: array.concat() for name, array in arrays.items()}
+        done, sums, arrays = tf.while_loop(
+            going, body, (tf.constant(0), zero_sums, arrays), parallel_iterations=1
+        )
+        return done, sums, {name: array.concat() for name, array in arrays.items()}
 
     def _eval_outputs(self, evaluation: Any) -> tuple[dict, dict]:
         """Zero sums and the specs of the arrays, from tracing an evaluation step without running it."""
@@ -161,6 +172,7 @@ class Loop:
         raw = self._block(train, evaluation, tf.constant(num_steps), tf.constant(eval_steps))
         done = int(raw["done"])
         return Result(
+            complete=bool(raw["complete"]),
             losses=raw["losses"].numpy()[:done],
             times=raw["times"].numpy()[:done],
             eval_start=float(raw["eval_start"]),
@@ -176,105 +188,87 @@ class Loop:
           Events in the order of a log; the last one is RunStopped, unless an exception ends the run.
         """
         start = int(self.state.step)
+        train_input, eval_input = self.task.train_input, self.task.eval_input
         yield events.RunStarted(time.time(), start)
-        train = iter(
-            self.replicas.dataset(lambda shard: self.task.train_input(shard, self._batch_size(True), start))
-        )
-        # One data set for all evaluations, so that what it caches stays; every evaluation iterates over it anew.
-        held_out = self.replicas.dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
-        with _Evaluator(self.task) as evaluator, concurrent.futures.ThreadPoolExecutor(1) as thread:
-            for block in self.clock.blocks(start):
+        train = iter(self.replicas.dataset(lambda shard: train_input(shard, self._batch_size(True), start)))
+        # One data set for all evaluations, so that what it caches stays; each iterates over it anew.
+        held_out = self.replicas.dataset(lambda shard: eval_input(shard, self._batch_size(False)))
+        with Evaluator(self.task) as evaluator, concurrent.futures.ThreadPoolExecutor(1) as thread:
+            for block in self.clock.blocks(start, evaluated=int(self.state.evaluated) == start):
                 yield events.BlockStarted(time.time(), block)
-                future = thread.submit(self._call, train, iter(held_out), block.num_steps, self.clock.eval_steps)
-                yield from self._watch(future, block)
+                sizes = block.num_steps, self.clock.eval_steps
+                future = thread.submit(self._call, train, iter(held_out), *sizes)
+                success = yield from self._watch(future, block, evaluator)
                 result = future.result()
-                yield events.Trained(block, result.losses.tolist(), result.times.tolist())
-                reason = self._failure(block, result)
-                if reason:
-                    if save and not reason.startswith("loss"):
-                        save(int(self.state.step))
-                    yield events.RunStopped(time.time(), "aborted", int(self.state.step), reason)
+                if success:
+                    yield success
                     return
-                evaluator.submit(block, result)
-                reached = False
-                for evaluated in evaluator.finished(wait=block.end_step == self.clock.train_steps):
-                    yield evaluated
-                    reached = reached or evaluated.reached
-                yield events.BlockStopped(time.time(), block)
-                if reached:
-                    yield events.RunStopped(time.time(), "success", int(self.state.step))
+                stopped = yield from self._after(block, result, evaluator, save)
+                if stopped:
+                    yield stopped
                     return
-                if save and (block.index + 1) % self.config.checkpoint_blocks == 0:
-                    save(int(self.state.step))
         reason = f"the target was not reached in {self.clock.train_steps} steps"
         yield events.RunStopped(time.time(), "aborted", int(self.state.step), reason)
 
-    def _watch(self, future: concurrent.futures.Future, block: Block) -> Iterator[events.Progress]:
-        """Yields progress until the block is done; tells it to stop when the run is to stop."""
-        seen = -1
+    def _watch(
+        self, future: concurrent.futures.Future, block: Block, evaluator: Evaluator
+    ) -> Generator[events.Event, None, events.RunStopped | None]:
+        """Yields progress, and earlier evaluations as they finish, until the block is done.
+
+        Stops the block when the run is to stop, or when an earlier evaluation met the target; then it returns the
+        end of the run, at the time at which that was known.
+        """
+        seen, success = -1, None
         try:
             while not future.done():
-                if self._stop_reason:
+                if self._stop_reason or success:
                     self.state.stop.assign(True)
                 concurrent.futures.wait([future], timeout=POLL_SECONDS)
                 step = int(self.state.step)
                 if step != seen:
                     seen = step
                     yield events.Progress(time.time(), step, block, evaluating=step >= block.end_step)
+                if not success:
+                    success = yield from self._known(evaluator)
         except BaseException:
             # The person who iterates gave up: do not leave the block running behind their back.
             self.state.stop.assign(True)
             raise
+        return success
 
-    def _failure(self, block: Block, result: Result) -> str:
-        if self._stop_reason:
-            return self._stop_reason
+    def _after(
+        self, block: Block, result: Result, evaluator: Evaluator, save: Callable[[int], None] | None
+    ) -> Generator[events.Event, None, events.RunStopped | None]:
+        """What follows from a block; returns the end of the run if this is it."""
+        yield events.Trained(block, result.losses.tolist(), result.times.tolist())
+        step = int(self.state.step)
         if result.losses.size and not math.isfinite(result.losses[-1]):
-            step = block.first_step + len(result.losses)
-            return f"loss is {result.losses[-1]} at step {step}; lower the learning rate or lengthen the warmup"
-        return ""
-
-
-class _Evaluator:
-    """Turns outputs into qualities: at once, or in a worker process while the next block trains."""
-
-    def __init__(self, task: Task):
-        self._task = task
-        self._pending: list[tuple[Block, Result, concurrent.futures.Future]] = []
-        self._pool: concurrent.futures.Executor | None = None
-        if task.evaluate_in_worker:
-            # Not forked: a forked TensorFlow deadlocks.
-            context = multiprocessing.get_context("spawn")
-            self._pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=context)
-
-    def __enter__(self) -> _Evaluator:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._pool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def submit(self, block: Block, result: Result) -> None:
-        if self._pool:
-            future = self._pool.submit(_timed_quality, self._task.quality, result.sums, result.arrays)
-        else:
-            future = concurrent.futures.Future()
-            future.set_result(_timed_quality(self._task.quality, result.sums, result.arrays))
-        self._pending.append((block, result, future))
-
-    def finished(self, wait: bool) -> Iterator[events.Evaluated]:
-        """Finished evaluations in order of their blocks; all of them when `wait`."""
-        while self._pending and (wait or self._pending[0][2].done()):
-            block, result, future = self._pending.pop(0)
-            known, quality = future.result()
-            yield events.Evaluated(
-                block, result.eval_start, result.eval_stop, known, quality.value, quality.reached, quality.details
+            # No checkpoint: the weights are spoilt.
+            reason = (
+                f"loss is {result.losses[-1]} at step {step}; lower the learning rate or lengthen the warmup"
             )
+            return events.RunStopped(time.time(), "aborted", step, reason)
+        success = None
+        if result.complete:
+            yield events.EvalRan(block, result.eval_start, result.eval_stop)
+            self.state.evaluated.assign(block.end_step)
+            evaluator.submit(block, result.sums, result.arrays)
+            if block.end_step == self.clock.train_steps:
+                evaluator.wait(lambda: bool(self._stop_reason))
+            success = yield from self._known(evaluator)
+            yield events.BlockStopped(time.time(), block)
+        if success:
+            return dataclasses.replace(success, time=time.time())
+        if save and (self._stop_reason or (block.index + 1) % self.config.checkpoint_blocks == 0):
+            save(step)
+        if self._stop_reason:
+            return events.RunStopped(time.time(), "aborted", step, self._stop_reason)
+        return None
 
-
-def _timed_quality(quality: Callable[..., Quality], sums: Mapping, arrays: Mapping) -> tuple[float, Quality]:
-    try:
-        result = quality(sums, arrays)
-    except ValueError as error:
-        raise UserError(f"evaluation: {error}") from error
-    return time.time(), result
+    def _known(self, evaluator: Evaluator) -> Generator[events.Event, None, events.RunStopped | None]:
+        """Yields the evaluations that have finished; returns the end of the run if one met the target."""
+        for evaluated in evaluator.finished():
+            yield evaluated
+            if evaluated.reached:
+                return events.RunStopped(evaluated.time, "success", evaluated.block.end_step)
+        return None

@@ -32,21 +32,26 @@ class State:
             self.slots = [
                 {
                     name: tf.Variable(value, trainable=False, name=f"{_stem(v)}/{name}")
-                    for name, value in self.rule.init(tf.convert_to_tensor(replicas.local_results(v)[0])).items()
+                    for name, value in self.rule.init(
+                        tf.convert_to_tensor(replicas.local_results(v)[0])
+                    ).items()
                 }
                 for v in self.model.trainable_variables
             ]
         kinds = kind_of(self.model)
         self.segments = [
-            optimizers.Whole(kinds[v.ref()], config.optimizer.skip_kinds) for v in self.model.trainable_variables
+            optimizers.Whole(kinds[v.ref()], config.optimizer.skip_kinds)
+            for v in self.model.trainable_variables
         ]
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        # The step after which the last finished evaluation was made: a run stopped in one resumes with it.
+        self.evaluated = tf.Variable(0, dtype=tf.int64, trainable=False, name="evaluated")
         self.stop = tf.Variable(False, trainable=False, name="stop")
 
     def variables(self) -> list[tf.Variable]:
         """All that training changes, in a fixed order; `stop` is not part of it."""
         slots = [slot for slots in self.slots for slot in slots.values()]
-        return [*self.model.variables, *slots, self.step]
+        return [*self.model.variables, *slots, self.step, self.evaluated]
 
     def snapshot(self) -> list[list[tf.Tensor]]:
         """Copies of every variable on every local replica."""
@@ -129,7 +134,9 @@ def _accumulated(
     size = tf.nest.flatten(batch)[0].shape[0] // count
 
     def micro_batch(i: tf.Tensor | int) -> Mapping[str, tf.Tensor]:
-        return tf.nest.map_structure(lambda x: tf.ensure_shape(x[i * size : (i + 1) * size], [size, *x.shape[1:]]), batch)
+        return tf.nest.map_structure(
+            lambda x: tf.ensure_shape(x[i * size : (i + 1) * size], [size, *x.shape[1:]]), batch
+        )
 
     def parts(i: tf.Tensor | int) -> list[tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]:
         """(total, weight, gradients) of each GLOBAL term and of the sum of the others, whose weight is 1."""
@@ -152,7 +159,10 @@ def _accumulated(
     totals = parts(0)
     if replicas.loops_hold_collectives:
         totals = tf.while_loop(
-            lambda i, _: i < count, lambda i, t: (i + 1, add(i, t)), (tf.constant(1), totals), parallel_iterations=1
+            lambda i, _: i < count,
+            lambda i, t: (i + 1, add(i, t)),
+            (tf.constant(1), totals),
+            parallel_iterations=1,
         )[1]
     else:
         for i in range(1, count):

@@ -79,10 +79,19 @@ def train_input(
     return _finish(images.batch(batch_size, drop_remainder=True), data)
 
 
-def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
+def eval_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, multiple: int = 1
+) -> tf.data.Dataset:
     """One pass over this shard's held-out images, padded so that every shard yields equally many batches.
 
     Padding has label -1, which no argmax equals, and weight 0.
+
+    Args:
+      config: `image_size`, `num_classes` and `data` are read.
+      data_dir: folder of the TFRecords.
+      shard: the part that is read, see `records.assign`.
+      batch_size: images per batch.
+      multiple: the number of batches is a multiple of it: of the replicas that take turns with them.
 
     Raises:
       UserError: no files, or one that ends inside a record.
@@ -108,7 +117,8 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     if data.cache == "decoded":  # The crop is always the same: keep its result.
         images = images.cache()
     black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}
-    return _finish(padding.pad(images, black, batch_size, padding.num_batches(sizes, batch_size)), data)
+    batches = padding.num_batches(sizes, batch_size * multiple) * multiple
+    return _finish(padding.pad(images, black, batch_size, batches), data)
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:

@@ -33,10 +33,13 @@ class Task:
         return MODELS[self.config.model](self.config, replicas, precision)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        return input.train_input(self.config, self.data_dir, shard, batch_size, start_step)
+        # One stream may feed several replicas: a step takes so many of its batches.
+        per_step = self.config.global_batch_size // shard.count // batch_size
+        return input.train_input(self.config, self.data_dir, shard, batch_size, start_step * per_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        return input.eval_input(self.config, self.data_dir, shard, batch_size)
+        per_step = self.config.eval_batch_size // shard.count // batch_size
+        return input.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
         return input.synthetic(self.config, batch_size)
@@ -55,7 +58,9 @@ class Task:
         logits = self._logits(model, batch, training=False)
         # Padding has label -1, which no argmax equals.
         correct = tf.equal(tf.argmax(logits, -1, tf.int32), batch["label"])
-        top5 = tf.math.in_top_k(tf.maximum(batch["label"], 0), tf.cast(logits, tf.float32), min(5, logits.shape[-1]))
+        top5 = tf.math.in_top_k(
+            tf.maximum(batch["label"], 0), tf.cast(logits, tf.float32), min(5, logits.shape[-1])
+        )
         real = batch["weight"] > 0
         sums = {"correct": correct, "correct_top5": top5 & real, "seen": real}
         return Outputs(sums={name: tf.reduce_sum(tf.cast(hit, tf.int32)) for name, hit in sums.items()})
@@ -63,7 +68,9 @@ class Task:
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = int(sums["seen"])
         if seen != self.config.num_eval_examples:
-            raise ValueError(f"{seen} examples seen, {self.config.num_eval_examples} expected (config.num_eval_examples)")
+            raise ValueError(
+                f"{seen} examples seen, {self.config.num_eval_examples} expected (config.num_eval_examples)"
+            )
         top1 = int(sums["correct"]) / seen
         return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
 

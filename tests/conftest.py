@@ -1,4 +1,4 @@
-"""Four logical CPU devices for tests of several replicas, set before TensorFlow starts; nothing without TensorFlow."""
+"""Four logical CPU devices for tests of several replicas, set before TensorFlow starts, if it is imported."""
 
 import os
 import sys

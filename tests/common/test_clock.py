@@ -1,4 +1,4 @@
-"""The clock: blocks partition the steps however a run is cut, and the published runs' step counts come out."""
+"""The clock: blocks partition the steps however a run is cut, and published step counts come out."""
 
 import math
 from dataclasses import replace

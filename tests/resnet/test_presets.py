@@ -169,7 +169,8 @@ def scripted_log(config: Config, path: pathlib.Path) -> None:
         out.record(events.Trained(block, [1.0] * block.num_steps, times))
         at = times[-1] + 3
         value = config.quality_target if last else 0.1
-        out.record(events.Evaluated(block, at - 2, at - 1, at, value, last, {}))
+        out.record(events.EvalRan(block, at - 2, at - 1))
+        out.record(events.Evaluated(block, at, value, last, {}))
         out.record(events.BlockStopped(at, block))
     out.record(events.RunStopped(at, "success", blocks[-1].end_step))
     out.publish()

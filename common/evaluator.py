@@ -1,0 +1,76 @@
+"""Turns what an evaluation brought back into a quality: at once, or in a worker process meanwhile."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from common import events
+from common.clock import Block
+from common.errors import UserError
+from common.task import Quality, Task
+
+POLL_SECONDS = 0.05
+
+
+class Evaluator:
+    """The task's `quality` of each block; in a worker process where the task asks for it."""
+
+    def __init__(self, task: Task):
+        self._quality = task.quality
+        self._pending: list[tuple[Block, concurrent.futures.Future]] = []
+        self._pool: concurrent.futures.Executor | None = None
+        if task.evaluate_in_worker:
+            # Not forked: a forked TensorFlow deadlocks. An interrupt from the terminal is for the main process.
+            context = multiprocessing.get_context("spawn")
+            ignore = (signal.SIGINT, signal.SIG_IGN)
+            self._pool = concurrent.futures.ProcessPoolExecutor(
+                1, mp_context=context, initializer=signal.signal, initargs=ignore
+            )
+            # Sent along so that the worker imports the task's module while the first block trains.
+            self._pool.submit(id, self._quality)
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
+        """Starts the evaluation after `block`."""
+        if self._pool:
+            future = self._pool.submit(self._quality, sums, arrays)
+        else:
+            future = concurrent.futures.Future()
+            try:
+                future.set_result(self._quality(sums, arrays))
+            except ValueError as error:
+                future.set_exception(error)
+        self._pending.append((block, future))
+
+    def wait(self, given_up: Callable[[], bool]) -> None:
+        """Returns when every evaluation has finished, or `given_up()`."""
+        left = [future for _, future in self._pending]
+        while left and not given_up():
+            left = list(concurrent.futures.wait(left, timeout=POLL_SECONDS).not_done)
+
+    def finished(self) -> Iterator[events.Evaluated]:
+        """Finished evaluations in the order of their blocks.
+
+        Raises:
+          UserError: the outputs do not add up, or the worker process died.
+        """
+        while self._pending and self._pending[0][1].done():
+            block, future = self._pending.pop(0)
+            try:
+                quality: Quality = future.result()
+            except ValueError as error:
+                raise UserError(f"evaluation: {error}") from error
+            except concurrent.futures.BrokenExecutor as error:
+                raise UserError("evaluation: its worker process died; is there enough memory?") from error
+            yield events.Evaluated(block, time.time(), quality.value, quality.reached, quality.details)
