@@ -39,8 +39,8 @@ for path in sys.stdin.read().split("\\n"):
 """
 
 
-def _measure(command: list[str], text: str = "") -> tuple[float, float]:
-    """(seconds, peak resident MB of the largest process) of a command."""
+def _measure(command: list[str], text: str = "") -> tuple[float, float, float]:
+    """(seconds, processor seconds, peak resident MB of the largest process) of a command."""
     # wait4 reports the peak of the child and of its waited-for descendants.
     with tempfile.TemporaryFile() as source:
         source.write(text.encode())
@@ -52,7 +52,7 @@ def _measure(command: list[str], text: str = "") -> tuple[float, float]:
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - started
     child.returncode = os.waitstatus_to_exitcode(status)
-    return seconds, usage.ru_maxrss / 1024
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def generate(path: Path, size: int) -> int:
@@ -97,15 +97,16 @@ def generate(path: Path, size: int) -> int:
 
 def _compare(rounds: int, ours: list[str], theirs: list[str] | None, text: str = "") -> dict:
     sides = {"ours": (ours, ""), **({"stock": (theirs, text)} if theirs else {})}
-    measured: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+    measured: dict[str, list[tuple[float, float, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, (command, given) in sides.items():
             measured[side].append(_measure(command, given))
     return {
         side: {
-            "seconds": round(statistics.median(seconds for seconds, _ in rows), 3),
-            "all_seconds": [round(seconds, 3) for seconds, _ in rows],
-            "megabytes": round(max(memory for _, memory in rows), 1),
+            "seconds": round(statistics.median(row[0] for row in rows), 3),
+            "processor_seconds": round(statistics.median(row[1] for row in rows), 3),
+            "all_seconds": [round(row[0], 3) for row in rows],
+            "megabytes": round(max(row[2] for row in rows), 1),
         }
         for side, rows in measured.items()
     }
@@ -145,7 +146,11 @@ def main() -> None:
         name = f"a log of {options.megabytes} MB, {lines:,} lines"
         rows[name] = _compare(min(options.rounds, 3), [*check, str(big)], [*stock, str(big)])
     for name, row in rows.items():
-        figures = (f"{side} {one['seconds']:.2f} s, {one['megabytes']:.0f} MB" for side, one in row.items())
+        columns = (("seconds", "s"), ("processor_seconds", "s of processor"), ("megabytes", "MB"))
+        figures = (
+            f"{side} " + ", ".join(f"{one[key]:.2f} {unit}" for key, unit in columns)
+            for side, one in row.items()
+        )
         print(f"{name}: {'; '.join(figures)}")
     machine = {
         "cpu": _cpu(),

@@ -1,5 +1,5 @@
 """Checks MLPerf Training logs and submission trees, explains the rules, reports and packages.
 
-`python -m compliance` is the command line; `compliance.check.check_paths` and `compliance.engine.StreamChecker`
-are the library. Free of TensorFlow; only the standard library is imported until a command needs more.
+`python -m compliance` is the command line, `compliance.check` and `compliance.engine` the library. Free of
+TensorFlow; only the standard library is imported until a command needs more.
 """
