@@ -14,6 +14,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -25,6 +26,7 @@ _HEADER, _FOOTER = 12, 4
 # Files read in turns, and bytes of read-ahead for each; the TPU reference reads 64 files with 8 MiB (G6
 # resnet/imagenet_input.py), too much for a replica's share of them.
 _CYCLE, _READ_AHEAD = 16, 1 << 20
+_GROUPS = 128  # Of files that keep together in every epoch's permutation: each costs start-up time.
 _LAST_EPOCH = 2**62
 
 Transform = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], object]
@@ -112,7 +114,8 @@ def endless(
 ) -> tf.data.Dataset:
     """This shard's records for ever, epoch after epoch, in an order that depends on seed and epoch only.
 
-    In each epoch the files are permuted, read in turns, and shuffled through a buffer.
+    In each epoch the files (more than 128: groups of files) are permuted, read in turns, and their records
+    shuffled through a buffer.
 
     Args:
       files: all files; this shard reads its part of them.
@@ -130,7 +133,7 @@ def endless(
     Raises:
       UserError: this shard has no record.
     """
-    sources = _sources(files, shard, transform, cache)
+    source = _source(files, shard, transform, cache)
     first_epoch, skip = 0, 0
     if start:
         per_epoch = size(files, shard)
@@ -143,8 +146,9 @@ def endless(
         # tf.data would compare the seed tensor below with a Python number, which a graph cannot.)
         tf.random.set_seed(1)
         key = tf.stack([tf.constant(seed % 2**63, tf.int64), epoch])
-        order = tf.random.experimental.stateless_shuffle(tf.range(sources.count), key, alg="philox")
-        records = _interleave(tf.data.Dataset.from_tensor_slices(order), sources, deterministic)
+        groups = tf.range(source.groups, dtype=tf.int64)
+        order = tf.random.experimental.stateless_shuffle(groups, key, alg="philox")
+        records = _interleave(tf.data.Dataset.from_tensor_slices(order), source, deterministic)
         if shuffle_buffer > 1:
             draw = tf.random.stateless_uniform([], key, maxval=2**31 - 1, dtype=tf.int64, alg="philox")
             records = records.shuffle(shuffle_buffer, seed=draw, reshuffle_each_iteration=False)
@@ -163,45 +167,61 @@ def once(
     files: Sequence[str], shard: Shard, transform: Transform | None = None, cache: bool = False
 ) -> tf.data.Dataset:
     """This shard's records once, in an order that never changes: dataset of (file, record, transformed)."""
-    sources = _sources(files, shard, transform, cache)
-    return _interleave(tf.data.Dataset.range(sources.count), sources, deterministic=True)
+    source = _source(files, shard, transform, cache)
+    return _interleave(tf.data.Dataset.range(source.groups), source, deterministic=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sources:
-    """One dataset per file, as a tensor of variants: an epoch picks them by number; each keeps its cache."""
+class _Source(NamedTuple):
+    """`open(i)` is the dataset of (file, record, transformed) of group i of the files, i < groups."""
 
-    variants: tf.Tensor
-    structure: object
-    count: int
+    groups: int
+    open: Callable[[tf.Tensor], tf.data.Dataset]
 
 
-def _sources(files: Sequence[str], shard: Shard, transform: Transform | None, cache: bool) -> _Sources:
-    parts = [_part(files[part.file], part, transform, cache) for part in assign(len(files), shard)]
-    variants = tf.stack([tf.data.experimental.to_variant(part) for part in parts])
-    return _Sources(variants, parts[0].element_spec, len(parts))
-
-
-def _interleave(numbers: tf.data.Dataset, sources: _Sources, deterministic: bool) -> tf.data.Dataset:
-    return numbers.interleave(
-        lambda i: tf.data.experimental.from_variant(tf.gather(sources.variants, i), sources.structure),
-        cycle_length=min(_CYCLE, sources.count),
-        num_parallel_calls=min(_CYCLE, sources.count),
-        deterministic=deterministic,
+def _source(files: Sequence[str], shard: Shard, transform: Transform | None, cache: bool) -> _Source:
+    parts = assign(len(files), shard)
+    paths = tf.constant([files[part.file] for part in parts])
+    numbers, strides, offsets = (
+        tf.constant([getattr(part, field) for part in parts], tf.int64)
+        for field in ("file", "stride", "offset")
     )
 
+    def read_part(i: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(paths[i], buffer_size=_READ_AHEAD).enumerate()
+        if any(part.stride > 1 for part in parts):
+            records = records.shard(strides[i], offsets[i])
+        if transform is None:
+            return records.map(lambda record, value: (numbers[i], record, value))
+        return records.map(lambda record, value: (numbers[i], record, transform(numbers[i], record, value)))
 
-def _part(path: str, part: Part, transform: Transform | None, cache: bool) -> tf.data.Dataset:
-    """Dataset of (file, record, transformed) over one file's part, with its own cache."""
-    records = tf.data.TFRecordDataset(path, buffer_size=_READ_AHEAD).enumerate()
-    if part.stride > 1:
-        records = records.shard(part.stride, part.offset)
-    number = tf.constant(part.file, tf.int64)
-    if transform is None:
-        records = records.map(lambda record, value: (number, record, value))
-    else:
-        records = records.map(lambda record, value: (number, record, transform(number, record, value)))
-    return records.cache() if cache else records
+    groups = min(len(parts), _GROUPS)
+
+    def read_group(i: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.range(i, len(parts), groups).flat_map(read_part)
+
+    if not cache:
+        return _Source(groups, read_group)
+    structure = []
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])  # Traced once, not once per group.
+    def variant_of(i: tf.Tensor) -> tf.Tensor:
+        group = read_group(i)
+        structure.append(group.element_spec)
+        return tf.data.experimental.to_variant(group)
+
+    # A cache lives as long as its dataset, and must outlast an epoch: a dataset per group, picked by number.
+    variants = []
+    for i in range(groups):
+        variant = variant_of(i)
+        cached = tf.data.experimental.from_variant(variant, structure[0]).cache()
+        variants.append(tf.data.experimental.to_variant(cached))
+    variants = tf.stack(variants)
+    return _Source(groups, lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), structure[0]))
+
+
+def _interleave(order: tf.data.Dataset, source: _Source, deterministic: bool) -> tf.data.Dataset:
+    cycle = min(_CYCLE, source.groups)
+    return order.interleave(source.open, cycle, num_parallel_calls=cycle, deterministic=deterministic)
 
 
 def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> bytes:

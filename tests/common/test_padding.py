@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from common import padding
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 60), st.integers(1, 16), st.integers(1, 6))
 def test_each_example_counts_once(examples, batch_size, replicas):
     shards = [list(range(i, examples, replicas)) for i in range(replicas)]

@@ -79,6 +79,14 @@ def test_every_epoch_is_another_permutation(files):
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
+def test_files_in_groups_are_a_permutation_too_and_the_same_with_a_cache(files, monkeypatch):
+    monkeypatch.setattr(records, "_GROUPS", 3)
+    n = len(ALL)
+    plain, cached = (take(records.endless(files, Shard(), 1, 16, cache=c), 2 * n) for c in (False, True))
+    assert plain == cached
+    assert sorted(value for _, value in plain[:n]) == sorted(value for _, value in plain[n:]) == ALL
+
+
 def test_order_depends_on_the_seed_and_on_nothing_else(files):
     def stream(seed, **more):
         return take(records.endless(files, Shard(), seed, 16, **more), 250)
