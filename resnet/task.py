@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,8 @@ import tf_keras
 from common.precision import Precision
 from common.replicas.base import Replicas, Shard
 from common.task import Batch, Outputs, Quality, WeightedSum
-from resnet import alexnet, input, model
+from resnet import alexnet, model
+from resnet import input as pipeline
 from resnet.config import Config
 
 MODELS = {"resnet50": model.build, "alexnet_bn": alexnet.build}
@@ -35,14 +36,14 @@ class Task:
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
         # One stream may feed several replicas: a step takes so many of its batches.
         per_step = self.config.global_batch_size // shard.count // batch_size
-        return input.train_input(self.config, self.data_dir, shard, batch_size, start_step * per_step)
+        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step * per_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         per_step = self.config.eval_batch_size // shard.count // batch_size
-        return input.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
+        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return input.synthetic(self.config, batch_size)
+        return pipeline.synthetic(self.config, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = self._logits(model, batch, training=True)
@@ -75,4 +76,4 @@ class Task:
         return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
 
     def _logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
-        return model(input.normalise(batch["image"], self._precision.compute), training=training)
+        return model(pipeline.normalise(batch["image"], self._precision.compute), training=training)

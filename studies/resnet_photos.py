@@ -25,7 +25,9 @@ HELD_OUT = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m studies resnet-photos`."""
     parser.add_argument("--seeds", type=int, default=1, help="runs, with seeds 0, 1, ...")
-    parser.add_argument("--tune", action="store_true", help="evaluate on a fifth of the training images instead")
+    parser.add_argument(
+        "--tune", action="store_true", help="evaluate on a fifth of the training images instead"
+    )
     parser.add_argument("overrides", nargs="*", help="further flags of python -m resnet, after --")
 
 
@@ -49,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
         "NEXP": str(args.seeds),
         "PYTHON": sys.executable,
     }
-    status = subprocess.run([ROOT / "resnet" / "run_and_time.sh", *overrides], env=environment, check=False).returncode
+    status = subprocess.run(
+        [ROOT / "resnet" / "run_and_time.sh", *overrides], env=environment, check=False
+    ).returncode
     if status > 1:
         return status
     if not args.tune:
@@ -60,7 +64,16 @@ def run(args: argparse.Namespace) -> int:
 def _convert(source: pathlib.Path, records: pathlib.Path, tune: bool) -> None:
     held_out = ["--hold-out", str(HELD_OUT)] if tune else ["--validation", str(source / "val")]
     shards = ["--train-shards", "8", "--validation-shards", "4"]
-    command = [sys.executable, "-m", "resnet.convert", records, "--train", source / "train", *held_out, *shards]
+    command = [
+        sys.executable,
+        "-m",
+        "resnet.convert",
+        records,
+        "--train",
+        source / "train",
+        *held_out,
+        *shards,
+    ]
     subprocess.run(list(map(str, command)), cwd=ROOT, check=True)
 
 
@@ -68,7 +81,9 @@ def _counts(records: pathlib.Path) -> dict[str, int]:
     from common import records as tfrecords
 
     patterns = {"train": "train-*", "eval": "validation-*"}
-    return {name: sum(tfrecords.count(str(f)) for f in sorted(records.glob(p))) for name, p in patterns.items()}
+    return {
+        name: sum(tfrecords.count(str(f)) for f in sorted(records.glob(p))) for name, p in patterns.items()
+    }
 
 
 def _publish(results: pathlib.Path) -> None:

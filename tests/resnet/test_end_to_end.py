@@ -1,0 +1,92 @@
+"""cpu-tiny through run_and_time.sh: target, log, determinism; broken models miss."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from mlperf_logging.compliance_checker import mlp_compliance
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LOG = "cpu-tiny/resnet/result_0.txt"
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("tiny")
+
+
+def run(data_dir: pathlib.Path, results: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
+    environment = {
+        **os.environ,
+        "SYSTEM": "cpu-tiny",
+        "DATA_DIR": str(data_dir),
+        "RESULT_DIR": str(results),
+        "PYTHON": sys.executable,
+    }
+    command = [str(ROOT / "resnet" / "run_and_time.sh"), *flags]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+
+def records(log: pathlib.Path) -> list[dict]:
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in log.read_text().splitlines()]
+
+
+def stock_findings(log: pathlib.Path) -> list[str]:
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker("training", "0.7.0", quiet=False, werror=True)
+    checker.check_file(str(log), "training_0.7.0/common.yaml")
+    return [*checker.overwritable, *checker.not_overwritable]
+
+
+def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    done = run(data_dir, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = tmp_path / LOG
+    assert stock_findings(log) == []
+    values = {r["key"]: r for r in records(log)}
+    assert values["run_stop"]["metadata"]["status"] == "success"
+    assert values["eval_accuracy"]["value"] >= 0.759
+    assert values["smoke_run"]["value"] is True and values["submission_division"]["value"] == "open"
+    run_json = json.loads((log.parent / "run.json").read_text())["runs"]["result_0.txt"]
+    minutes = (values["run_stop"]["time_ms"] - values["run_start"]["time_ms"]) / 60000
+    assert run_json["score_minutes"] == pytest.approx(minutes, abs=1e-4)
+    assert run_json["config"]["global_batch_size"] == values["global_batch_size"]["value"]
+    assert (log.parent / "curve_0.png").read_bytes().startswith(b"\x89PNG")
+    printed = dict(
+        line.split(None, 1)
+        for line in done.stdout.splitlines()
+        if re.match(r"result|score|verdict|curve", line)
+    )
+    assert printed["result"] == str(log) and printed["verdict"].startswith("passes")
+    assert float(printed["score"].split()[0]) == pytest.approx(minutes, abs=1e-3)
+
+
+def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    short = ["--config.train_epochs=0.5", "--config.epochs_per_block=0.25", "--config.width=8"]
+    logs = {}
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        done = run(data_dir, tmp_path / name, f"--seed={seed}", *short)
+        assert done.returncode == 1, done.stderr
+        untimed = [{k: v for k, v in r.items() if k != "time_ms"} for r in records(tmp_path / name / LOG)]
+        logs[name] = [r for r in untimed if r["key"] != "seed"]
+    assert logs["a"] == logs["b"]
+    losses = {name: [r["value"] for r in log if r["key"] == "train_loss"] for name, log in logs.items()}
+    assert losses["a"] and losses["a"] != losses["c"]
+    assert [m.split(" :")[0] for m in stock_findings(tmp_path / "a" / LOG)] == [
+        "Failed checks for eval_accuracy"
+    ]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("fault", ["residual=false", "freeze_batch_norm=true"])
+def test_a_broken_model_misses_the_target(data_dir: pathlib.Path, tmp_path: pathlib.Path, fault: str) -> None:
+    done = run(data_dir, tmp_path, f"--config.{fault}")
+    assert done.returncode == 1, done.stderr
+    accuracies = [r["value"] for r in records(tmp_path / LOG) if r["key"] == "eval_accuracy"]
+    assert len(accuracies) == 6 and max(accuracies) < 0.5
