@@ -1,0 +1,94 @@
+"""AlexNet-BN against the published layer table, and its keyed dropout."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from common.describe import forward_macs, parameters
+from common.dropout import Dropout
+from common.errors import UserError
+from common.kinds import kind_of
+from common.norm import span_layers
+from common.precision import precision
+from common.replicas.mirrored import Mirrored
+from common.replicas.single import Single
+from resnet import model
+from resnet.config import Config
+
+FULL = Config(
+    model="alexnet_bn", image_size=227, batch_norm_epsilon=1e-4, global_batch_size=2, replicas="single"
+)
+TINY = dataclasses.replace(FULL, image_size=67, width=8, num_classes=10, global_batch_size=4)
+
+
+def test_full_size():
+    """train_val2.prototxt at 227 px: feature maps, 60.97 M parameters, 724 M multiply-adds."""
+    network = model.build(FULL, Single(), precision("fp32"))
+    assert parameters(network) == 60_965_224
+    assert round(forward_macs(network) / 1e6) == 724
+    shapes = [
+        layer.output_shape[1:3] for layer in network.layers if isinstance(layer, tf_keras.layers.MaxPool2D)
+    ]
+    assert shapes == [(27, 27), (13, 13), (6, 6)]
+    kinds = list(kind_of(network).values())
+    assert {k: kinds.count(k) for k in set(kinds)} == {
+        "kernel": 8,
+        "bias": 8,
+    }  # batch norm has no gamma, no beta
+    assert [layer.moving_mean.shape[1] for layer in span_layers(network)] == [96, 256, 384, 384]
+    assert all(layer.epsilon == 1e-4 for layer in span_layers(network))
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16", "fp64"])
+def test_a_step(name):
+    network = model.build(TINY, Single(), precision(name))
+    images = tf.random.stateless_normal([4, 67, 67, 3], [1, 2])
+    with tf.GradientTape() as tape:
+        logits = network(images, training=True)
+        loss = tf.reduce_sum(logits * logits)
+    assert logits.dtype == precision(name).variable
+    gradients = tape.gradient(loss, network.trainable_variables)
+    assert all(g is not None and np.all(np.isfinite(g)) for g in gradients)
+
+
+@pytest.mark.parametrize(
+    "changes, message", [({"image_size": 66}, "at least 67"), ({"width": 12}, "multiple of 8")]
+)
+def test_sizes_it_cannot_take(changes, message):
+    with pytest.raises(UserError, match=message):
+        model.build(dataclasses.replace(TINY, **changes), Single(), precision("fp32"))
+
+
+def test_dropout_rate_scale_and_evaluation():
+    x = tf.ones([64, 1001])
+    layer = Dropout(Single(), 0.25, seed=5)
+    y = layer(x, training=True).numpy()
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1) / np.float32(0.75)}
+    assert abs((y == 0).mean() - 0.25) < 0.01
+    assert np.array_equal(layer(x), x)
+
+
+def test_dropout_is_keyed_by_seed_and_draw():
+    x = tf.ones([4, 64])
+    layer, same, other = (Dropout(Single(), 0.5, seed=s) for s in (5, 5, 6))
+    first, second = layer(x, training=True).numpy(), layer(x, training=True).numpy()
+    assert not np.array_equal(first, second)
+    assert np.array_equal(same(x, training=True), first)
+    assert not np.array_equal(other(x, training=True), first)
+    same.draws.assign(1)
+    assert np.array_equal(same(x, training=True), second)
+
+
+def test_dropout_does_not_depend_on_the_replicas():
+    whole = Dropout(Single(), 0.5, seed=5)(tf.ones([8, 30]), training=True)
+    replicas = Mirrored(4)
+    with replicas.scope():
+        layer = Dropout(replicas, 0.5, seed=5)
+        layer.build([2, 30])
+    parts = tf.function(
+        lambda: replicas.run(lambda: layer(tf.ones([2, 30]), training=True)), autograph=False
+    )()
+    np.testing.assert_array_equal(np.concatenate(replicas.local_results(parts)), whole)
