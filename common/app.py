@@ -13,7 +13,8 @@ import pathlib
 import signal
 import sys
 import time
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from absl import app as absl_app
 from absl import flags
@@ -33,11 +34,15 @@ def _define_flags() -> None:
     flags.DEFINE_string("system", None, "preset to run; see BENCHMARK/config.py")
     flags.DEFINE_string("data_dir", None, "folder with the data that init_datasets.sh prepared")
     flags.DEFINE_string("result_dir", "results", "results go to RESULT_DIR/<system>/<benchmark>/")
-    flags.DEFINE_integer("run", None, "number of the result file; the first free one if not given", lower_bound=0)
+    flags.DEFINE_integer(
+        "run", None, "number of the result file; the first free one if not given", lower_bound=0
+    )
     flags.DEFINE_integer("seed", None, "seed of the run, in place of the preset's", lower_bound=0)
     flags.DEFINE_string("checkpoint_dir", None, "save checkpoints here, and resume from the newest one found")
     flags.DEFINE_enum("replicas", None, list(configs.REPLICAS), "backend, in place of the preset's")
-    flags.DEFINE_bool("cache_cleared", False, "the system's caches were cleared before this run; run_and_time.sh knows")
+    flags.DEFINE_bool(
+        "cache_cleared", False, "the system's caches were cleared before this run; run_and_time.sh knows"
+    )
     flags.DEFINE_bool("describe", False, "print model, sizes and hyperparameters as JSON; needs no data")
     flags.DEFINE_bool("dry_run", False, "build, compile and take one step on synthetic data")
 
@@ -209,7 +214,9 @@ class Run:
         }
         results.update_run_json(self.folder, self.path, record)
         print(f"result   {self.path}")
-        print(f"score    {minutes:.3f} minutes" if success and not start else f"score    none: {stopped.status}")
+        print(
+            f"score    {minutes:.3f} minutes" if success and not start else f"score    none: {stopped.status}"
+        )
         print(f"verdict  {_verdict(self.path)}")
         print(f"curve    {curve}")
         return 128 + self._signal if self._signal else 0 if success else NOT_REACHED

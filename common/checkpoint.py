@@ -38,7 +38,10 @@ def save(loop: Loop, folder: str | os.PathLike) -> pathlib.Path:
     path = folder / f"checkpoint_{step:08d}.npz"
     temporary = path.with_suffix(".partial")
     arrays = {name: v.numpy() for name, v in _shared(loop).items()}
-    arrays |= {name: np.stack([c.numpy() for c in state.replicas.local_results(v)]) for name, v in _moving(loop).items()}
+    arrays |= {
+        name: np.stack([c.numpy() for c in state.replicas.local_results(v)])
+        for name, v in _moving(loop).items()
+    }
     meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     try:
@@ -50,7 +53,9 @@ def save(loop: Loop, folder: str | os.PathLike) -> pathlib.Path:
         temporary.rename(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(f"--checkpoint_dir={folder}: cannot write a checkpoint: {error.strerror}; free space there") from error
+        raise UserError(
+            f"--checkpoint_dir={folder}: cannot write a checkpoint: {error.strerror}; free space there"
+        ) from error
     for old in _checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
@@ -74,9 +79,13 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(arrays.pop("meta").tobytes())
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before") from error
+        raise UserError(
+            f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
+        ) from error
     if meta["digest"] != _digest(loop):
-        raise UserError(f"{path}: written by another configuration ({_difference(meta['config'], loop)}); use its own")
+        raise UserError(
+            f"{path}: written by another configuration ({_difference(meta['config'], loop)}); use its own"
+        )
     shared, moving = _shared(loop), _moving(loop)
     if sorted(arrays) != sorted([*shared, *moving]):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
@@ -92,7 +101,9 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
 
 
 def _checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(p for p in folder.glob("checkpoint_*.npz") if re.fullmatch(r"checkpoint_\d{8,}\.npz", p.name))
+    return sorted(
+        p for p in folder.glob("checkpoint_*.npz") if re.fullmatch(r"checkpoint_\d{8,}\.npz", p.name)
+    )
 
 
 def _moving(loop: Loop) -> dict[str, tf.Variable]:
@@ -115,7 +126,10 @@ def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.Tens
     if saved.shape == (replicas, *shape):
         return saved
     stem = name.rpartition("/")[0]
-    means, variances = arrays[f"{stem}/mean"].astype(np.float64), arrays[f"{stem}/variance"].astype(np.float64)
+    means, variances = (
+        arrays[f"{stem}/mean"].astype(np.float64),
+        arrays[f"{stem}/variance"].astype(np.float64),
+    )
     mean = means.mean((0, 1))
     merged = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
     return np.broadcast_to(merged.astype(saved.dtype), (replicas, *shape))
@@ -129,4 +143,7 @@ def _digest(loop: Loop) -> str:
 def _difference(saved: dict, loop: Loop) -> str:
     here = json.loads(json.dumps(to_dict(loop.config)))
     names = [n for n in sorted({*saved, *here}) if n not in FREE_FIELDS and saved.get(n) != here.get(n)]
-    return ", ".join(f"config.{n}: {saved.get(n)} there, {here.get(n)} here" for n in names[:3]) or "another version"
+    return (
+        ", ".join(f"config.{n}: {saved.get(n)} there, {here.get(n)} here" for n in names[:3])
+        or "another version"
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import fractions
 import math
-from typing import Iterator
+from collections.abc import Iterator
 
 from common.config import RunConfig
 from common.errors import UserError

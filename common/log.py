@@ -12,7 +12,8 @@ import logging
 import os
 import pathlib
 import time
-from typing import Any, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from mlperf_logging.mllog.mllog import MLLogger
 

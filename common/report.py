@@ -40,7 +40,9 @@ class Reporter:
         elif isinstance(event, events.Evaluated):
             target = f"target {self._config.quality_target:g}" + (", reached" if event.reached else "")
             seconds = event.time - self._start[0]
-            self.say(f"epoch {event.block.last_epoch}: eval_accuracy {event.value} ({target}) after {seconds:.1f} s")
+            self.say(
+                f"epoch {event.block.last_epoch}: eval_accuracy {event.value} ({target}) after {seconds:.1f} s"
+            )
         elif isinstance(event, events.RunStopped):
             self.close()
             if event.reason:
@@ -58,7 +60,11 @@ class Reporter:
             from tqdm import tqdm
 
             self._bar = tqdm(
-                total=self._clock.train_steps, initial=event.step, unit="step", file=self._stream, dynamic_ncols=True
+                total=self._clock.train_steps,
+                initial=event.step,
+                unit="step",
+                file=self._stream,
+                dynamic_ncols=True,
             )
 
     def _progress(self, event: events.Progress) -> None:

@@ -9,8 +9,9 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, Sequence
+from typing import Any
 
 from common import events
 from common.config import RunConfig, digest, to_dict
@@ -33,7 +34,9 @@ def write_atomically(path: pathlib.Path, data: bytes) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot write: {error.strerror}; free space there or change --result_dir") from error
+        raise UserError(
+            f"{path}: cannot write: {error.strerror}; free space there or change --result_dir"
+        ) from error
 
 
 def describe_run(config: RunConfig, command: Sequence[str], hardware: dict[str, str]) -> dict[str, Any]:
@@ -123,7 +126,9 @@ class Curve:
     @property
     def started_iso(self) -> str:
         """run_start in UTC."""
-        return datetime.datetime.fromtimestamp(self.start, datetime.timezone.utc).isoformat(timespec="seconds")
+        return datetime.datetime.fromtimestamp(self.start, datetime.timezone.utc).isoformat(
+            timespec="seconds"
+        )
 
     def record(self, event: events.Event) -> None:
         """Keeps what the picture shows."""
@@ -143,11 +148,15 @@ class Curve:
         loss_axes = axes.twinx()
         if self.losses:
             times, losses = zip(*self.losses)
-            loss_axes.plot([t / 60 for t in times], losses, color="#999999", linewidth=0.8, label="training loss")
+            loss_axes.plot(
+                [t / 60 for t in times], losses, color="#999999", linewidth=0.8, label="training loss"
+            )
         if self.evaluations:
             times, values = zip(*self.evaluations)
             axes.plot([t / 60 for t in times], values, "o-", color="#1f6fb2", label="quality")
-        axes.axhline(self._config.quality_target, color="#c0392b", linestyle="--", linewidth=1, label="target")
+        axes.axhline(
+            self._config.quality_target, color="#c0392b", linestyle="--", linewidth=1, label="target"
+        )
         axes.set_zorder(loss_axes.get_zorder() + 1)
         axes.patch.set_visible(False)
         axes.set(xlabel="minutes since run_start", ylabel="eval_accuracy")

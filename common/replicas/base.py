@@ -5,7 +5,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from typing import Any, Callable, ContextManager, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -46,7 +48,7 @@ class Replicas(abc.ABC):
     process_index: int = 0
     num_processes: int = 1
 
-    def scope(self) -> ContextManager[Any]:
+    def scope(self) -> AbstractContextManager[Any]:
         """Where variables are created."""
         return contextlib.nullcontext()
 
@@ -142,6 +144,8 @@ def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
     """
     where = {r: (g, p) for g, group in enumerate(groups) for p, r in enumerate(group)}
     if sorted(where) != list(range(num_replicas)) or len({len(g) for g in groups}) != 1:
-        raise UserError(f"groups {list(map(list, groups))} do not partition {num_replicas} replicas into equal parts")
+        raise UserError(
+            f"groups {list(map(list, groups))} do not partition {num_replicas} replicas into equal parts"
+        )
     for replica in range(num_replicas):
         yield where[replica]

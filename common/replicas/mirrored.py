@@ -7,7 +7,9 @@ compiled function.
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -40,7 +42,7 @@ class Mirrored(Replicas):
             devices = [f"CPU:{i}" for i in range(num_replicas)]
         self.strategy = tf.distribute.MirroredStrategy(devices)
 
-    def scope(self) -> ContextManager[Any]:
+    def scope(self) -> AbstractContextManager[Any]:
         return self.strategy.scope()
 
     def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
@@ -123,13 +125,13 @@ class Mirrored(Replicas):
 def _logical_cpus(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(cpu) is None and count > 1:
-        try:
+        with suppress(RuntimeError):  # TensorFlow has started: counted below.
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-        except RuntimeError:
-            pass
     have = len(tf.config.list_logical_devices("CPU"))
     if have < count:
-        raise UserError(f"mirrored with {count} replicas: TensorFlow already runs with {have} CPU devices; start anew")
+        raise UserError(
+            f"mirrored with {count} replicas: TensorFlow already runs with {have} CPU devices; start anew"
+        )
 
 
 def _add(values: Values) -> Values:

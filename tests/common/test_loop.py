@@ -1,4 +1,4 @@
-"""The fused loop against a naive one: stops, faults, evaluation in a worker; equal seeds give equal losses."""
+"""The fused loop against a naive one: stops, faults, a worker that evaluates; equal seeds, equal losses."""
 
 import contextlib
 import os

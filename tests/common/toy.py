@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -80,7 +80,9 @@ class Task:
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         arrays = self.examples(0, 37, 1)
         padding = -37 % self.config.eval_batch_size
-        padded = {k: np.concatenate([v, np.zeros([padding, *v.shape[1:]], v.dtype)]) for k, v in arrays.items()}
+        padded = {
+            k: np.concatenate([v, np.zeros([padding, *v.shape[1:]], v.dtype)]) for k, v in arrays.items()
+        }
         return self._dataset(padded, batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
@@ -91,7 +93,11 @@ class Task:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
         if self.config.explode:
             losses = losses / tf.zeros_like(losses)
-        return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * batch["weight"]), tf.reduce_sum(batch["weight"]))}
+        return {
+            "cross_entropy": WeightedSum(
+                tf.reduce_sum(losses * batch["weight"]), tf.reduce_sum(batch["weight"])
+            )
+        }
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         logits = model(batch["x"], training=False)
