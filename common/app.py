@@ -5,6 +5,7 @@ TensorFlow is imported only once the arguments have proved sound.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -62,6 +63,8 @@ def main(benchmark: str) -> None:
         _fail(f"{error}; see --help", 2)
     except UserError as error:
         _fail(str(error), error.exit_code)
+    except BrokenPipeError:  # The reader of our output has seen enough.
+        os._exit(141)
     # TensorFlow's threads can keep a finished process alive; nothing is left to flush but the streams.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -77,18 +80,26 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     module = importlib.import_module(f"{benchmark}.config")
     config = _configure(module, overrides)
     if FLAGS.describe:
-        from common.describe import describe
-
         task = importlib.import_module(f"{benchmark}.task").Task(config, None)
-        print(json.dumps(describe(task, module.hyperparameters(config)), indent=2))
+        print(json.dumps(_describe(task, module.hyperparameters(config)), indent=2))
         return 0
     if FLAGS.dry_run:
         task_module = importlib.import_module(f"{benchmark}.task")
         return _dry_run(task_module.Task(config, None))
     if FLAGS.system is None:
         raise UserError(f"--system: name a preset; known: {', '.join(module.PRESETS)}")
+    _check_data_dir(FLAGS.data_dir, benchmark)
     run = Run(benchmark, config, module.hyperparameters(config))
     return run.execute()
+
+
+def _check_data_dir(path: str | None, benchmark: str) -> None:
+    fix = f"name the folder that {benchmark}/init_datasets.sh filled"
+    if not path:
+        raise UserError(f"--data_dir: missing; {fix}")
+    # An object store is looked at later, by TensorFlow.
+    if "://" not in path and not os.path.isdir(path):
+        raise UserError(f"--data_dir={path}: no such folder; {fix}")
 
 
 def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
@@ -101,6 +112,33 @@ def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
         config = dataclasses.replace(config, seed=FLAGS.seed)
     config.validate()
     return config
+
+
+def _describe(task: Any, hyperparameters: logs.Hyperparameters) -> dict[str, Any]:
+    """What --describe prints. The network is that of one replica, whatever backend the preset names."""
+    from common import describe
+    from common.clock import Clock
+    from common.precision import precision
+    from common.replicas.single import Single
+
+    config, clock = task.config, Clock.of(task.config)
+    alone = dataclasses.replace(config, replicas="single", num_replicas=1, batch_norm_span=0)
+    network = type(task)(alone, None).build(Single(), precision(config.precision, config.loss_scale))
+    macs = describe.forward_macs(network)
+    return {
+        "benchmark": config.benchmark,
+        "model": config.model,
+        "system": config.system,
+        "ruleset": config.ruleset,
+        "parameters": describe.parameters(network),
+        "forward_macs_per_example": macs,
+        "forward_flops_per_example": 2 * macs,
+        "global_batch_size": config.global_batch_size,
+        "steps_per_epoch": clock.whole_steps_per_epoch,
+        "train_steps": clock.train_steps,
+        "quality_target": config.quality_target,
+        "hyperparameters": {key: value for key, value, _ in hyperparameters},
+    }
 
 
 def _dry_run(task: Any) -> int:
@@ -147,13 +185,33 @@ class Run:
             stopped = self._train(log)
             log.publish()
         except BaseException as error:
-            self.reporter.close()
-            if log.started:
-                log.abort(str(error) or type(error).__name__)
-            else:
-                log.discard()
+            self._failed(log, error)
             raise
         return self._finish(stopped, start)
+
+    def _failed(self, log: logs.RunLog, error: BaseException) -> None:
+        """Ends the log of a run that an exception ended; raises in its place what a person can act on."""
+        self.reporter.close()
+        if not log.started:
+            log.discard()
+            return
+        failed = time.time()
+        explained = self._explain(error)
+        log.abort(str(explained or error) or type(error).__name__, failed)
+        with contextlib.suppress(UserError):  # The disk may be full: the log matters more.
+            self._write_record("aborted", None, 0)
+        if explained:
+            raise explained from error
+
+    def _explain(self, error: BaseException) -> UserError | None:
+        from tensorflow import errors
+
+        if isinstance(error, errors.ResourceExhaustedError):
+            return UserError("out of memory; use a smaller --config.global_batch_size, or more replicas", 1)
+        if isinstance(error, errors.OpError):
+            self.reporter.say("a step failed: looking for damaged data")
+            return self.loop.task.diagnose(error)
+        return None
 
     def _on_signal(self, number: int, _: Any) -> None:
         name = signal.Signals(number).name
@@ -169,6 +227,7 @@ class Run:
         from common.loop import Loop
 
         task = task_module.Task(self.config, FLAGS.data_dir)
+        task.check_input()
         loop = Loop(task, replicas.make(self.config))
         loop.compile()
         self.loop = loop
@@ -198,28 +257,31 @@ class Run:
         return event
 
     def _finish(self, stopped: Any, start: int) -> int:
-        curve = self.curve.draw(self.folder / f"curve_{self.index}.png")
         success = stopped.status == "success"
+        scored = success and not start
         minutes = (stopped.time - self.curve.start) / 60
-        quality = self.curve.evaluations[-1][1] if self.curve.evaluations else None
+        curve = self.curve.draw(self.folder / f"curve_{self.index}.png")
+        self._write_record(stopped.status, minutes if scored else None, start)
+        print(f"result   {self.path}")
+        print(f"score    {minutes:.3f} minutes" if scored else f"score    none: {stopped.status}")
+        print(f"verdict  {_verdict(self.path)}")
+        print(f"curve    {curve}")
+        if success:
+            return 0
+        return 128 + self._signal if self._signal else NOT_REACHED
+
+    def _write_record(self, status: str, minutes: float | None, start: int) -> None:
         from systems import detect
 
         record = results.describe_run(self.config, sys.argv, detect()[0])
         record |= {
-            "status": stopped.status,
-            "score_minutes": minutes if success and not start else None,
-            "quality": quality,
+            "status": status,
+            "score_minutes": minutes,
+            "quality": self.curve.evaluations[-1][1] if self.curve.evaluations else None,
             "started": self.curve.started_iso,
             "resumed_from_step": start,
         }
         results.update_run_json(self.folder, self.path, record)
-        print(f"result   {self.path}")
-        print(
-            f"score    {minutes:.3f} minutes" if success and not start else f"score    none: {stopped.status}"
-        )
-        print(f"verdict  {_verdict(self.path)}")
-        print(f"curve    {curve}")
-        return 128 + self._signal if self._signal else 0 if success else NOT_REACHED
 
 
 def _checker(config: RunConfig) -> Any:
