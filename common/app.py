@@ -80,8 +80,10 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     module = importlib.import_module(f"{benchmark}.config")
     config = _configure(module, overrides)
     if FLAGS.describe:
+        from common.describe import describe
+
         task = importlib.import_module(f"{benchmark}.task").Task(config, None)
-        print(json.dumps(_describe(task, module.hyperparameters(config)), indent=2))
+        print(json.dumps(describe(task, module.hyperparameters(config)), indent=2))
         return 0
     if FLAGS.dry_run:
         task_module = importlib.import_module(f"{benchmark}.task")
@@ -112,33 +114,6 @@ def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
         config = dataclasses.replace(config, seed=FLAGS.seed)
     config.validate()
     return config
-
-
-def _describe(task: Any, hyperparameters: logs.Hyperparameters) -> dict[str, Any]:
-    """What --describe prints. The network is that of one replica, whatever backend the preset names."""
-    from common import describe
-    from common.clock import Clock
-    from common.precision import precision
-    from common.replicas.single import Single
-
-    config, clock = task.config, Clock.of(task.config)
-    alone = dataclasses.replace(config, replicas="single", num_replicas=1, batch_norm_span=0)
-    network = type(task)(alone, None).build(Single(), precision(config.precision, config.loss_scale))
-    macs = describe.forward_macs(network)
-    return {
-        "benchmark": config.benchmark,
-        "model": config.model,
-        "system": config.system,
-        "ruleset": config.ruleset,
-        "parameters": describe.parameters(network),
-        "forward_macs_per_example": macs,
-        "forward_flops_per_example": 2 * macs,
-        "global_batch_size": config.global_batch_size,
-        "steps_per_epoch": clock.whole_steps_per_epoch,
-        "train_steps": clock.train_steps,
-        "quality_target": config.quality_target,
-        "hyperparameters": {key: value for key, value, _ in hyperparameters},
-    }
 
 
 def _dry_run(task: Any) -> int:

@@ -24,7 +24,16 @@ from common.loop import Loop
 
 KEEP = 2
 # Fields that may differ between the run that saved and the one that resumes.
-FREE_FIELDS = ("replicas", "num_replicas", "system", "hardware", "source", "checkpoint_blocks", "compile")
+FREE_FIELDS = (
+    "replicas",
+    "num_replicas",
+    "system",
+    "hardware",
+    "source",
+    "accumulation_steps",
+    "checkpoint_blocks",
+    "compile",
+)
 
 
 def save(loop: Loop, folder: str | os.PathLike) -> pathlib.Path:
@@ -74,14 +83,7 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
     if not found:
         return None
     path = found[-1]
-    try:
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-        meta = json.loads(arrays.pop("meta").tobytes())
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
-        ) from error
+    arrays, meta = _read(path)
     if meta["digest"] != _digest(loop):
         raise UserError(
             f"{path}: written by another configuration ({_difference(meta['config'], loop)}); use its own"
@@ -98,6 +100,30 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
         for component, value in zip(mine, _fit(arrays, name, len(mine), variable.shape)):
             component.assign(value)
     return int(meta["step"])
+
+
+def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise ValueError("a checksum is wrong")
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(arrays.pop("meta").tobytes())
+        return arrays, {name: meta[name] for name in ("step", "digest", "config")}
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+        NotImplementedError,
+        RuntimeError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise UserError(
+            f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
+        ) from error
 
 
 def _checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:

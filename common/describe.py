@@ -1,13 +1,18 @@
-"""Size of a network: its parameters and the multiply-adds of one forward pass, counted on the built model."""
+"""What `--describe` prints: parameters and multiply-adds, counted on the built model, and the sizes of the run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import tf_keras
 
+from common.clock import Clock
 from common.errors import UserError
+from common.precision import precision
+from common.replicas.single import Single
+from common.task import Task
 
 _CONVOLUTIONS = (
     tf_keras.layers.Conv1D,
@@ -23,6 +28,38 @@ _DEPTHWISE = (tf_keras.layers.DepthwiseConv1D, tf_keras.layers.DepthwiseConv2D)
 _SEPARABLE = (tf_keras.layers.SeparableConv1D, tf_keras.layers.SeparableConv2D)
 
 Shape = Sequence[int | None]
+
+
+class _OnPaper(Single):
+    """One device that counts as all replicas, to build a network of any preset: nothing is run on it."""
+
+    def __init__(self, num_replicas: int):
+        self.num_replicas = num_replicas
+
+
+def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) -> dict[str, Any]:
+    """The description of a run, ready for JSON; needs no data and no machine of the preset's size.
+
+    Raises:
+      UserError: a configuration that builds no network.
+    """
+    config, clock = task.config, Clock.of(task.config)
+    model = task.build(_OnPaper(config.num_replicas), precision(config.precision, config.loss_scale))
+    macs = forward_macs(model)
+    return {
+        "benchmark": config.benchmark,
+        "model": config.model,
+        "system": config.system,
+        "ruleset": config.ruleset,
+        "parameters": parameters(model),
+        "forward_macs_per_example": macs,
+        "forward_flops_per_example": 2 * macs,
+        "global_batch_size": config.global_batch_size,
+        "steps_per_epoch": clock.whole_steps_per_epoch,
+        "train_steps": clock.train_steps,
+        "quality_target": config.quality_target,
+        "hyperparameters": {key: value for key, value, _ in hyperparameters},
+    }
 
 
 def parameters(model: tf_keras.Model) -> int:

@@ -7,6 +7,7 @@ write, by a small formatter. Every line is checked, as it is written, by the rul
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -35,11 +36,19 @@ class _File:
         self.path, self._reserve = path, path.with_suffix(path.suffix + ".reserve")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+            self._lock()
+            self._file.truncate(0)
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
-            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
-            self._reserve.unlink(missing_ok=True)
             raise self._error(error) from error
+
+    def _lock(self) -> None:
+        """What a killed run left behind may be overwritten, what another run is writing may not."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{self.path}: another run is writing it; give another --run") from None
 
     def write(self, line: str) -> None:
         try:
@@ -133,12 +142,15 @@ class RunLog:
         if writer:
             writer(event)
 
-    def abort(self, reason: str) -> None:
-        """Writes run_stop with status aborted, from the reserved space if need be, and publishes the log."""
+    def abort(self, reason: str, at: float | None = None) -> None:
+        """Writes run_stop with status aborted, from the reserved space if need be, and publishes the log.
+
+        `at` is when the run failed, in seconds since 1970; now when None.
+        """
         self._file.release_reserve()
         self._checker = None
         if not self.stopped:
-            self._run_stopped(events.RunStopped(time.time(), "aborted", -1, reason))
+            self._run_stopped(events.RunStopped(at or time.time(), "aborted", -1, reason))
         self.publish()
 
     def publish(self) -> None:

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.config import RunConfig
+from common.errors import UserError
 from common.precision import Precision
 from common.replicas.base import Replicas, Shard
 
@@ -60,6 +61,12 @@ class Task(Protocol):
 
     config: RunConfig
     evaluate_in_worker: bool
+
+    def check_input(self) -> None:
+        """Raises UserError where the data is not there; cheap, called before anything is built."""
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        """What is wrong with the data, file and record, if that is what made a step fail; may read all of it."""
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         """The network; called in the replicas' scope."""

@@ -56,9 +56,6 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 
 _BASE = Config(
-    num_train_examples=1281167,
-    num_eval_examples=50000,
-    quality_target=0.759,
     epochs_per_block=4.0,
     replicas="tpu",
 )

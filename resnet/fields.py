@@ -66,6 +66,9 @@ class Config(RunConfig):
 
     benchmark: str = "resnet"
     model: str = "resnet50"
+    num_train_examples: int = 1281167
+    num_eval_examples: int = 50000
+    quality_target: float = 0.759
     image_size: int = 224
     num_classes: int = 1000
     width: int = 64

@@ -155,6 +155,12 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     return tf.ensure_shape(tf.reshape(tf.cast(rows * scale + offset, dtype), shape), static)
 
 
+def check(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where there are no files to train or to evaluate on."""
+    for _ in _all_files(config, data_dir):
+        pass
+
+
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     """What is wrong with the data after the input has failed: reads all files again, names file and record.
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.errors import UserError
 from common.precision import Precision
 from common.replicas.base import Replicas, Shard
 from common.task import Batch, Outputs, Quality, WeightedSum
@@ -28,6 +29,16 @@ class Task:
         """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
         self.config = config
         self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def check_input(self) -> None:
+        pipeline.check(self.config, self.data_dir)
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        if isinstance(
+            error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+        ):
+            return pipeline.diagnose(self.config, self.data_dir)
+        return None
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision

@@ -51,6 +51,12 @@ class Task:
     def __init__(self, config: Config, evaluate_in_worker: bool = False):
         self.config, self.evaluate_in_worker = config, evaluate_in_worker
 
+    def check_input(self) -> None:
+        pass
+
+    def diagnose(self, error: tf.errors.OpError) -> None:
+        return None
+
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         batch = self.config.micro_batch_size
         x = inputs = replicas.model_input([FEATURES], batch, precision.variable)
