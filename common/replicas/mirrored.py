@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 from tensorflow.python.distribute import values as distribute_values
+from tensorflow.python.eager import record
 
 from common.errors import UserError
 from common.replicas.base import Groups, Replicas, Shard, placement
@@ -89,6 +90,15 @@ class Mirrored(Replicas):
     def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
         return self._collective(_shift(distance), _shift(-distance), groups)(x)
 
+    def sum_gradients(self, gradients: Sequence[tf.Tensor]) -> Values:
+        def merge(strategy: tf.distribute.Strategy, values: list[Any]) -> list[Any]:
+            sums = [tf.add_n(strategy.experimental_local_results(v)) for v in values]
+            return [
+                distribute_values.PerReplica(self._on_each(strategy, [s] * self.num_replicas)) for s in sums
+            ]
+
+        return tf.distribute.get_replica_context().merge_call(merge, args=(list(gradients),))
+
     def sum(self, value: Any) -> Any:
         return tf.nest.map_structure(lambda x: tf.add_n(self.local_results(x)), value)
 
@@ -99,6 +109,14 @@ class Mirrored(Replicas):
         # Consecutive batches go to consecutive replicas, so that together they see what one replica would.
         return self.strategy.distribute_datasets_from_function(lambda _: make(Shard(0, 1)))
 
+    def _on_each(self, strategy: tf.distribute.Strategy, values: Values) -> Values:
+        """A copy of value i on replica i's device."""
+        copies = []
+        for device, value in zip(strategy.extended.worker_devices, values, strict=True):
+            with tf.device(device):
+                copies.append(tf.identity(value))
+        return copies
+
     def _collective(self, forward: Callable, backward: Callable, groups: Groups | None) -> Callable:
         groups = groups or [range(self.num_replicas)]
         places = list(placement(groups, self.num_replicas))
@@ -107,17 +125,19 @@ class Mirrored(Replicas):
             def merge(strategy: tf.distribute.Strategy, values: Any) -> Any:
                 values = list(strategy.experimental_local_results(values))
                 results = [function([values[r] for r in group]) for group in groups]
-                mine = []
-                for device, (group, position) in zip(strategy.extended.worker_devices, places):
-                    with tf.device(device):
-                        mine.append(tf.identity(results[group][position]))
-                return distribute_values.PerReplica(mine)
+                mine = [results[group][position] for group, position in places]
+                return distribute_values.PerReplica(self._on_each(strategy, mine))
 
             return tf.distribute.get_replica_context().merge_call(merge, args=(x,))
 
-        @tf.custom_gradient
-        def collective(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            return merged(forward, x), lambda upstream: merged(backward, upstream)
+        def collective(x: tf.Tensor) -> tf.Tensor:
+            # tf.custom_gradient searches all the graph behind the result for variables, that is behind the other
+            # replicas' values: minutes for a ResNet. There are none.
+            x = tf.convert_to_tensor(x)
+            with record.stop_recording():
+                y = merged(forward, x)
+            record.record_operation("Collective", [y], [x], lambda upstream: [merged(backward, upstream)])
+            return y
 
         return collective
 
