@@ -30,12 +30,12 @@ import tensorflow as tf  # noqa: E402
 from official.vision.configs import image_classification  # noqa: E402
 from official.vision.dataloaders import classification_input, input_reader_factory  # noqa: E402
 
-from bench import _shared  # noqa: E402
 from common import records  # noqa: E402
 from common.errors import UserError  # noqa: E402
 from common.replicas.base import Shard  # noqa: E402
 from resnet import input as resnet_input  # noqa: E402
 from resnet.config import Config, Data  # noqa: E402
+from studies.data import unpack  # noqa: E402
 
 BATCH, SIZE, SHUFFLE = 128, 224, 1000
 BAR = 1.1  # Times tf-models' pipeline with the same interpolation.
@@ -44,7 +44,7 @@ WARMUP, TIMED = 4, 12  # Batches per round.
 
 def write_records(folder: Path) -> None:
     """The photographs as eight shards in ImageNet's layout."""
-    photos = sorted(_shared.unpack("imagenet1000_256").glob("*.JPEG"))
+    photos = sorted(unpack("imagenet1000_256").glob("*.JPEG"))
     serialized = [
         records.example({"image/encoded": photo.read_bytes(), "image/class/label": label})
         for label, photo in enumerate(photos, 1)

@@ -1,38 +1,42 @@
-"""Finds the archives of real data that studies and tests use; nothing of them is ever part of this repository."""
+"""Real data beside the project: where it lies, unpacked once into a cache outside the tree."""
 
 from __future__ import annotations
 
 import os
-import pathlib
+import shutil
 import tarfile
+import tempfile
+from pathlib import Path
 
 from common.errors import UserError
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def archive(name: str) -> pathlib.Path:
-    """The archive `name` in $TTT_SHARED/data, or beside the project.
+def shared_data() -> Path:
+    """The folder of the archives: TTT_SHARED/data, by default beside the project."""
+    return Path(os.environ.get("TTT_SHARED", ROOT.parent / "shared")) / "data"
+
+
+def unpack(name: str) -> Path:
+    """The folder that `name`.tar.xz unpacks to, in TTT_CACHE (default: the system's temporary folder).
 
     Raises:
-      UserError: it is not there.
+      UserError: the archive is not there.
     """
-    folder = pathlib.Path(os.environ.get("TTT_SHARED", ROOT.parent / "shared")) / "data"
-    path = folder / name
-    if not path.is_file():
-        raise UserError(f"{path}: no such archive; set TTT_SHARED to the folder that holds data/{name}")
-    return path
-
-
-def unpacked(name: str) -> pathlib.Path:
-    """A folder with the content of the archive `name`, unpacked once into $TTT_CACHE (~/.cache/timetotrain)."""
-    source = archive(name)
-    cache = pathlib.Path(os.environ.get("TTT_CACHE", pathlib.Path.home() / ".cache" / "timetotrain"))
-    target = cache / name.split(".")[0]
-    if not target.is_dir():
-        partial = target.with_suffix(f".partial{os.getpid()}")
-        partial.mkdir(parents=True)
-        with tarfile.open(source) as tar:
-            tar.extractall(partial, filter="data")
-        partial.rename(target)
-    return target
+    archive = shared_data() / f"{name}.tar.xz"
+    if not archive.is_file():
+        raise UserError(f"{archive} is not there; set TTT_SHARED to the folder that holds data/{name}.tar.xz")
+    cache = Path(os.environ.get("TTT_CACHE", Path(tempfile.gettempdir()) / f"timetotrain-{os.getuid()}"))
+    folder = cache / name
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=cache))
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(partial, filter="data")
+            if not folder.is_dir():
+                os.replace(partial / name, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder

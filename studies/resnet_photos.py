@@ -15,9 +15,10 @@ import shutil
 import subprocess
 import sys
 
-from studies.data import ROOT, unpacked
+from common.errors import UserError
+from studies.data import ROOT, unpack
 
-ARCHIVE = "tiny_imagenet_20.tar.xz"
+ARCHIVE = "tiny_imagenet_20"
 FOLDER = ROOT / "studies" / "resnet-photos"
 HELD_OUT = 0.2
 
@@ -33,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts the photographs, runs resnet/run_and_time.sh, writes the table and the curves."""
-    source = unpacked(ARCHIVE) / "tiny_imagenet_20"
+    source = unpack(ARCHIVE)
     part = "tune" if args.tune else "all"
-    records = source.parent / f"records-{part}"
+    records = source.parent / f"{ARCHIVE}-records-{part}"
     _convert(source, records, args.tune)
     overrides = list(args.overrides)
     if args.tune:
@@ -74,7 +75,9 @@ def _convert(source: pathlib.Path, records: pathlib.Path, tune: bool) -> None:
         *held_out,
         *shards,
     ]
-    subprocess.run(list(map(str, command)), cwd=ROOT, check=True)
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, check=False)
+    if done.returncode:
+        raise UserError(f"converting {source} failed; see above", done.returncode)
 
 
 def _counts(records: pathlib.Path) -> dict[str, int]:

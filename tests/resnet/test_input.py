@@ -11,12 +11,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from bench import _shared
 from common import records
 from common.errors import UserError
 from common.replicas.base import Shard
 from resnet import input as resnet_input
 from resnet.config import Config, Data
+from studies.data import unpack
 
 CLASSES = 7
 TRAIN, EVAL = 53, 37
@@ -299,7 +299,7 @@ def photographs(tmp_path_factory):
     The archive stores the greyscale ones with three channels, ImageNet with one: here they have one.
     """
     try:
-        folder = _shared.unpack("imagenet1000_256")
+        folder = unpack("imagenet1000_256")
     except UserError as error:
         pytest.skip(str(error))
     paths = sorted(folder.glob("*.JPEG"))
