@@ -1,0 +1,73 @@
+"""The directions in which the parts of the project may import one another."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BENCHMARKS = sorted(p.parent.name for p in ROOT.glob("*/task.py") if p.parent.name != "common")
+HIDDEN = ("common.loop", "common.log", "common.evaluator", "common.checkpoint", "common.step")
+BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu")
+
+
+def imports(path):
+    """Full names of all that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def found(folder, forbidden):
+    def within(name):
+        return any(name == part or name.startswith(part + ".") for part in forbidden)
+
+    return [f"{p}: {n}" for p in sorted((ROOT / folder).rglob("*.py")) for n in imports(p) if within(n)]
+
+
+def test_there_are_benchmarks():
+    assert "resnet" in BENCHMARKS
+
+
+def test_common_imports_no_benchmark():
+    assert found("common", [*BENCHMARKS, "tests", "bench", "studies"]) == []
+
+
+@pytest.mark.parametrize("part", ["compliance", "systems"])
+def test_the_checker_and_the_systems_import_no_tensorflow_and_no_benchmark(part):
+    assert found(part, ["tensorflow", "tf_keras", "numpy", "absl", *BENCHMARKS]) == []
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_a_benchmark_sees_one_replica(benchmark):
+    """Neither the loop nor the log nor a backend; nor another benchmark."""
+    backends = [f"common.replicas.{name}" for name in BACKENDS]
+    others = [name for name in BENCHMARKS if name != benchmark]
+    assert found(benchmark, [*HIDDEN, *backends, *others]) == []
+
+
+def test_only_replicas_know_tensorflow_s_strategies():
+    for path in sorted((ROOT / "common").glob("*.py")):
+        assert "tf.distribute" not in path.read_text(), path
+
+
+PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in sys.modules])"
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "compliance.cli, compliance.check, compliance.report, compliance.compare, compliance.package, systems",
+        *(f"{name}.config" for name in BENCHMARKS),
+        "common.clock, common.config, common.events, common.log, common.results, common.report",
+    ],
+)
+def test_tensorflow_stays_out(modules):
+    code = f"import {modules}; {PRINT_LOADED}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
