@@ -26,6 +26,7 @@ PACKAGING_ERRORS = frozenset(
             "train_samples.count",
             "eval_samples.count",
             "smoke_run",
+            "resumed_from_step",
             "run.before-init",
         ),
         *(
@@ -36,7 +37,7 @@ PACKAGING_ERRORS = frozenset(
             "tree.file-missing",
             "tree.system-missing",
         ),
-        *("system.count", "tree.system-unclear", "tree.layout"),
+        *("system.count", "system.field", "tree.system-unclear", "tree.layout"),
     }
 )
 # Below this a pool of processes costs more than it saves.
@@ -186,6 +187,8 @@ def check(
         raise UserError(f"unknown ruleset {ruleset!r}; known: {', '.join(rules.RULESETS)}")
     if division is not None and division not in rules.DIVISIONS:
         raise UserError(f"unknown division {division!r}; known: {', '.join(rules.DIVISIONS)}")
+    if "" in paths:
+        raise UserError("an empty path; name a log, a results folder or a tree ('.' is the current one)")
     files: list[str] = []
     findings: list[Finding] = []
     logs: list[LogResult] = []
@@ -198,7 +201,8 @@ def check(
             looked_at, about_tree = [str(path)], []
             results = [_check_safely((str(path), ruleset, division))]
         else:
-            raise UserError(f"{path}: no such file or directory; name a log, a results folder or a tree")
+            what = "is not a plain file" if path.exists() else "no such file or directory"
+            raise UserError(f"{path}: {what}; name a log, a results folder or a tree")
         files += looked_at
         logs += results
         for result in results:

@@ -54,6 +54,7 @@ class StreamChecker:
         self._latest = float("-inf")
         self._unknown: set[str] = set()
         self._foreign = 0
+        self._unread = 0
         self._held: list[Record] | None = []  # None once the benchmark's rules are in force
         self._late: dict[
             str, list[Record]
@@ -93,6 +94,8 @@ class StreamChecker:
         severity = bad.severity
         if bad.rule == "line-other-form":
             self._foreign += 1
+        elif bad.severity == ERROR:
+            self._unread += 1
         if bad.rule == "line-field" and self.ruleset == "0.6.0" and bad.key and not self._knows(bad.key):
             severity = ADVICE  # no rule asks for this key, so nothing was lost
         names = {"line": bad.line, "text": bad.text, "wording": bad.wording, **bad.names}
@@ -323,6 +326,10 @@ class StreamChecker:
             names = {"wording": "no-records.other", "other": other}
             found = f"{self._foreign} records in the form of another round"
             return self._make("no-records", ERROR, None, f"lines with {token}", found, **names)
+        if self._unread:
+            names = {"what": "the rules of the benchmark", "fix": "mend the lines; then check the log again"}
+            found = f"{self._unread} lines that could not be read, and none that could"
+            return self._make("not-checked", ERROR, None, "records", found, **names)
         return self._make("no-records", ERROR, None, f"lines with {token}", "no record")
 
     def _missing(self) -> list[Finding]:

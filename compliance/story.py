@@ -48,6 +48,7 @@ class Story:
             "run_start": self._first,
             "run_stop": self._stop,
             "smoke_run": self._smoke,
+            "resumed_from_step": self._resumed,
             "seed": self._seed,
             "train_samples": self._samples,
             "eval_samples": self._samples,
@@ -77,6 +78,14 @@ class Story:
             return None
         self.smoke = True
         return self._make("smoke_run", ADVICE, record, "no smoke_run in a submission", shown(record.value))
+
+    def _resumed(self, record: Record) -> Finding | None:
+        if not record.value:
+            return None
+        wanted = "a run from its start to its end"
+        return self._make(
+            "resumed_from_step", ADVICE, record, wanted, f"resumed from step {shown(record.value)}"
+        )
 
     def _work(self, record: Record) -> None:
         """Training begins that reaches up to an epoch (counted from 0 or 1, so the bound is the generous

@@ -43,17 +43,17 @@ def check_tree(
         groups[directory, Path(result.path).parent].append(result)
     orgs: dict[Path, set[str]] = defaultdict(set)
     descriptions: dict[Path, dict | None] = {}
+    findings += _duplicates(results)
     for (directory, shown_as), group in groups.items():
         place = _place(directory)
+        findings += _same_seed(shown_as, group)
         if place is None:
-            if len(group) > 1:
-                findings += _duplicates(group)
             continue
         org, system, benchmark = place
         findings += _directory(shown_as, benchmark, group)
         path = org / "systems" / f"{system}.json"
         if path not in descriptions:
-            descriptions[path], remarks = _description(path, shown_as)
+            descriptions[path], remarks = _description(path, shown_as, group[0].ruleset)
             findings += remarks
         findings += _agreement(shown_as, system, descriptions[path], path, group)
         if benchmark is not None:
@@ -80,6 +80,11 @@ def _find_logs(root: Path) -> tuple[list[str], list[Finding]]:
 
     for directory, names, files in os.walk(root, onerror=unreadable):
         names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
+        for name in names:
+            path = os.path.join(directory, name)
+            if os.path.islink(path):  # os.walk goes past it
+                fix = "put the directory itself here, or check what it points to"
+                findings.append(_unchecked(path, "this directory", "a symbolic link", fix))
         for name in sorted(files):
             path = os.path.join(directory, name)
             if _RESULT.fullmatch(name):
@@ -143,7 +148,6 @@ def _directory(path: Path, benchmark: str | None, group: list[LogResult]):
     if benchmark is None:
         wanted = "results/<system>/<benchmark>/result_<i>.txt"
         yield finding("tree.layout", ADVICE, path, wanted, str(path))
-        yield from _duplicates(group)
         return
     ruleset = group[0].ruleset
     own = ruleset in rules.OWN_RULESETS
@@ -159,7 +163,6 @@ def _directory(path: Path, benchmark: str | None, group: list[LogResult]):
     divisions = {result.division for result in group if isinstance(result.division, str)}
     if len(divisions) > 1:
         yield finding("tree.division", ERROR, path, "one division", " and ".join(sorted(divisions)))
-    yield from _duplicates(group)
     wanted = rules.metric(ruleset, benchmark).get("runs") if own else None
     if wanted is None:
         return
@@ -172,10 +175,10 @@ def _directory(path: Path, benchmark: str | None, group: list[LogResult]):
         yield finding("tree.score", ADVICE, path, "at most one run without a valid result", found)
 
 
-def _duplicates(group: list[LogResult]):
-    """Runs that are copies of each other, or that began from the same seed."""
+def _duplicates(results: list[LogResult]):
+    """Runs that are copies of each other, wherever they lie."""
     by_size: dict[int, list[str]] = defaultdict(list)
-    for result in group:
+    for result in results:
         if os.path.exists(result.path):
             by_size[os.path.getsize(result.path)].append(result.path)
     by_content: dict[str, list[str]] = defaultdict(list)
@@ -184,8 +187,13 @@ def _duplicates(group: list[LogResult]):
             by_content[_digest(path)].append(path)
     for first, *copies in by_content.values():
         for copy in copies:
-            found = f"the bytes of {Path(first).name}"
+            near = Path(first).parent == Path(copy).parent
+            found = f"the bytes of {Path(first).name if near else first}"
             yield finding("tree.duplicate", ADVICE, copy, "one log for each run", found)
+
+
+def _same_seed(path: Path, group: list[LogResult]):
+    """Runs of one directory that began from the same seed."""
     by_seed: dict[str, list[str]] = defaultdict(list)
     for result in group:
         if result.seed is not None:
@@ -193,9 +201,7 @@ def _duplicates(group: list[LogResult]):
     for seed, members in by_seed.items():
         if len(members) > 1:
             found = f"seed {seed} in {', '.join(members[:10])}"
-            yield finding(
-                "tree.seed", ADVICE, Path(group[0].path).parent, "a different seed for each run", found
-            )
+            yield finding("tree.seed", ADVICE, path, "a different seed for each run", found)
 
 
 def _digest(path: str) -> str:
@@ -209,7 +215,7 @@ def _digest(path: str) -> str:
 # ------------------------------------------------------------------------------------------------ systems
 
 
-def _description(path: Path, asked_by: Path) -> tuple[dict | None, list[Finding]]:
+def _description(path: Path, asked_by: Path, ruleset: str) -> tuple[dict | None, list[Finding]]:
     """The system's JSON and what is wrong with it; None when it cannot be used."""
     if not path.is_file():
         wanted = f"systems/{path.name}"
@@ -228,7 +234,11 @@ def _description(path: Path, asked_by: Path) -> tuple[dict | None, list[Finding]
     wanted = "the 33 fields of the rules, all strings"
     remarks = [
         finding("system.field", ERROR, path, wanted, path.name, problem=problem)
-        for problem in schema.validate(content)
+        for problem in schema.errors(content, ruleset or "0.7.0")
+    ]
+    remarks += [
+        finding("system.field", ADVICE, path, "a value, or nothing", path.name, problem=problem)
+        for problem in schema.placeholders(content)
     ]
     for field in ("number_of_nodes", "accelerators_per_node"):
         value = content.get(field)
@@ -243,7 +253,8 @@ def _agreement(path: Path, system: str, description: dict | None, source: Path, 
     if description is not None:
         division = description.get("division")
         logged = sorted({result.division for result in group if isinstance(result.division, str)})
-        if isinstance(division, str) and logged and logged != [division]:
+        # A wrong case is a wrong word of the description (system.field), not another division.
+        if isinstance(division, str) and logged and logged != [division.strip().lower()]:
             wanted, found = f"{division} (systems/{source.name})", " and ".join(logged)
             yield finding("tree.division", ERROR, path, wanted, found, wording="tree.division.system")
     names = [system]
@@ -260,8 +271,18 @@ def _agreement(path: Path, system: str, description: dict | None, source: Path, 
         yield finding(rule, severity, path, " or ".join(dict.fromkeys(names)), platform[:80])
 
 
+_NODES = re.compile(r"^\s*\d+\s*x\s*(?=\w)", re.IGNORECASE)
+
+
 def _compare(name: str, other: str) -> str:
-    """ "same" (one name begins like the other), "other" (the same words with other numbers), or "unclear"."""
+    """ "same" (one name begins like the other, or is in it), "other" (the same words with other numbers), or
+    "unclear". A count of nodes that one of them has in front ("1xDGX-1") says nothing.
+    """
+    if bool(_NODES.match(name)) != bool(_NODES.match(other)):
+        name, other = _NODES.sub("", name), _NODES.sub("", other)
+    # "NVIDIA DGX-1" is in "dgx1_mxnet" but for its maker.
+    if any(_holds(a, b) or _holds(a, b.partition(" ")[2]) for a, b in ((name, other), (other, name))):
+        return "same"
     ours, theirs = _parts(name), _parts(other)
     shorter = min(len(ours), len(theirs))
     if shorter and ours[:shorter] == theirs[:shorter]:
@@ -269,6 +290,12 @@ def _compare(name: str, other: str) -> str:
     words, their_words = ([part for part in parts if part.isalpha()] for parts in (ours, theirs))
     shorter = min(len(words), len(their_words))
     return "other" if shorter and words[:shorter] == their_words[:shorter] else "unclear"
+
+
+def _holds(name: str, part: str) -> bool:
+    """Whether `part` is in `name` but for case and punctuation, without cutting a number or being a scrap."""
+    whole, inner = (re.sub(r"[^a-z\d]", "", text.lower()[:200]) for text in (name, part))
+    return len(inner) > 3 and bool(re.search(rf"(?<!\d){inner}(?!\d)", whole))
 
 
 def _parts(name: str) -> list[str]:

@@ -86,11 +86,34 @@ def validate(description: object, ruleset: str = "0.7.0", *, submission: bool = 
     """
     if not isinstance(description, dict):
         return [f"the description is {_kind(description)}; write one JSON object with the 33 fields"]
+    problems = errors(description, ruleset, submission=submission)
+    return problems + placeholders(description)
+
+
+def errors(description: dict, ruleset: str = "0.7.0", *, submission: bool = True) -> list[str]:
+    """What `validate` says, without the placeholders, which many a published description has."""
     problems = _misnamed(description)
     for field in FIELDS:
-        if field.name in description:
+        if field.name in description and not _is_placeholder(field, description[field.name]):
             problems += _wrong_value(field, description[field.name], ruleset, submission)
     return problems
+
+
+def placeholders(description: dict) -> list[str]:
+    """The fields that still hold a placeholder ("TODO", "N/A"), one sentence each."""
+    return [
+        f'{field.name}: {description[field.name]!r} is a placeholder; write the value, or "" if it is not known'
+        for field in FIELDS
+        if _is_placeholder(field, description.get(field.name))
+    ]
+
+
+def _is_placeholder(field: Field, value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and value.strip().lower() in _PLACEHOLDERS
+        and field.name not in _NEVER_PLACEHOLDER
+    )
 
 
 def _misnamed(description: dict) -> list[str]:
@@ -118,8 +141,6 @@ def _wrong_value(field: Field, value: object, ruleset: str, submission: bool) ->
         if not (submission and field.needed):
             return []
         return [f"{name}: empty; a submission must give it ({field.about})"]
-    if text.lower() in _PLACEHOLDERS and name not in _NEVER_PLACEHOLDER:
-        return [f'{name}: {text!r} is a placeholder; write the value, or "" if it is not known']
     if field.counts and not (text.isascii() and text.isdecimal() and (int(text) > 0 or "accel" in name)):
         return [f'{name}: {text[:40]!r} is not a whole number; write digits only, e.g. "8" ({field.about})']
     allowed = {"division": DIVISIONS, "status": statuses(ruleset)}.get(name)

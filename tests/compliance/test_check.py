@@ -11,6 +11,7 @@ from common.errors import UserError
 from compliance import formats
 from compliance.check import PACKAGING_ERRORS, check, check_log, check_paths
 from compliance.findings import Finding, Groups
+from compliance.tree import _compare
 from systems import schema
 
 SYSTEM = "dgx-1"
@@ -228,3 +229,70 @@ def test_what_the_packager_refuses_exists():
     from compliance.explain import known_rules
 
     assert set(known_rules()) >= PACKAGING_ERRORS
+
+
+@pytest.mark.parametrize(
+    ("platform", "directory", "says"),
+    [
+        ("1xDSS8440", "DSS8440", "same"),
+        ("1xGX2570M5", "PRIMERGY GX2570M5", "same"),
+        ("1xNVIDIA DGX-1", "dgx1_ngc20.06_mxnet", "same"),
+        ("tpu-v3-32", "tpu-v3-32-TF2.0", "same"),
+        ("TPU v3-32", "tpu-v3-320", "other"),
+        ("summit-1", "summit-1024", "other"),
+        ("2xC4140", "4xC4140", "other"),
+        ("8xV100", "16xV100", "other"),
+        ("reference_implementation", "1-node-4s-cpx-pytorch", "unclear"),
+    ],
+)
+def test_names_of_systems_as_they_were_published(platform, directory, says):
+    assert _compare(platform, directory) == _compare(directory, platform) == says
+
+
+def test_a_placeholder_in_a_description_is_advice_and_an_error_for_the_packager(tmp_path):
+    org = tree(tmp_path)
+    (org / "systems" / f"{SYSTEM}.json").write_text(json.dumps(described(cooling="TODO")))
+    (found,) = check_paths([org])
+    assert (found.rule, found.severity) == ("system.field", "advice")
+    assert "cooling: 'TODO' is a placeholder" in found.message
+    assert [one.severity for one in check_paths([org], packaging=True)] == ["error"]
+
+
+def test_a_copy_in_another_directory_is_found(tmp_path):
+    org = tree(tmp_path)
+    other = org / "results" / "v100-8" / "resnet"
+    shutil.copytree(org / "results" / SYSTEM / "resnet", other)
+    found = only(check_paths([org]), "tree.duplicate")
+    assert len(found) == 5 and all(one.path.startswith(str(other)) for one in found)
+
+
+def test_a_linked_directory_is_said_to_be_unchecked(tmp_path):
+    org = tree(tmp_path)
+    (org / "results" / "linked").symlink_to(org / "results" / SYSTEM)
+    (found,) = only(check_paths([org]), "not-checked")
+    assert found.path.endswith("results/linked") and found.severity == "error"
+
+
+def test_a_resumed_run_is_advice_and_an_error_for_the_packager(tmp_path):
+    path = tmp_path / "result_0.txt"
+    lines = result_logs.log("resnet", 0).splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if '"init_stop"' in line)
+    lines.insert(
+        at, lines[at].replace('"init_stop"', '"resumed_from_step"').replace('"value": null', '"value": 40')
+    )
+    path.write_text("".join(lines))
+    (found,) = check_paths([path])
+    assert (found.rule, found.severity, found.line) == ("resumed_from_step", "advice", at + 1)
+    assert [one.severity for one in check_paths([path], packaging=True)] == ["error"]
+
+
+def test_a_log_without_a_line_that_can_be_read_was_not_checked(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(result_logs.log("resnet", 0).replace('"time_ms"', '"time_s"'))
+    assert rules_of(check_paths([path])) == ["line-field", "not-checked"]
+
+
+@pytest.mark.parametrize(("path", "says"), [("", "an empty path"), ("/dev/null", "is not a plain file")])
+def test_a_path_that_is_no_log_is_one_clear_line(path, says):
+    with pytest.raises(UserError, match=says):
+        check([path])
