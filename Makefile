@@ -21,7 +21,7 @@ demo: $(VENV)/.train ## train ResNet-50 end to end on this machine, check its lo
 
 test: $(VENV)/.dev ## what CI runs: lint, then all tests but the long ones
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
-	@$(PY) -m pytest -m "not study and not e2e" $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" $(ARGS)
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step
 	@$(PY) -m pytest -m e2e $(ARGS)
