@@ -6,6 +6,7 @@ write, by a small formatter. Every line is checked, as it is written, by the rul
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -41,6 +42,9 @@ class _File:
             self._file.truncate(0)
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             raise self._error(error) from error
 
     def _lock(self) -> None:
@@ -148,7 +152,6 @@ class RunLog:
         `at` is when the run failed, in seconds since 1970; now when None.
         """
         self._file.release_reserve()
-        self._checker = None
         if not self.stopped:
             self._run_stopped(events.RunStopped(at or time.time(), "aborted", -1, reason))
         self.publish()
@@ -206,6 +209,8 @@ class RunLog:
 
     def _run_stopped(self, event: events.RunStopped) -> None:
         self.stopped = True
+        if event.status != "success":
+            self._checker = None  # Ruleset 0.6.0 knows no aborted run; what happened is logged all the same.
         reason = {"reason": event.reason} if event.reason else {}
         self.event("run_stop", None, {"status": event.status, **reason}, "INTERVAL_END", event.time)
 
