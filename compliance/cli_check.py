@@ -61,5 +61,7 @@ def _cross_check(logs) -> list[Finding]:
     from compliance import stock
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # each waits for a process of its own
-        found = pool.map(lambda log: stock.cross_check(log.path, log.ruleset, log.passes), logs)
+        # A log without a ruleset could not be read, which its findings say already.
+        read = [log for log in logs if log.ruleset and os.access(log.path, os.R_OK)]
+        found = pool.map(lambda log: stock.cross_check(log.path, log.ruleset, log.passes), read)
         return [finding for group in found for finding in group]

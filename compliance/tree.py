@@ -72,8 +72,12 @@ def _unique(findings: list[Finding]) -> list[Finding]:
 
 
 def _find_logs(root: Path) -> tuple[list[str], list[Finding]]:
-    """The logs below `root`: result_*.txt; where there is none, every text file that holds a record."""
-    results, others, findings = [], [], []
+    """The logs below `root`: result_*.txt and, outside the layout of a submission, every text file that holds
+    a record; where there is none of these, any file that does.
+
+    In a benchmark's directory of results a log of another name is an error: no tool would look at it.
+    """
+    results, others, rest, findings = [], [], [], []
 
     def unreadable(error: OSError) -> None:
         findings.append(_unchecked(error.filename, "this directory", str(error.strerror), "make it readable"))
@@ -95,15 +99,22 @@ def _find_logs(root: Path) -> tuple[list[str], list[Finding]]:
                     findings.append(
                         _unchecked(path, "this file", kind, "put the log itself here, not a link")
                     )
-            elif name.endswith(_LOG_SUFFIXES) and _kind(path) == "file":
-                others.append(path)
+            elif _kind(path) == "file":
+                (others if name.endswith(_LOG_SUFFIXES) else rest).append(path)
         place = _place(Path(os.path.abspath(directory)))
         if place and place[2] and not names and not any(_RESULT.fullmatch(name) for name in files):
             found = f"{len(files)} other files"
             findings.append(finding("tree.no-results", ERROR, directory, "result_<i>.txt", found))
-    if not results:
-        results = [path for path in others if _has_token(path)]
-    return results, findings
+    for path in filter(_has_token, others):
+        directory = Path(os.path.abspath(path)).parent
+        if _place(directory) is not None:
+            fix = "name it result_<i>.txt, or check it by its own name"
+            findings.append(_unchecked(path, "this log", "another name than result_<i>.txt", fix))
+        elif not {"benchmarks", "implementations"} & {*directory.parts}:  # sample logs may lie beside code
+            results.append(path)
+    if not results and not findings:
+        results = [path for path in rest if _has_token(path)]
+    return sorted(results), findings
 
 
 def _unchecked(path: str, what: str, found: str, fix: str) -> Finding:

@@ -296,3 +296,17 @@ def test_a_log_without_a_line_that_can_be_read_was_not_checked(tmp_path):
 def test_a_path_that_is_no_log_is_one_clear_line(path, says):
     with pytest.raises(UserError, match=says):
         check([path])
+
+
+def test_no_log_is_passed_over_in_silence(tmp_path):
+    org = tree(tmp_path)
+    (org / "results" / SYSTEM / "resnet" / "run.log").write_text(result_logs.log("resnet", 7))
+    (found,) = check_paths([org])
+    assert (found.rule, found.severity) == ("not-checked", "error") and found.path.endswith("run.log")
+    (tmp_path / "loose" / "deep").mkdir(parents=True)
+    (tmp_path / "loose" / "result_0.txt").write_text(result_logs.log("resnet", 0))
+    (tmp_path / "loose" / "deep" / "other.log").write_text(result_logs.log("ssd", 1))
+    assert [log.benchmark for log in check([tmp_path / "loose"]).logs] == ["ssd", "resnet"]
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "log").write_text(result_logs.log("ssd", 1))
+    assert [log.benchmark for log in check([tmp_path / "bare"]).logs] == ["ssd"]

@@ -165,3 +165,8 @@ def test_messages_become_findings(message):
     finding = stock.translate(message, "error", "log.txt", {3: 17})
     assert (finding.rule, finding.expected.strip()) == MESSAGES[message]
     assert finding.line == (17 if "CHECK" in message else 0)
+
+
+def test_cross_check_goes_past_what_cannot_be_read(capsys):
+    assert main(["check", "--cross-check", "/proc/self/mem"]) == 1
+    assert "not-checked" in capsys.readouterr().out
