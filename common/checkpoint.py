@@ -7,6 +7,7 @@ variance when the number of replicas or groups changes. The input position is th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -61,7 +62,8 @@ def save(loop: Loop, folder: str | os.PathLike) -> pathlib.Path:
             os.fsync(file.fileno())
         temporary.rename(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(
             f"--checkpoint_dir={folder}: cannot write a checkpoint: {error.strerror}; free space there"
         ) from error
@@ -89,7 +91,8 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
             f"{path}: written by another configuration ({_difference(meta['config'], loop)}); use its own"
         )
     shared, moving = _shared(loop), _moving(loop)
-    if sorted(arrays) != sorted([*shared, *moving]):
+    same = sorted(arrays) == sorted([*shared, *moving])
+    if not same or any(arrays[name].shape != v.shape for name, v in shared.items()):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
     components = loop.state.replicas.local_results
     for name, variable in shared.items():
@@ -143,7 +146,8 @@ def _shared(loop: Loop) -> dict[str, tf.Variable]:
     """All other variables: equal on every replica."""
     mine = {id(v) for v in _moving(loop).values()}
     others = (v for v in loop.state.variables() if id(v) not in mine)
-    return {f"{i:04d}/{v.name.split(':')[0]}".replace("/", "."): v for i, v in enumerate(others)}
+    # Not the layer's name, which counts the layers that this process has made.
+    return {f"{i:04d}.{v.name.split(':')[0].rpartition('/')[2]}": v for i, v in enumerate(others)}
 
 
 def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:

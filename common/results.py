@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -33,7 +34,8 @@ def write_atomically(path: pathlib.Path, data: bytes) -> None:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(
             f"{path}: cannot write: {error.strerror}; free space there or change --result_dir"
         ) from error
@@ -171,7 +173,8 @@ class Curve:
             figure.savefig(temporary)
             temporary.replace(path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise UserError(f"{path}: cannot write: {error.strerror}; free space there") from error
         finally:
             pyplot.close(figure)

@@ -194,7 +194,7 @@ def held_out(tmp_path_factory):
     return folders
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     n=st.sampled_from([1, 7, 16, 53]),
     batch=st.integers(1, 9),

@@ -1,0 +1,204 @@
+"""Resumed runs end with the weights of uninterrupted ones; other replicas; damaged, foreign and unwritable files."""
+
+import dataclasses
+import errno
+
+import numpy as np
+import pytest
+
+from common import checkpoint, events, records
+from common import replicas as backends
+from common.config import Optimizer
+from common.errors import UserError
+from common.loop import Loop
+from common.norm import span_layers
+from resnet.config import PRESETS
+from resnet.task import Task
+from tests.common import toy
+
+NEVER = 2.0
+
+
+def toy_loop(replicas="single", number=1, **changes):
+    optimizer = Optimizer(name="lars", base_learning_rate=1.0, weight_decay=1e-3)
+    config = toy.config(
+        quality_target=NEVER, optimizer=optimizer, replicas=replicas, num_replicas=number, **changes
+    )
+    return Loop(toy.Task(config), backends.make(config))
+
+
+def everything(loop):
+    """Every variable of every replica, as bytes."""
+    local = loop.replicas.local_results
+    return [[x.numpy().tobytes() for x in local(v)] for v in loop.state.variables()]
+
+
+def run_until(loop, folder, step=None):
+    """Trains, saving between blocks; stops the run at `step`."""
+    for event in loop.run(lambda _: checkpoint.save(loop, folder)):
+        if step and isinstance(event, events.Progress) and event.step >= step:
+            loop.stop("SIGTERM")
+    return event
+
+
+@pytest.mark.parametrize("replicas, number", [("single", 1), ("mirrored", 4)])
+def test_resumed_toy_is_bitwise_the_uninterrupted_one(tmp_path, replicas, number):
+    changes = {"batch_norm_span": 8, "train_epochs": 4}
+    whole = toy_loop(replicas, number, **changes)
+    list(whole.run())
+    first = toy_loop(replicas, number, **changes)
+    for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
+        if isinstance(event, events.BlockStarted) and event.block.index == 2:
+            break
+    resumed = toy_loop(replicas, number, **changes)
+    resumed.compile()
+    assert checkpoint.restore_latest(resumed, tmp_path) == 8
+    list(resumed.run())
+    assert everything(resumed) == everything(whole)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    import tensorflow as tf
+
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for split, count in (("train", 40), ("validation", 10)):
+        pixels = [rng.integers(0, 256, [24, 24, 3]).astype(np.uint8) for _ in range(count)]
+        features = [
+            {"image/encoded": tf.io.encode_jpeg(p).numpy(), "image/class/label": i % 12 + 1}
+            for i, p in enumerate(pixels)
+        ]
+        records.write(folder / records.shard_name(split, 0, 1), map(records.example, features))
+    return folder
+
+
+def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
+    """Full depth, a sixteenth of the width, real augmentation; stopped as SIGTERM does, within a block."""
+    config = dataclasses.replace(
+        PRESETS["cpu-tiny"],
+        width=4,
+        image_size=24,
+        num_train_examples=40,
+        num_eval_examples=10,
+        global_batch_size=8,
+        eval_batch_size=8,
+        train_epochs=6.0,
+        epochs_per_block=3.0,
+    )
+
+    def loop():
+        return Loop(Task(config, str(images)), backends.make(config))
+
+    whole = loop()
+    list(whole.run())
+    first = loop()
+    run_until(first, tmp_path, 5)
+    stopped = int(first.state.step)
+    assert 5 <= stopped < 30
+    # The same network, its state spoilt: cheaper than a third one.
+    assert checkpoint.restore_latest(first, tmp_path) == stopped
+    first._stop_reason = ""
+    first.state.stop.assign(False)
+    list(first.run())
+    assert everything(first) == everything(whole) and int(first.state.step) == 30
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_fewer_replicas_merge_the_moments(tmp_path, number):
+    many = toy_loop("mirrored", 4, train_epochs=1)
+    list(many.run())
+    checkpoint.save(many, tmp_path)
+    few = toy_loop("single" if number == 1 else "mirrored", number, train_epochs=1)
+    assert checkpoint.restore_latest(few, tmp_path) == 4
+    (layer,), (restored,) = span_layers(many.state.model), span_layers(few.state.model)
+    local = many.replicas.local_results
+    means = np.stack([x.numpy() for x in local(layer.moving_mean)]).astype(np.float64)
+    variances = np.stack([x.numpy() for x in local(layer.moving_variance)]).astype(np.float64)
+    mean, variance = means.mean((0, 1)), variances.mean((0, 1)) + means.var((0, 1))
+    for copy in few.replicas.local_results(restored.moving_mean):
+        np.testing.assert_allclose(copy.numpy()[0], mean, rtol=1e-6)
+    for copy in few.replicas.local_results(restored.moving_variance):
+        np.testing.assert_allclose(copy.numpy()[0], variance, rtol=1e-6)
+    for mine, other in zip(
+        few.state.model.trainable_variables, many.state.model.trainable_variables, strict=True
+    ):
+        for copy in few.replicas.local_results(mine):
+            np.testing.assert_array_equal(copy.numpy(), other.numpy())
+
+
+@pytest.fixture(scope="module")
+def loop():
+    return toy_loop(train_epochs=1)
+
+
+def test_only_the_last_two_stay_and_partial_files_do_not_count(tmp_path, loop):
+    for step in (1, 2, 3):
+        loop.state.step.assign(step)
+        path = checkpoint.save(loop, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "checkpoint_00000002.npz",
+        "checkpoint_00000003.npz",
+    ]
+    (tmp_path / "checkpoint_00000009.partial").write_bytes(path.read_bytes()[:100])
+    loop.state.step.assign(0)
+    assert checkpoint.restore_latest(loop, tmp_path) == 3
+    assert checkpoint.restore_latest(loop, tmp_path / "absent") is None
+
+
+def damages(data):
+    middle = len(data) // 2
+    yield "empty", b""
+    yield "cut short", data[:middle]
+    yield "cut at the end", data[:-10]
+    yield "not a checkpoint", b"hello" * 100
+    yield "a lone array", np.zeros(3).tobytes()
+    for place in range(50, len(data), len(data) // 25):
+        yield f"flipped at {place}", data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
+
+
+def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
+    loop.state.step.assign(7)
+    path = checkpoint.save(loop, tmp_path)
+    before = everything(loop)
+    for what, data in damages(path.read_bytes()):
+        path.write_bytes(data)
+        try:
+            assert checkpoint.restore_latest(loop, tmp_path) == 7, (
+                what
+            )  # Damage to what zip files hold twice.
+        except UserError as error:
+            assert str(path) in str(error) and "\n" not in str(error), what
+        assert everything(loop) == before, what
+
+
+def test_another_configuration_is_refused_and_the_field_named(tmp_path, loop):
+    checkpoint.save(loop, tmp_path)
+    other = Loop(
+        toy.Task(dataclasses.replace(loop.config, seed=5, batch_norm_span=8)), backends.make(loop.config)
+    )
+    before = everything(other)
+    with pytest.raises(
+        UserError, match=r"another configuration .*batch_norm_span: 0 there, 8 here.*seed: 0 there"
+    ):
+        checkpoint.restore_latest(other, tmp_path)
+    assert everything(other) == before
+
+
+def test_full_disk_leaves_the_older_checkpoints(tmp_path, loop, monkeypatch):
+    loop.state.step.assign(1)
+    good = checkpoint.save(loop, tmp_path)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    loop.state.step.assign(2)
+    with pytest.raises(UserError, match="No space left on device; free space there"):
+        checkpoint.save(loop, tmp_path)
+    assert list(tmp_path.iterdir()) == [good]
+
+
+def test_unwritable_folder(tmp_path, loop):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write a checkpoint"):
+        checkpoint.save(loop, tmp_path / "file")
