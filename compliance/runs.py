@@ -81,11 +81,11 @@ class Run:
 
     @property
     def complies(self) -> bool:
-        """Whether the run counts for the score: it has a time, says success and met its target.
+        """Whether the run counts for the score: it has a time from its start, says success and met its target.
 
         Where the rules check no target (v0.6) or another one holds (a smoke run), the status decides.
         """
-        if self.minutes is None or self.status != "success":
+        if self.minutes is None or self.status != "success" or self.header.get("resumed_from_step"):
             return False
         by_status = self.ruleset == "0.6.0" or self.smoke or not self.has_goal
         return by_status or any(e.met for e in self.evaluations)
@@ -100,6 +100,7 @@ _HEADER = frozenset(
         "submission_status",
     )
     + ("global_batch_size", "seed", "smoke_run", "train_samples", "eval_samples", "opt_name")
+    + ("resumed_from_step",)
 )
 
 

@@ -40,6 +40,17 @@ def test_a_failed_run_counts_as_the_slowest_whatever_its_time(tmp_path):
     assert card.score == pytest.approx((30 + 50 + 40) / 3)
 
 
+def test_a_resumed_run_never_counts_as_the_fastest(tmp_path):
+    folder = write(tmp_path, 30, 1, 20, 50, 40)
+    log = next(folder.glob("result_1.txt"))
+    lines = log.read_text().splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if '"seed"' in line)
+    resumed = lines[at].replace('"seed"', '"resumed_from_step"')
+    log.write_text("".join((*lines[:at], resumed, *lines[at:])))
+    card = scores.score_directory(folder)
+    assert (card.fastest, card.slowest, card.converged) == (2, 1, 4)
+
+
 def test_two_failed_runs_give_no_score(tmp_path):
     card = scores.score_directory(write(tmp_path, 1, 2, 3, 4, 5, failed=[1, 2]))
     assert card.score is None and card.dropped == []
