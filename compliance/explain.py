@@ -10,8 +10,16 @@ from compliance import rules
 from compliance.findings import texts
 from compliance.hints import nearest
 from compliance.predicates import describe
+from compliance.stock import rulesets_with
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
+# What a finding about a ruleset from 1.0.0 on ends in (stock.translate).
+_STOCK_ASPECTS = {
+    "": "What a log must say of it",
+    "occurs": "How often it must be logged",
+    "check": "What its value, metadata or place must be",
+    "target": "The quality that at least one evaluation must reach",
+}
 
 
 def _files_with(key: str) -> list[tuple[str, str, dict]]:
@@ -89,6 +97,11 @@ def explain(rule: str) -> str:
         lines += [f"  {ruleset}  {name:<22} {said}" for ruleset, name, said in rows]
         if aspect in about["aspects"]:
             lines.append(f"  {about['aspects'][aspect]}")
+    if not lines and aspect in _STOCK_ASPECTS and (found := rulesets_with(key)):
+        lines.append(
+            f"{rule}\n  {_STOCK_ASPECTS[aspect]}, by the stock checker's rules in {', '.join(found)}."
+        )
+        lines.append("  `check --ruleset` of the log's round shows what it expects and found.")
     if not lines:
         near = nearest(rule, known_rules()) or nearest(key, known_rules())
         hint = f"did you mean {near}?" if near else "`explain all` lists them"

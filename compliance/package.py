@@ -148,7 +148,11 @@ def _system_json(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
     from systems.schema import NAMES
 
     described = [benchmark.common("system_description") for benchmark in benchmarks]
-    if not all(isinstance(fields, dict) and fields == described[0] for fields in described):
+    for benchmark, fields in zip(benchmarks, described):
+        if not isinstance(fields, dict):
+            where = benchmark.results[0].path.parent / "run.json"
+            raise UserError(f"{where}: system_description is no object; run the benchmark again")
+    if any(fields != described[0] for fields in described):
         raise UserError(
             f"{system}: its benchmarks ran on systems of different description; package them apart"
         )

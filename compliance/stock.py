@@ -21,6 +21,7 @@ from typing import NamedTuple
 from common.errors import UserError
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.logs import Record, read_log, token_line_numbers
+from compliance.rules import STOCK_RULESETS
 
 # It needs 9 bytes of memory and 0.2 microseconds for a byte of log (1.76 GB and 42 s for 200 MB, measured).
 MEMORY_BYTES = 4 << 30
@@ -62,6 +63,21 @@ def allowed(ruleset: str) -> dict[str, frozenset[str]]:
         "submission_benchmark": frozenset(stems),
         "opt_name": frozenset(optimizers),
     }
+
+
+def rulesets_with(key: str) -> list[str]:
+    """The rulesets from 1.0.0 on whose rules name `key`; [] when the stock checker is not installed."""
+    if find_spec("mlperf_logging") is None:
+        return []
+    named = re.compile(rf"NAME:\s*['\"]?{re.escape(key)}['\"]?\s*$", re.MULTILINE)
+    return [
+        ruleset
+        for ruleset in STOCK_RULESETS
+        if any(
+            named.search(path.read_text(encoding="utf-8", errors="replace"))
+            for path in (_package() / f"training_{ruleset}").glob("*.yaml")
+        )
+    ]
 
 
 def unsafe_selector(path: str, ruleset: str) -> Record | None:

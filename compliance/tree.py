@@ -181,7 +181,7 @@ def _directory(path: Path, benchmark: str | None, group: list[LogResult]):
         names = {"benchmark": benchmark, "runs": wanted}
         yield finding("tree.run-count", ADVICE, path, f"{wanted} runs", str(len(group)), **names)
     if failed := sum(not result.passes or not result.met for result in group):
-        score = "it counts as the dropped slowest" if failed == 1 else "there is no score"
+        score = "it counts as the dropped slowest" if failed == 1 < len(group) else "there is no score"
         found = f"{failed} of {len(group)}: {score}"
         yield finding("tree.score", ADVICE, path, "at most one run without a valid result", found)
 

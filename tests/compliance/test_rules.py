@@ -110,6 +110,12 @@ def test_every_rule_can_be_explained():
         explain.explain("submision_org")
 
 
+def test_rules_of_later_rounds_are_said_to_be_the_stock_checkers():
+    said = explain.explain("gradient_accumulation_steps.occurs")
+    assert "stock checker" in said and "1.0.0" in said and "0.7.0" not in said
+    assert "6.1.0" in explain.explain("eval_accuracy.check")
+
+
 def test_every_wording_belongs_to_a_rule_that_can_be_explained():
     known = set(explain.known_rules()) | {"occurs", "value", "metadata", "order", "asked", "count"}
     for wording in texts()["wording"]:
