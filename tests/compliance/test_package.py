@@ -300,7 +300,7 @@ def test_a_link_in_the_code_is_refused(tmp_path, results, source, tmp_path_facto
         (lambda record: record["implementation"].pop("retraining"), "lacks retraining"),
         (lambda record: record.update(implementation={"retraining": 3}), "lacks"),
         (lambda record: record.update(system="$(rm -rf /)"), "no name of a preset"),
-        (lambda record: record.update(system_description="none"), "different description"),
+        (lambda record: record.update(system_description="none"), "is no object"),
         (
             lambda record: record.update(system_description={"a": record["seed"]}),
             "differ in 'system_description'",
