@@ -73,7 +73,6 @@ class Loop:
             return (i < num_steps) & finite & ~self.state.stop.read_value()
 
         def body(i: tf.Tensor, finite: tf.Tensor, losses: tf.TensorArray, times: tf.TensorArray) -> tuple:
-            # A dataset iterator inside a loop starves the loop of nothing: it prefetches on threads of its own.
             step = self.state.step.read_value()
             loss = self.replicas.sum(self.replicas.run(self._train_step, (next(train), step)))
             with tf.control_dependencies([loss]):
