@@ -142,6 +142,7 @@ class Run:
         self.curve = results.Curve(config)
         self.loop: Any = None
         self._signal = 0
+        self._start = 0
 
     def _free_index(self) -> int:
         taken = {p.name for p in self.folder.glob("result_*.txt")}
@@ -155,26 +156,26 @@ class Run:
         try:
             log.header(self.hyperparameters, FLAGS.cache_cleared)
             self._initialise()
-            start = self._resume()
-            log.init_stop(start)
+            self._start = self._resume()
+            log.init_stop(self._start)
             stopped = self._train(log)
             log.publish()
         except BaseException as error:
             self._failed(log, error)
             raise
-        return self._finish(stopped, start)
+        return self._finish(stopped)
 
     def _failed(self, log: logs.RunLog, error: BaseException) -> None:
         """Ends the log of a run that an exception ended; raises in its place what a person can act on."""
         self.reporter.close()
-        if not log.started:
-            log.discard()
-            return
         failed = time.time()
-        explained = self._explain(error)
-        log.abort(str(explained or error) or type(error).__name__, failed)
-        with contextlib.suppress(UserError):  # The disk may be full: the log matters more.
-            self._write_record("aborted", None, 0)
+        explained = None if isinstance(error, UserError) else self._explain(error)
+        if log.started:
+            log.abort(str(explained or error) or type(error).__name__, failed)
+            with contextlib.suppress(UserError):  # The disk may be full: the log matters more.
+                self._write_record("aborted", None)
+        else:
+            log.discard()
         if explained:
             raise explained from error
 
@@ -183,7 +184,7 @@ class Run:
 
         if isinstance(error, errors.ResourceExhaustedError):
             return UserError("out of memory; use a smaller --config.global_batch_size, or more replicas", 1)
-        if isinstance(error, errors.OpError):
+        if isinstance(error, errors.OpError) and self.loop is not None:
             self.reporter.say("a step failed: looking for damaged data")
             return self.loop.task.diagnose(error)
         return None
@@ -231,12 +232,12 @@ class Run:
             self.reporter.record(event)
         return event
 
-    def _finish(self, stopped: Any, start: int) -> int:
+    def _finish(self, stopped: Any) -> int:
         success = stopped.status == "success"
-        scored = success and not start
+        scored = success and not self._start
         minutes = (stopped.time - self.curve.start) / 60
         curve = self.curve.draw(self.folder / f"curve_{self.index}.png")
-        self._write_record(stopped.status, minutes if scored else None, start)
+        self._write_record(stopped.status, minutes if scored else None)
         print(f"result   {self.path}")
         print(f"score    {minutes:.3f} minutes" if scored else f"score    none: {stopped.status}")
         print(f"verdict  {_verdict(self.path)}")
@@ -245,7 +246,7 @@ class Run:
             return 0
         return 128 + self._signal if self._signal else NOT_REACHED
 
-    def _write_record(self, status: str, minutes: float | None, start: int) -> None:
+    def _write_record(self, status: str, minutes: float | None) -> None:
         from systems import detect
 
         record = results.describe_run(self.config, sys.argv, detect()[0])
@@ -254,7 +255,7 @@ class Run:
             "score_minutes": minutes,
             "quality": self.curve.evaluations[-1][1] if self.curve.evaluations else None,
             "started": self.curve.started_iso,
-            "resumed_from_step": start,
+            "resumed_from_step": self._start,
         }
         results.update_run_json(self.folder, self.path, record)
 
