@@ -23,6 +23,8 @@ class PaddedConv2D(tf_keras.layers.Conv2D):
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         # Not `padding=[...]`: with explicit padding the gradients leave oneDNN's kernels, and a bf16 step
         # takes forty times as long. At stride 1 "SAME" is the same padding without the copy.
+        if self.kernel_size == self.strides == (1, 1) and not self.pad:
+            return _matrix_product(inputs, tf.convert_to_tensor(kernel))
         if self.strides == (1, 1) and self.kernel_size == (2 * self.pad + 1,) * 2:
             return tf.nn.conv2d(inputs, kernel, 1, padding="SAME")
         if self.pad:
@@ -33,6 +35,15 @@ class PaddedConv2D(tf_keras.layers.Conv2D):
         batch, height, width, channels = tf.TensorShape(input_shape)
         padded = [None if size is None else size + 2 * self.pad for size in (height, width)]
         return super().compute_output_shape(tf.TensorShape([batch, *padded, channels]))
+
+
+def _matrix_product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """The 1x1 convolution of [b, H, W, C]: as a product its weight gradient is up to 1.6 times as fast on a
+    CPU.
+    """
+    channels, filters = kernel.shape[2:]
+    product = tf.reshape(x, [-1, channels]) @ tf.reshape(kernel, [channels, filters])
+    return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [filters]], axis=0))
 
 
 class SpaceToDepthStem(PaddedConv2D):
