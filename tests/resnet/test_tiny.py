@@ -51,7 +51,9 @@ def test_records_have_the_imagenet_layout(data_dir):
         assert set(counts) == set(range(1, tiny.NUM_CLASSES + 1))
         assert max(counts.values()) - min(counts.values()) <= 1
         with Image.open(io.BytesIO(examples[0]["image/encoded"].bytes_list.value[0])) as image:
-            assert image.format == "JPEG" and image.size == (48, 48) and image.mode == "RGB"
+            assert (
+                image.format == "JPEG" and image.size == (tiny.TINY.image_size,) * 2 and image.mode == "RGB"
+            )
 
 
 def test_the_training_input_reads_it(data_dir):
@@ -152,15 +154,17 @@ def test_neither_colour_nor_pixels_name_the_class():
         )
 
     def pixels(images):
-        small = images.reshape(len(images), 12, 4, 12, 4, 3).mean((2, 4)).reshape(len(images), -1)
+        cells = tiny.TINY.image_size // 4
+        small = images.reshape(len(images), cells, 4, cells, 4, 3).mean((2, 4)).reshape(len(images), -1)
         return small - small.mean(1, keepdims=True)
 
     for view in (colours, pixels):
-        assert nearest(view(train), train_labels, view(test), test_labels) < 0.3
+        # Chance is 1/12; half of the target that a network has to reach.
+        assert nearest(view(train), train_labels, view(test), test_labels) < 0.759 / 2
 
 
 def test_a_flip_keeps_the_class():
-    """Shapes and textures equal their mirror images up to a rotation, and rotations are all drawn."""
+    """Shapes and textures equal their mirror images; a turn mirrors to the opposite turn, which is as likely."""
     line = np.arange(-40, 41) * 0.03
     u, v = (grid[None] for grid in np.meshgrid(line, line))
     for shape in range(len(tiny.SHAPES)):
@@ -170,7 +174,6 @@ def test_a_flip_keeps_the_class():
     for texture in range(len(tiny.TEXTURES)):
         pattern = tiny._texture(np.array([texture]), u, v)
         assert (pattern == pattern[:, :, ::-1]).all()
-    assert tiny.TINY.rotation == 180
 
 
 @pytest.mark.parametrize(
