@@ -22,6 +22,8 @@ from common.errors import UserError
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 RULESETS = ("0.6.0", "0.7.0")
 REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu")
+SUMMATIONS = ("flat", "hierarchical", "2d")
+WIRES = ("full", "bf16")
 C = TypeVar("C")
 
 
@@ -102,6 +104,26 @@ class Optimizer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Communication:
+    """How gradients become weights on every replica; the one place, see common/summation.py and sharding.py.
+
+    Attributes:
+      algorithm: "flat"; "hierarchical" (within a node, then across nodes) or "2d" (rows, then columns).
+      group_size: replicas of a node, or of a row; 0 takes the replicas of one process for "hierarchical" and
+        the divisor nearest to the square root for "2d".
+      bucket_bytes: gradients are summed in buckets of about so many bytes, in reverse order of creation.
+      wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32.
+      shard_weight_update: each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
+    """
+
+    algorithm: str = "flat"
+    group_size: int = 0
+    bucket_bytes: int = 32 * 2**20
+    wire: str = "full"
+    shard_weight_update: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """What every benchmark's configuration has.
 
@@ -115,6 +137,8 @@ class RunConfig:
       seed: everything random derives from it.
       precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
       replicas, num_replicas: backend and number of model replicas.
+      partitions: replicas that share each image, by rows (common/spatial.py); 1 is data parallelism alone.
+      communication: how gradients are summed and weights updated.
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
       compile: XLA: "auto" (off on CPU, on elsewhere), "on", "off".
@@ -141,6 +165,8 @@ class RunConfig:
     loss_scale: float = 1.0
     replicas: str = "single"
     num_replicas: int = 1
+    partitions: int = 1
+    communication: Communication = Communication()
     global_batch_size: int = 1
     accumulation_steps: int = 1
     compile: str = "auto"
@@ -166,6 +192,8 @@ class RunConfig:
         _one_of("replicas", self.replicas, REPLICAS)
         _one_of("division", self.division, ("closed", "open"))
         _one_of("compile", self.compile, ("auto", "on", "off"))
+        _one_of("communication.algorithm", self.communication.algorithm, SUMMATIONS)
+        _one_of("communication.wire", self.communication.wire, WIRES)
         _one_of("steps_per_epoch_rounding", self.steps_per_epoch_rounding, ("floor", "ceil"))
         for field in ("num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size"):
             if getattr(self, field) < 1:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -47,6 +48,11 @@ class Replicas(abc.ABC):
     loops_hold_collectives: bool = False
     process_index: int = 0
     num_processes: int = 1
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes the log, the checkpoints and what people read."""
+        return self.process_index == 0
 
     def scope(self) -> AbstractContextManager[Any]:
         """Where variables are created."""
@@ -121,8 +127,13 @@ class Replicas(abc.ABC):
         """Whether collectives may stand inside a compiled function."""
         return False
 
-    def barrier(self) -> None:
-        """Returns when every process has called it."""
+    def agree(self, value: int) -> int:
+        """Outside `run`, called by every process: the largest value that any of them gave."""
+        return value
+
+    def all_values(self, variable: tf.Variable) -> np.ndarray:
+        """Outside `run`, called by every process: a per-replica variable's values, [num_replicas, *shape]."""
+        return np.stack([x.numpy() for x in self.local_results(variable)])
 
 
 def contiguous_groups(num_replicas: int, size: int) -> list[list[int]]:
