@@ -78,17 +78,25 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """`name` is "sgd" or "lars"; the fields that a rule does not use are ignored by it.
+    """`name` is one of common.optimizers.RULES; the fields that a rule does not use are ignored by it.
 
     Attributes:
       base_learning_rate: the peak of the schedule.
+      weight_decay: added to the gradient as weight_decay * w, where the kind decays.
       l2_in_loss: coefficient of an L2 term added to the gradients of everything that is no batch-norm
         variable, besides `weight_decay` (the v0.6 TPU submissions did both; mlperf_facts 0.5).
       eta, epsilon: LARS trust = eta*|w| / (|g| + weight_decay*|w| + epsilon), raw gradient; an epsilon of 0
-        is 0.
+        is 0. The adaptive rules add `epsilon` to a root (Adam: 1e-8 in GNMT, 1e-9 in the Transformer;
+        mlperf_facts 1.4 and 1.5), or under it (tf_keras's default is 1e-7), and need it above 0.
       scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the TPU-v3 paper) instead of
         v = m v + lr trust (g + wd w), w -= v (figure 6); for "sgd", whose trust is 1, too.
       skip_kinds: kinds of variables that neither decay nor adapt.
+      beta_1, beta_2: decay of Adam's moments; TensorFlow's defaults, which GNMT uses (mlperf_facts 1.5). The
+        Transformer has 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (mlperf_facts 1.4).
+      rho: decay of the averages of RMSprop (tf_keras: 0.9) and Adadelta (Zeiler 2012: 0.95).
+      initial_accumulator: where Adagrad's sums of squares start; TensorFlow's default.
+      clip_norm: the summed gradient, before any L2 term, is scaled down to this global norm; 0 is off.
+      clip_replica_norm: so is the gradient of each replica's own loss, before the sum (G6 GNMT: 5.0); 0 is off.
     """
 
     name: str = "lars"
@@ -101,6 +109,12 @@ class Optimizer:
     epsilon: float = 0.0
     scaled_momentum: bool = False
     skip_kinds: tuple[str, ...] = ("norm", "bias")
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    rho: float = 0.9
+    initial_accumulator: float = 0.1
+    clip_norm: float = 0.0
+    clip_replica_norm: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
