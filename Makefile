@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test e2e study bench lint lock clean
+.PHONY: help setup demo test e2e study bench lint lock clean horovod
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -20,6 +20,7 @@ demo: $(VENV)/.train ## train ResNet-50 end to end on this machine, check its lo
 	@DATA_DIR=$${DATA_DIR:-.cache/resnet-tiny} SYSTEM=cpu-tiny ./resnet/run_and_time.sh
 
 test: $(VENV)/.dev ## what CI runs: lint, then all tests but the long ones
+	@$(MAKE) -s horovod || echo "going on without Horovod: its tests will be skipped" >&2
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" $(ARGS)
 
@@ -39,6 +40,8 @@ lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra dev -o requirements/dev.lock
 
+horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, about two minutes)
+
 clean: ## remove the environment and every cache; results stay
 	@rm -rf $(VENV) .cache .ruff_cache .pytest_cache .hypothesis
 
@@ -47,6 +50,10 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' || \
 	  { echo "error: $(PYTHON) is no Python 3.10 to 3.12, which TensorFlow 2.20 and the lock file need; set PYTHON=" >&2; exit 1; }
 	@if [ -n "$(UV)" ]; then $(UV) venv -q --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
+
+$(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.txt) $(VENV)/.train
+	@tools/horovod/build.sh $(PY)
+	@touch $@
 
 $(VENV)/.%: requirements/%.lock | $(VENV)/bin/python
 	@echo "installing requirements/$*.lock into $(VENV) (once, about a minute)" >&2

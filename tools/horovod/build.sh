@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Builds Horovod 0.28.1, the last release, against the TensorFlow of an environment, and installs it there.
+#
+# Usage: tools/horovod/build.sh [PYTHON]     PYTHON: of the environment that holds TensorFlow; .venv/bin/python if absent
+#
+# A pip extra cannot do this: the build needs TensorFlow present, and pip's own cache knows a wheel by Horovod's version
+# alone, though it works only with the TensorFlow it was built against. Wheels are kept in .cache/wheels/, by the
+# versions of TensorFlow and Python. Two minutes on two cores; from the kept wheel, seconds.
+#
+# HOROVOD_GPU_OPERATIONS=NCCL and Horovod's other variables are passed on (a GPU build has not been tried here).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+python=$(realpath -s "${1:-$root/.venv/bin/python}")
+
+fail() { echo "error: horovod: $1" >&2; exit 1; }
+
+[[ -x $python ]] || fail "no $python; run make setup first, or name the environment's Python"
+key=$(TF_CPP_MIN_LOG_LEVEL=3 "$python" -c 'import sys, tensorflow as tf
+print("tf{}-cp{}{}-{}".format(tf.__version__, *sys.version_info[:2], sys.platform))' 2>/dev/null) ||
+  fail "$python cannot import tensorflow; run make setup first"
+[[ -n ${HOROVOD_GPU_OPERATIONS:-} ]] && key+=-${HOROVOD_GPU_OPERATIONS,,}
+wheels=$root/.cache/wheels/horovod-$key
+uv=$(command -v uv || true)
+
+install() {  # ARGS...: pip's or uv's `install`
+  if [[ -n $uv ]]; then "$uv" pip install -q --python "$python" "$@"
+  else "$python" -m pip install -q --disable-pip-version-check "$@"; fi
+}
+
+build() {
+  local tool work=$root/.cache/horovod-build
+  for tool in g++ make; do
+    command -v "$tool" >/dev/null || fail "$tool is missing; install it (on Debian: apt-get install g++ make)"
+  done
+  echo "building Horovod for $key (once, about two minutes on two cores)" >&2
+  rm -rf "$work"
+  mkdir -p "$work/out" "$wheels"
+  # pip is among the tools because an environment that uv made has none.
+  install --target "$work/tools" -r "$here/build-requirements.txt"
+  # MPI is off: Gloo, which Horovod brings along, and NCCL need none. -Wl,-s: 1 MB in place of 15.
+  PATH=$work/tools/bin:$PATH PYTHONPATH=$work/tools${PYTHONPATH:+:$PYTHONPATH} \
+    CXXFLAGS="-I$here/include ${CXXFLAGS:-}" LDFLAGS="-Wl,-s ${LDFLAGS:-}" MAKEFLAGS=-j$(nproc) \
+    CMAKE_POLICY_VERSION_MINIMUM=3.5 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 \
+    HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 \
+    nice "$python" -m pip wheel --no-build-isolation --no-cache-dir --no-deps --no-binary horovod \
+    --disable-pip-version-check -w "$work/out" -r "$here/requirements.txt" >"$work/log.txt" 2>&1 ||
+    { tail -n 20 "$work/log.txt" >&2; fail "the build failed; all of it: $work/log.txt"; }
+  mv "$work"/out/horovod-*.whl "$wheels/"
+  rm -rf "$work"
+}
+
+compgen -G "$wheels/horovod-*.whl" >/dev/null || build
+install -r "$here/runtime-requirements.txt"
+if [[ -n $uv ]]; then install --no-deps --reinstall "$wheels"/horovod-*.whl
+else install --no-deps --force-reinstall "$wheels"/horovod-*.whl; fi
+"$python" -c 'import horovod.tensorflow' 2>/dev/null ||
+  fail "the wheel in $wheels does not load; remove that folder and build again"
