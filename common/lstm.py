@@ -1,0 +1,287 @@
+"""LSTM with the input projection hoisted out of the loop and the weight gradients computed after it.
+
+In the plain form every time step multiplies [x_t, h] by the whole matrix, and every step of the backward loop adds an
+outer product to the gradient of that matrix. Neither is recurrent: x_t W for all t is one matrix product before the
+loop, and dW = sum_t x_t^T dz_t, dR = sum_t h_{t-1}^T dz_t are one product each after it ("Scale MLPerf-0.6 Models on
+Google TPU-v3 Pods", GNMT). What stays in the loops is h R and dz R^T. Both forms are here and equal.
+
+Gates are in the order input, forget, candidate, output, as in tf_keras.layers.LSTM, whose weights fit unchanged.
+Sequences are time-major, [T, b, n], inside and out: a batch-major layer would transpose them at each end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from common.precision import Precision
+
+Tensors = tuple[tf.Tensor, ...]
+State = tuple[tf.Tensor, tf.Tensor]
+# Loops of a known length up to this are written out, which saves tf.while_loop's cost per step and lets steps overlap.
+UNROLLED_STEPS = 64
+
+
+class LSTM(tf_keras.layers.Layer):
+    """One direction of one layer.
+
+    Attributes:
+      kinds: what `common.kinds` calls its variables.
+      kernel, recurrent_kernel, bias: [n, 4 units], [units, 4 units], [4 units].
+    """
+
+    kinds = {"kernel": "kernel", "recurrent_kernel": "kernel", "bias": "bias"}
+
+    def __init__(
+        self,
+        units: int,
+        precision: Precision,
+        hoisted: bool = True,
+        kernel_initializer: str | tf_keras.initializers.Initializer = "glorot_uniform",
+        recurrent_initializer: str | tf_keras.initializers.Initializer = "orthogonal",
+        forget_bias: float = 1.0,
+        name: str | None = None,
+    ):
+        """Keeps the settings.
+
+        Args:
+          units: width of h and c.
+          precision: matrix products run in `precision.compute`; gates, state and variables in `variable`.
+          hoisted: which of the two forms.
+          kernel_initializer, recurrent_initializer: as in tf_keras.
+          forget_bias: initial value of the forget gate's bias; the others start at 0.
+          name: of the layer.
+        """
+        super().__init__(name=name, dtype=precision.full, autocast=False)
+        self.units, self.precision, self.hoisted = units, precision, hoisted
+        self._initializers = kernel_initializer, recurrent_initializer
+        self._forget_bias = forget_bias
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Creates the variables for inputs of [..., n]."""
+        inputs, gates = tf.TensorShape(input_shape)[-1], 4 * self.units
+        kernel, recurrent = self._initializers
+        self.kernel = self.add_weight(name="kernel", shape=[inputs, gates], initializer=kernel)
+        self.recurrent_kernel = self.add_weight(
+            name="recurrent_kernel", shape=[self.units, gates], initializer=recurrent
+        )
+        self.bias = self.add_weight(name="bias", shape=[gates], initializer=self._initial_bias)
+        super().build(input_shape)
+
+    def _initial_bias(self, shape: Sequence[int], dtype: tf.DType, **_: object) -> tf.Tensor:
+        forget = tf.fill([self.units], tf.constant(self._forget_bias, dtype))
+        return tf.concat([tf.zeros([self.units], dtype), forget, tf.zeros([2 * self.units], dtype)], 0)
+
+    def call(
+        self, x: tf.Tensor, state: State | None = None, lengths: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, State]:
+        """Runs over a sequence.
+
+        Args:
+          x: [T, b, n], any float dtype.
+          state: (h, c), each [b, units], to start from; zeros if not given.
+          lengths: int [b]; from step `lengths[i]` on example i keeps its state and outputs zeros.
+
+        Returns:
+          (outputs [T, b, units], (h, c) after the last step of each example), in `precision.variable`.
+        """
+        dtype = self.precision.variable
+        if state is None:
+            zeros = tf.zeros([tf.shape(x)[1], self.units], dtype)
+            state = (zeros, zeros)
+        state = (tf.cast(state[0], dtype), tf.cast(state[1], dtype))
+        mask = None
+        if lengths is not None:
+            mask = tf.transpose(tf.sequence_mask(lengths, tf.shape(x)[0], dtype))[..., None]  # [T, b, 1]
+        weights = [tf.convert_to_tensor(w) for w in (self.kernel, self.recurrent_kernel, self.bias)]
+        run = hoisted if self.hoisted else plain
+        return run(x, *weights, state, mask, self.precision)
+
+    def multiply_adds_per_step(self) -> int:
+        """Multiply-adds of one time step of one example, without the elementwise part."""
+        return sum(w.shape[0] * w.shape[1] for w in (self.kernel, self.recurrent_kernel))
+
+
+def plain(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    recurrent: tf.Tensor,
+    bias: tf.Tensor,
+    state: State,
+    mask: tf.Tensor | None,
+    precision: Precision,
+) -> tuple[tf.Tensor, State]:
+    """The textbook's loop, differentiated by TensorFlow; arguments and result as in `hoisted`."""
+    compute, variable = precision.compute, precision.variable
+    matrix = tf.cast(tf.concat([kernel, recurrent], 0), compute)
+
+    def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        h, c = before
+        joined = tf.concat([tf.cast(inputs[0], compute), tf.cast(h, compute)], 1)
+        z = tf.cast(joined @ matrix, variable) + bias
+        *_, new_c, _, new_h = _cell(z, c)
+        if mask is None:
+            return (new_h, new_c), (new_h,)
+        m = inputs[1]
+        after = (m * new_h + (1 - m) * h, m * new_c + (1 - m) * c)
+        return after, (m * after[0],)
+
+    units = recurrent.shape[0]
+    (h, c), (outputs,) = _scan(step, state, (x,) if mask is None else (x, mask), [units])
+    return outputs, (h, c)
+
+
+def hoisted(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    recurrent: tf.Tensor,
+    bias: tf.Tensor,
+    state: State,
+    mask: tf.Tensor | None,
+    precision: Precision,
+) -> tuple[tf.Tensor, State]:
+    """The same function with one matrix product for all inputs and one for each weight gradient.
+
+    Args:
+      x: [T, b, n].
+      kernel, recurrent, bias: [n, 4u], [u, 4u], [4u].
+      state: (h, c), each [b, u].
+      mask: [T, b, 1] of 0 and 1, or None: 0 keeps the state and outputs 0.
+      precision: dtypes of matrix products and of everything else.
+
+    Returns:
+      (outputs [T, b, u], (h, c) at the end).
+    """
+    shape = tf.shape(x)
+    flat = tf.cast(tf.reshape(x, [-1, x.shape[-1]]), precision.compute)
+    z = tf.cast(flat @ tf.cast(kernel, precision.compute), precision.variable) + bias
+    z = tf.reshape(z, [shape[0], shape[1], z.shape[-1]])
+    z.set_shape([x.shape[0], x.shape[1], z.shape[-1]])
+    core = _make_core(mask, precision)
+    outputs, h, c = core(z, recurrent, *state)
+    return outputs, (h, c)
+
+
+def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Tensors]:
+    """The recurrence alone, (z, recurrent, h, c) -> (outputs, h, c), with a gradient of its own."""
+    compute, variable = precision.compute, precision.variable
+
+    def product(a: tf.Tensor, b: tf.Tensor, **transpose: bool) -> tf.Tensor:
+        return tf.cast(tf.matmul(tf.cast(a, compute), tf.cast(b, compute), **transpose), variable)
+
+    @tf.custom_gradient
+    def core(z: tf.Tensor, recurrent: tf.Tensor, h0: tf.Tensor, c0: tf.Tensor) -> tuple:
+        matrix = tf.cast(recurrent, compute)
+
+        def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+            h, c = before
+            i, f, g, o, new_c, squashed, new_h = _cell(inputs[0] + product(h, matrix), c)
+            if mask is not None:
+                m = inputs[1]
+                new_h, new_c = m * new_h + (1 - m) * h, m * new_c + (1 - m) * c
+            return (new_h, new_c), (i, f, g, o, squashed, new_h, new_c)
+
+        widths = [recurrent.shape[0]] * 7
+        (h, c), (*gates, hs, cs) = _scan(step, (h0, c0), (z,) if mask is None else (z, mask), widths)
+
+        def gradient(d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> Tensors:
+            hs_before = tf.concat([h0[None], hs[:-1]], 0)
+            cs_before = tf.concat([c0[None], cs[:-1]], 0)
+            dz, d_h0, d_c0 = backward(gates, cs_before, matrix, d_outputs, d_h, d_c)
+            d_recurrent = product(_rows(hs_before), _rows(dz), transpose_a=True)
+            return dz, d_recurrent, d_h0, d_c0
+
+        return (hs if mask is None else hs * mask, h, c), gradient
+
+    def backward(
+        gates: Sequence[tf.Tensor],
+        cs_before: tf.Tensor,
+        matrix: tf.Tensor,
+        d_outputs: tf.Tensor,
+        d_h: tf.Tensor,
+        d_c: tf.Tensor,
+    ) -> Tensors:
+        """(dz [T, b, 4u], dh0, dc0). What does not depend on later steps is computed for all steps at once."""
+        i, f, g, o, squashed = gates
+        through_c = [g * i * (1 - i), cs_before * f * (1 - f), i * (1 - g * g)]
+        slopes = tf.concat([*through_c, squashed * o * (1 - o)], -1)
+        h_to_c, c_to_c = o * (1 - squashed * squashed), f
+        inputs = [slopes, h_to_c, c_to_c, d_outputs]
+        if mask is not None:
+            inputs = [slopes * mask, h_to_c * mask, f * mask + (1 - mask), d_outputs * mask, 1 - mask]
+
+        def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+            slope, h_to_c, c_to_c, d_output, *kept = inputs
+            d_h = after[0] + d_output
+            d_c = after[1] + d_h * h_to_c
+            dz = tf.concat([d_c, d_c, d_c, d_h], -1) * slope
+            d_before = product(dz, matrix, transpose_b=True)
+            if kept:
+                d_before += d_h * kept[0]
+            return (d_before, d_c * c_to_c), (dz,)
+
+        (d_h0, d_c0), (dz,) = _scan(step, (d_h, d_c), inputs, [slopes.shape[-1]], reverse=True)
+        return dz, d_h0, d_c0
+
+    return core
+
+
+def _cell(z: tf.Tensor, c: tf.Tensor) -> Tensors:
+    """(i, f, g, o, new c, tanh of it, new h) from the gates' inputs, [b, 4u], and c, [b, u]."""
+    i, f, g, o = tf.split(z, 4, -1)
+    i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
+    c = f * c + i * g
+    squashed = tf.tanh(c)
+    return i, f, g, o, c, squashed, o * squashed
+
+
+def _rows(x: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(x, [-1, x.shape[-1]])
+
+
+def _scan(
+    step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
+    state: Sequence[tf.Tensor],
+    sequences: Sequence[tf.Tensor],
+    widths: Sequence[int],
+    reverse: bool = False,
+) -> tuple[Tensors, Tensors]:
+    """(last state, stacked outputs) of `step(state, inputs) -> (state, outputs)` along axis 0 of `sequences`.
+
+    `widths` are the outputs' last dimensions. `reverse` goes from the last element to the first; outputs stay at the
+    place of their inputs.
+    """
+    length, state = sequences[0].shape[0], tuple(state)
+    if length is None or length > UNROLLED_STEPS:
+        return _while(step, state, sequences, widths, reverse)
+    parts = list(zip(*(tf.unstack(s, length) for s in sequences)))
+    outputs = []
+    for inputs in reversed(parts) if reverse else parts:
+        state, output = step(state, inputs)
+        outputs.append(output)
+    ordered = outputs[::-1] if reverse else outputs
+    return state, tuple(tf.stack(o) for o in zip(*ordered))
+
+
+def _while(
+    step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
+    state: Tensors,
+    sequences: Sequence[tf.Tensor],
+    widths: Sequence[int],
+    reverse: bool,
+) -> tuple[Tensors, Tensors]:
+    length, batch = tf.shape(sequences[0])[0], sequences[0].shape[1]
+    arrays = [tf.TensorArray(s.dtype, length, element_shape=s.shape[1:]).unstack(s) for s in sequences]
+    results = tuple(tf.TensorArray(state[0].dtype, length, element_shape=[batch, n]) for n in widths)
+
+    def body(i: tf.Tensor, state: Tensors, results: tuple) -> tuple:
+        at = length - 1 - i if reverse else i
+        state, outputs = step(state, tuple(a.read(at) for a in arrays))
+        return i + 1, state, tuple(r.write(at, o) for r, o in zip(results, outputs))
+
+    _, state, results = tf.while_loop(
+        lambda i, *_: i < length, body, (tf.constant(0), state, results), parallel_iterations=1
+    )
+    return state, tuple(r.stack() for r in results)
