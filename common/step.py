@@ -13,6 +13,7 @@ from common.config import RunConfig
 from common.kinds import kind_of
 from common.precision import Precision
 from common.replicas.base import Replicas
+from common.spatial.sharing import of_first_in_group
 from common.task import Batch, Over, Task, WeightedSum
 
 
@@ -86,7 +87,10 @@ def make_train_step(
             loss, gradients = _gradients(task, state, precision, batch)
         else:
             loss, gradients = _accumulated(task, state, precision, batch)
+        # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
+        gradients = optimizers.clipped(gradients, config.optimizer.clip_replica_norm / replicas.num_replicas)
         gradients = replicas.sum_gradients(gradients)
+        gradients = optimizers.clipped(gradients, config.optimizer.clip_norm)
         updates = _update(state, gradients, rate(step), step)
         with tf.control_dependencies(updates):
             return tf.identity(loss)
@@ -103,8 +107,13 @@ def _gradients(
         terms = task.loss(state.model, batch)
         loss = tf.add_n([t.total / _denominator(t, state.replicas) for t in terms.values()])
         scaled = loss * precision.loss_scale
-    gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    gradients = _dense(tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO))
     return loss, _unscale(gradients, precision)
+
+
+def _dense(gradients: list[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
+    """Gradients as they are summed: a bucket is one tensor, so an embedding's is dense."""
+    return [tf.convert_to_tensor(g) for g in gradients]
 
 
 def _unscale(gradients: list[tf.Tensor], precision: Precision) -> list[tf.Tensor]:
@@ -149,7 +158,7 @@ def _accumulated(
             scaled = [total * precision.loss_scale for total, _ in sums]
         zero = tf.UnconnectedGradients.ZERO
         return [
-            (total, weight, tape.gradient(s, variables, unconnected_gradients=zero))
+            (total, weight, _dense(tape.gradient(s, variables, unconnected_gradients=zero)))
             for (total, weight), s in zip(sums, scaled)
         ]
 
@@ -193,11 +202,12 @@ def _update(state: State, gradients: list[tf.Tensor], rate: tf.Tensor, step: tf.
 
 
 def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping, Mapping]]:
-    """`eval_step(batch)` returns a replica's (sums, arrays)."""
+    """`eval_step(batch)` returns a replica's (sums, arrays); the sums of all replicas count each example once."""
 
     def eval_step(batch: Batch) -> tuple[Mapping, Mapping]:
         outputs = task.evaluate(state.model, batch)
-        return dict(outputs.sums), dict(outputs.arrays)
+        sums = of_first_in_group(outputs.sums, task.config.partitions, state.replicas)
+        return dict(sums), dict(outputs.arrays)
 
     return eval_step
 
