@@ -66,7 +66,7 @@ class Clock:
 
         def steps(epochs: float) -> int:
             return _round(
-                fractions.Fraction(epochs) * config.num_train_examples / config.global_batch_size, config
+                fractions.Fraction(epochs) * config.examples_per_epoch / config.global_batch_size, config
             )
 
         per_block = config.steps_per_block or max(1, steps(config.epochs_per_block))
@@ -74,14 +74,14 @@ class Clock:
         if train_steps < 1:
             raise UserError(f"config.train_epochs={config.train_epochs}: less than one step; raise it")
         return cls(
-            num_examples=config.num_train_examples,
+            num_examples=config.examples_per_epoch,
             global_batch_size=config.global_batch_size,
             train_steps=train_steps,
             steps_per_block=per_block,
             first_block_steps=config.first_block_steps or steps(config.first_block_epochs) or per_block,
             epochs_per_block=config.epochs_per_block,
             first_block_epochs=config.first_block_epochs or config.epochs_per_block,
-            num_eval_examples=config.num_eval_examples,
+            num_eval_examples=config.examples_per_evaluation,
             eval_batch_size=config.eval_batch_size,
             rounding=config.steps_per_epoch_rounding,
         )

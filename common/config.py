@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from common.errors import UserError
+from common.legw import legw
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 RULESETS = ("0.6.0", "0.7.0")
@@ -212,24 +213,47 @@ class RunConfig:
         for field in ("num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size"):
             if getattr(self, field) < 1:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
-        parts = self.num_replicas * self.accumulation_steps
+        if self.partitions < 1 or self.num_replicas % self.partitions:
+            raise UserError(
+                f"config.partitions={self.partitions} does not divide config.num_replicas={self.num_replicas}"
+            )
+        groups = "replicas" if self.partitions == 1 else f"groups of {self.partitions} replicas"
+        parts = self.num_groups * self.accumulation_steps
         if self.global_batch_size % parts:
             raise UserError(
-                f"config.global_batch_size={self.global_batch_size} does not divide into {self.num_replicas} "
-                f"replicas x {self.accumulation_steps} accumulation steps; use a multiple of {parts}"
+                f"config.global_batch_size={self.global_batch_size} does not divide into {self.num_groups} "
+                f"{groups} x {self.accumulation_steps} accumulation steps; use a multiple of {parts}"
             )
-        if self.eval_batch_size % self.num_replicas:
+        if self.eval_batch_size % self.num_groups:
             raise UserError(
-                f"config.eval_batch_size={self.eval_batch_size} does not divide by {self.num_replicas} "
-                f"replicas; use a multiple of {self.num_replicas}"
+                f"config.eval_batch_size={self.eval_batch_size} does not divide by {self.num_groups} "
+                f"{groups}; use a multiple of {self.num_groups}"
             )
         if self.smoke_run and self.division != "open":
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
 
     @property
+    def num_groups(self) -> int:
+        """Groups of replicas that share their examples; without partitions every replica is one."""
+        return self.num_replicas // self.partitions
+
+    @property
+    def examples_per_epoch(self) -> int:
+        """Training examples of an epoch as `global_batch_size` counts them; the clock's.
+
+        A benchmark whose samples are not what a batch consists of (words, in sequences) overrides it.
+        """
+        return self.num_train_examples
+
+    @property
+    def examples_per_evaluation(self) -> int:
+        """Likewise, as `eval_batch_size` counts them."""
+        return self.num_eval_examples
+
+    @property
     def micro_batch_size(self) -> int:
-        """Examples that one replica sees at once."""
-        return self.global_batch_size // (self.num_replicas * self.accumulation_steps)
+        """Examples that one replica sees at once; with partitions, of which it sees its rows."""
+        return self.global_batch_size // (self.num_groups * self.accumulation_steps)
 
 
 def _one_of(field: str, value: str, allowed: Sequence[str]) -> None:
@@ -256,11 +280,13 @@ def preset(presets: Mapping[str, C], name: str) -> C:
 
 
 def override(config: C, path: str, value: str) -> C:
-    """`config` with the field at `path` ("optimizer.momentum") set to the parsed `value`.
+    """`config` with the field at `path` ("optimizer.momentum") set to the parsed `value`; "legw" transforms it.
 
     Raises:
       UserError: unknown field (near names listed) or a value of the wrong type.
     """
+    if path == "legw":
+        return legw(config, _parse(value, float, "config.legw"))
     return _override(config, path.split("."), value, "config." + path)
 
 
@@ -347,7 +373,7 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
     """Takes `--config.path=value` (or `--config.path value`) out of a command line.
 
     Returns:
-      ([(path, value)], the other arguments).
+      ([(path, value)], the other arguments). "legw" comes last: it scales what the others set.
 
     Raises:
       UserError: a `--config.` argument without a value.
@@ -364,4 +390,4 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
             if value is None or value.startswith("--"):
                 raise UserError(f"{argument}: needs a value, as in {argument}=VALUE")
         overrides.append((name, value))
-    return overrides, rest
+    return sorted(overrides, key=lambda override: override[0] == "legw"), rest

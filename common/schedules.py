@@ -1,20 +1,18 @@
-"""Learning rates as functions of the step: curves, their combination with a warmup, and the LEGW transform.
+"""Learning rates as functions of the step: curves and their combination with a warmup.
 
 A curve maps a float64 step to a float64 rate. Steps count from 0: a run's first update uses the rate at 0.
 Sources: mlcommons/training_results_v0.7 resnet-research-TF-tpu-v3-8192/lars_util.py for the warmup and the
-polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3, for LEGW and its decay.
+polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3.2, for its decay over the whole run.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import fractions
 import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from common.config import C, Schedule, near
+from common.config import Schedule, near
 from common.errors import UserError
 
 Curve = Callable[[tf.Tensor], tf.Tensor]
@@ -99,35 +97,3 @@ def learning_rate(
         return tf.cast(curve(tf.cast(step, tf.float64)), tf.float32)
 
     return rate
-
-
-def legw(config: C, k: float) -> C:
-    """LEGW: the batch times `k`, the rate times sqrt(k), the warmup epochs times `k`; else equal, in epochs.
-
-    `k` below 1 goes the other way: tune a large batch, train a small one (section 3.3).
-
-    Raises:
-      UserError: `k` is not positive, or the batch times `k` is not a whole number.
-    """
-    ratio = fractions.Fraction(k).limit_denominator(1 << 20) if k > 0 else fractions.Fraction(0)
-    batch = config.global_batch_size * ratio
-    if ratio == 0 or batch.denominator != 1:
-        raise UserError(
-            f"legw: config.global_batch_size={config.global_batch_size} times {k} is no whole batch; "
-            f"choose another k"
-        )
-    root = math.sqrt(ratio)
-    optimizer, schedule = config.optimizer, config.schedule
-    return dataclasses.replace(
-        config,
-        global_batch_size=int(batch),
-        train_steps=math.ceil(config.train_steps / ratio),
-        steps_per_block=math.ceil(config.steps_per_block / ratio),
-        optimizer=dataclasses.replace(optimizer, base_learning_rate=optimizer.base_learning_rate * root),
-        # `warmup_steps` stays as it is: k times the epochs of k times the batch are as many steps.
-        schedule=dataclasses.replace(
-            schedule,
-            warmup_epochs=float(schedule.warmup_epochs * ratio),
-            initial_learning_rate=schedule.initial_learning_rate * root,
-        ),
-    )

@@ -1,4 +1,4 @@
-"""Learning rates at their knots, against the published formula, and LEGW against Table 1 of its paper."""
+"""Learning rates at their knots, against the published formula, and LEGW's decay against section 3.2 of its paper."""
 
 from __future__ import annotations
 
@@ -168,19 +168,8 @@ def table_1(batch: int, rate: float, warmup: float) -> RunConfig:
 TABLE_1 = [(1024 * 2**i, 2 ** (2.5 + i / 2), 0.3125 * 2**i) for i in range(6)]
 
 
-def test_legw_gives_every_row_of_table_1_in_both_directions() -> None:
-    assert TABLE_1[-1] == (32768, 2**5.0, 10.0)
-    for batch, rate, warmup in TABLE_1:
-        for other_batch, other_rate, other_warmup in TABLE_1:
-            got = schedules.legw(table_1(batch, rate, warmup), other_batch / batch)
-            assert got.global_batch_size == other_batch
-            assert got.optimizer.base_learning_rate == pytest.approx(other_rate, rel=1e-12)
-            assert got.schedule.warmup_epochs == other_warmup
-            assert got.train_epochs == 90
-
-
 @pytest.mark.parametrize(("batch", "rate", "warmup"), TABLE_1)
-def test_legw_curve_at_its_knots(batch: int, rate: float, warmup: float) -> None:
+def test_curve_of_table_1_at_its_knots(batch: int, rate: float, warmup: float) -> None:
     """Section 3.2: linear to the peak, then peak (1 - i/I)^2 to 0; the warmup is 391 steps at every batch."""
     config = table_1(batch, rate, warmup)
     clock = Clock.of(config)
@@ -190,17 +179,3 @@ def test_legw_curve_at_its_knots(batch: int, rate: float, warmup: float) -> None
     expected = [0, rate * 195 / length, rate * 390 / length]
     expected += [rate * (1 - i / total) ** 2 for i in (391, total // 2, total)]
     np.testing.assert_allclose(at, expected, rtol=1e-6, atol=1e-9)
-
-
-def test_legw_keeps_what_is_in_steps() -> None:
-    config = dataclasses.replace(
-        table_1(1024, 1.0, 0.5), train_steps=1001, steps_per_block=100, schedule=Schedule(warmup_steps=40)
-    )
-    got = schedules.legw(config, 4)
-    assert (got.train_steps, got.steps_per_block, got.schedule.warmup_steps) == (251, 25, 40)
-
-
-@pytest.mark.parametrize("k", [0, -1, 1 / 3])
-def test_legw_refuses_what_is_no_batch(k: float) -> None:
-    with pytest.raises(UserError, match="no whole batch"):
-        schedules.legw(table_1(1024, 1.0, 1.0), k)
