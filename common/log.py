@@ -23,6 +23,7 @@ from common import events
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import UserError
+from common.launch import heartbeat
 
 Hyperparameters = Sequence[tuple[str, Any, Mapping[str, Any]]]
 # Held back on the disk, so that a run that fills it can still write its last line.
@@ -99,9 +100,9 @@ class RunLog:
         self._checker = checker
         self._file = _File(self.path.with_suffix(self.path.suffix + ".partial"))
         self._line = 0
-        self._pending: list[str] = []
-        self._mllog = _mllogger(config.benchmark, self._pending)
+        self._format = Format(config.ruleset, config.benchmark)
         self.started = self.stopped = False
+        heartbeat.tell(log=str(self._file.path.resolve()))
 
     # -- the parts of a log ---------------------------------------------------------------------------------------
 
@@ -229,18 +230,7 @@ class RunLog:
         Raises:
           UserError: the disk is full, or the rules forbid the line.
         """
-        at = time.time() if at is None else at
-        metadata = dict(metadata or {})
-        if self._config.ruleset == "0.6.0":
-            self._written(f":::MLL {at:.6f} {key}: {json.dumps({'value': value, 'metadata': metadata})}")
-        else:
-            write = {"INTERVAL_START": self._mllog.start, "INTERVAL_END": self._mllog.end}.get(
-                kind, self._mllog.event
-            )
-            write(key, value, metadata, time_ms=round(at * 1000), stack_offset=2)
-            self._written(self._pending.pop())
-
-    def _written(self, line: str) -> None:
+        line = self._format.line(key, value, dict(metadata or {}), kind, time.time() if at is None else at)
         self._file.write(line)
         self._line += 1
         if self._checker is not None:
@@ -256,6 +246,25 @@ class RunLog:
                 raise UserError(
                     f"{self._file.path}:{self._line}: {finding.message} (rule {finding.rule}); {finding.fix}"
                 )
+
+
+class Format:
+    """The lines of a ruleset, as text."""
+
+    def __init__(self, ruleset: str, benchmark: str):
+        self._old = ruleset == "0.6.0"
+        self._lines: list[str] = []
+        self._mllog = _mllogger(benchmark, self._lines)
+
+    def line(self, key: str, value: Any, metadata: Mapping[str, Any], kind: str, at: float) -> str:
+        """One line; `at` in seconds since 1970."""
+        if self._old:
+            return f":::MLL {at:.6f} {key}: {json.dumps({'value': value, 'metadata': metadata})}"
+        write = {"INTERVAL_START": self._mllog.start, "INTERVAL_END": self._mllog.end}.get(
+            kind, self._mllog.event
+        )
+        write(key, value, dict(metadata), time_ms=round(at * 1000), stack_offset=3)
+        return self._lines.pop()
 
 
 def _mllogger(namespace: str, lines: list[str]) -> MLLogger:

@@ -1,0 +1,102 @@
+"""python -m common.launch --replicas=horovod|multiworker --processes=N -- COMMAND"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+
+from common.errors import UserError
+from common.launch import plan
+from common.launch.local import Job, launch
+from common.launch.watch import Limits
+
+
+def parser() -> argparse.ArgumentParser:
+    """Flags are spelt with underscores, as those of the commands they stand beside."""
+    made = argparse.ArgumentParser(
+        prog="python -m common.launch",
+        description="Runs COMMAND in several processes that train together, watches them, and ends them all "
+        "when one fails.",
+        epilog="example: python -m common.launch --replicas=horovod --processes=2 -- python -m resnet "
+        "--system=cpu-tiny --data_dir=DIR --replicas=horovod --config.num_replicas=2",
+        allow_abbrev=False,
+    )
+    made.add_argument("--replicas", choices=plan.BACKENDS, required=True, help="how the processes talk")
+    made.add_argument("--processes", type=int, help="how many; on all hosts together")
+    made.add_argument(
+        "--hosts",
+        help="HOST:PROCESSES,... of all machines; start the same command on each with its --launcher number, "
+        "or `slurm` within srun (default: this machine)",
+    )
+    made.add_argument("--launcher", type=int, default=0, help="which of --hosts this is, from 0")
+    made.add_argument("--port", type=int, default=plan.PORT, help="where several hosts meet (%(default)s)")
+    made.add_argument("--print_command", action="store_true", help="print what would be started, and end")
+    for field in dataclasses.fields(Limits):
+        made.add_argument(
+            f"--{field.name}_seconds",
+            type=float,
+            default=field.default,
+            metavar="S",
+            help=_about(field.name) + " (%(default)s)",
+        )
+    made.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    return made
+
+
+def _about(limit: str) -> str:
+    """The line of Limits's docstring on a field."""
+    lines = [line.strip() for line in (Limits.__doc__ or "").splitlines()]
+    return next(line.partition(": ")[2] for line in lines if line.startswith(limit + ":")).rstrip(".")
+
+
+def job(arguments: argparse.Namespace) -> Job:
+    """What the command line asks for.
+
+    Raises:
+      UserError: arguments that contradict each other.
+    """
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise UserError("no command; put it behind --, as in -- python -m resnet --system=cpu-tiny")
+    if arguments.hosts != "slurm" and arguments.processes is not None and arguments.processes < 1:
+        raise UserError(f"--processes={arguments.processes}: must be at least 1")
+    launcher = arguments.launcher
+    if arguments.hosts == "slurm":
+        if not arguments.processes:
+            raise UserError("--hosts=slurm: give --processes too, the number on all hosts")
+        hosts, launcher = plan.slurm_hosts(arguments.processes)
+    elif arguments.hosts:
+        hosts = plan.parse_hosts(arguments.hosts)
+        slots = sum(host.slots for host in hosts)
+        if arguments.processes not in (None, slots):
+            raise UserError(f"--processes={arguments.processes}: --hosts={arguments.hosts} has {slots}")
+    elif arguments.processes:
+        hosts = [plan.Host("localhost", arguments.processes)]
+    else:
+        raise UserError("--processes: missing; how many processes shall train?")
+    if not 0 <= launcher < len(hosts):
+        raise UserError(f"--launcher={launcher}: there are {len(hosts)} hosts, numbered from 0")
+    limits = Limits(**{f.name: getattr(arguments, f"{f.name}_seconds") for f in dataclasses.fields(Limits)})
+    return Job(arguments.replicas, command, hosts, launcher, arguments.port, limits)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    arguments = parser().parse_args(argv)
+    try:
+        what = job(arguments)
+        if arguments.print_command:
+            for rank in plan.ranks(what.hosts):
+                print(f"rank {rank.rank} on {rank.host}: {shlex.join(what.command)}")
+            return 0
+        return launch(what)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

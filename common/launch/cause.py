@@ -1,0 +1,87 @@
+"""Which of several failed processes failed first, and of what."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Callable, Sequence
+
+from common.launch.worker import Worker
+
+# Exit status of a run that hung: none of the application's.
+FROZEN = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """`text` reads as a sentence about rank `rank`, -1 for the launcher itself; `code` is the exit status."""
+
+    rank: int
+    text: str
+    code: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {self.text}" if self.rank >= 0 else self.text
+
+
+def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
+    """The cause of a run's failure once every process has ended; None where all ended as they said they would.
+
+    What a process suffered outranks what it reported, for the others' reports follow from it: frozen, killed,
+    signalled, an error, an exit status without a word, an early end. Among equals the earliest counts.
+    """
+    if launcher_signal:
+        name = signal.Signals(launcher_signal).name
+        return Cause(-1, f"{name} to the launcher: the run stopped", 128 + launcher_signal)
+    suspects: Sequence[tuple[Callable[[Worker], str], str]] = (
+        (lambda w: w.frozen, "ended_at"),
+        (_killed, "ended_at"),
+        (_signalled, "signal"),
+        (lambda w: w.told.get("error", "") and f"failed: {w.told['error']}", "error"),
+        (_wordless, "ended_at"),
+    )
+    for sentence, when in suspects:
+        guilty = [w for w in workers if sentence(w)]
+        if guilty:
+            first = min(guilty, key=lambda w: w.ended_at if when == "ended_at" else w.told_at[when])
+            return Cause(first.rank, sentence(first), _code(first))
+    return None
+
+
+def _killed(worker: Worker) -> str:
+    code = worker.code or 0
+    if code >= 0 or worker.asked_at is not None or "signal" in worker.told:
+        return ""
+    return f"was killed by {_name(-code)}"
+
+
+def _signalled(worker: Worker) -> str:
+    """Told of a signal that did not come from the launcher."""
+    if (
+        "signal" not in worker.told
+        or worker.asked_at is not None
+        and worker.asked_at < worker.told_at["signal"]
+    ):
+        return ""
+    left = "" if "result" in worker.told else ", but not all processes answered"
+    return f"received {worker.told['signal']}: the run stopped{left}"
+
+
+def _wordless(worker: Worker) -> str:
+    if not worker.code or "result" in worker.told or worker.asked_at is not None:
+        return ""
+    return f"ended with exit status {worker.code}"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _code(worker: Worker) -> int:
+    if worker.frozen:
+        return FROZEN
+    code = worker.code or 0
+    return 128 - code if code < 0 else code or 1

@@ -1,0 +1,96 @@
+"""The launcher itself: starts this machine's processes of a run and sees them to their end."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import importlib.util
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from common.errors import UserError
+from common.launch import plan, unfinished
+from common.launch.watch import Limits, Watch
+from common.launch.worker import Worker
+
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to run: `hosts` are those of all launchers, of which this is number `launcher`."""
+
+    replicas: str
+    command: Sequence[str]
+    hosts: Sequence[plan.Host]
+    launcher: int = 0
+    port: int = plan.PORT
+    limits: Limits = Limits()
+
+
+def launch(job: Job) -> int:
+    """Runs a job's processes of this machine to their end. Returns the exit status."""
+    # Whatever the processes start and leave behind becomes a child of this one, so that it can be ended.
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ranks = plan.ranks(job.hosts)
+    mine = [rank for rank in ranks if rank.launcher == job.launcher]
+    with _environments(job, ranks) as environments:
+        workers: list[Worker] = []
+        try:
+            for rank in mine:
+                environment = {**os.environ, **environments[rank.rank], "PYTHONUNBUFFERED": "1"}
+                workers.append(Worker(rank.rank, job.command, environment))
+        except OSError as error:
+            for worker in workers:
+                worker.kill()
+            raise UserError(f"{job.command[0]}: {error.strerror}; is the command right?") from error
+        watch = Watch(workers, job.limits)
+        cause = watch.run()
+    ends = [close_log(worker, str(cause or "the run ended")) for worker in workers]
+    if cause is None:
+        return int(workers[0].told.get("result", workers[0].code or 0))
+    ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
+    watch.say(f"error: {cause}{ended}" + "".join(f"; {end}" for end in ends if end))
+    return cause.code
+
+
+def close_log(worker: Worker, reason: str) -> str:
+    """Ends the log that a process has left open. Returns what was done, "" where nothing was to do."""
+    name = worker.told.get("log")
+    if not name or not pathlib.Path(name).exists():
+        return ""
+    try:
+        path = unfinished.close_log(name, reason)
+    except UserError as error:
+        return str(error)
+    return f"{path} ends as aborted" if path else ""
+
+
+@contextlib.contextmanager
+def _environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[str, str]]]:
+    """The environment of each rank; a server that they need lives as long."""
+    alone = len(job.hosts) == 1
+    first = "127.0.0.1" if alone else job.hosts[0].name
+    if job.replicas == "multiworker":
+        if alone:
+            addresses = [f"{first}:{port}" for port in plan.free_ports(len(ranks))]
+        else:
+            addresses = [f"{rank.host}:{job.port + 1 + rank.local_rank}" for rank in ranks]
+        yield [plan.multiworker_environment(rank, addresses) for rank in ranks]
+        return
+    if importlib.util.find_spec("horovod") is None:
+        raise UserError("--replicas=horovod: Horovod is not installed; run `make horovod`")
+    interface = "lo" if alone else plan.interface_to(first)
+    server, port = None, job.port
+    if job.launcher == 0:
+        from common.launch.rendezvous import Rendezvous
+
+        server = Rendezvous(ranks, first if alone else "", 0 if alone else port)
+        port = server.port
+    try:
+        yield [plan.horovod_environment(rank, first, port, interface) for rank in ranks]
+    finally:
+        if server:
+            server.close()

@@ -1,0 +1,179 @@
+"""Which process runs on which host, and the environment that tells it so. TensorFlow-free."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from common.errors import UserError
+
+BACKENDS = ("horovod", "multiworker")
+# Where hosts meet when there are several: PORT for Horovod's rendezvous, PORT + 1 + local rank for the workers.
+PORT = 29400
+# Horovod's default is 30 s. Gloo waits so long for a peer that says nothing, not for a slow step: while a step runs,
+# Horovod's background threads keep talking.
+GLOO_TIMEOUT_SECONDS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """One launcher's share: `slots` processes on the machine `name`."""
+
+    name: str
+    slots: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """One process; the fields are Horovod's terms: `cross` counts the hosts that have this local rank."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host: str
+    launcher: int
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Hosts from "a:8,b:8".
+
+    Raises:
+      UserError: no such list.
+    """
+    hosts = []
+    for part in text.split(","):
+        found = re.fullmatch(r"([\w.-]+):([1-9]\d*)", part.strip())
+        if not found:
+            raise UserError(f"--hosts={text}: {part!r} is not HOST:PROCESSES; write for example a:8,b:8")
+        hosts.append(Host(found[1], int(found[2])))
+    return hosts
+
+
+def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:
+    """The hosts of a SLURM job step, one launcher for each of its tasks, and the number of this one.
+
+    `processes` is that of the whole run.
+
+    Raises:
+      UserError: not within `srun`, or the processes do not divide among its tasks.
+    """
+    try:
+        tasks, number = int(environment["SLURM_NTASKS"]), int(environment["SLURM_PROCID"])
+        layout = environment["SLURM_STEP_TASKS_PER_NODE"]
+        nodes = environment["SLURM_STEP_NODELIST"]
+    except (KeyError, ValueError):
+        raise UserError("--hosts=slurm: not started by srun; use it in an sbatch file's srun line") from None
+    if processes % tasks:
+        raise UserError(f"--processes={processes}: does not divide among the {tasks} tasks of srun")
+    listed = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
+    if listed.returncode:
+        raise UserError(f"scontrol show hostnames {nodes}: {listed.stderr.strip()}; is SLURM running?")
+    counts = tasks_per_node(layout)
+    return [
+        Host(name, processes // tasks)
+        for name, count in zip(listed.stdout.split(), counts, strict=True)
+        for _ in range(count)
+    ], number
+
+
+def tasks_per_node(layout: str) -> list[int]:
+    """[2, 2, 1] from SLURM's "2(x2),1"."""
+    counts = []
+    for part in layout.split(","):
+        count, repeat = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part).groups()  # type: ignore[union-attr]
+        counts += [int(count)] * int(repeat or 1)
+    return counts
+
+
+def ranks(hosts: Sequence[Host]) -> list[Rank]:
+    """Every process of the run, in the order of the hosts."""
+    local_sizes: dict[str, int] = {}
+    places = []
+    for launcher, host in enumerate(hosts):
+        for _ in range(host.slots):
+            local = local_sizes.get(host.name, 0)
+            local_sizes[host.name] = local + 1
+            places.append((launcher, host.name, local))
+    names = list(local_sizes)
+    found = []
+    for rank, (launcher, name, local) in enumerate(places):
+        across = [other for other in names if local_sizes[other] > local]
+        found.append(
+            Rank(
+                rank,
+                len(places),
+                local,
+                local_sizes[name],
+                across.index(name),
+                len(across),
+                name,
+                launcher,
+            )
+        )
+    return found
+
+
+def horovod_environment(rank: Rank, address: str, port: int, interface: str = "") -> dict[str, str]:
+    """What horovodrun gives a process (horovod/runner/gloo_run.py); `address`, `port` of the rendezvous server."""
+    environment = {
+        "HOROVOD_HOSTNAME": rank.host,
+        "HOROVOD_RANK": str(rank.rank),
+        "HOROVOD_SIZE": str(rank.size),
+        "HOROVOD_LOCAL_RANK": str(rank.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(rank.local_size),
+        "HOROVOD_CROSS_RANK": str(rank.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(rank.cross_size),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": os.environ.get(
+            "HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_SECONDS)
+        ),
+    }
+    if interface:
+        environment |= {"HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
+    return environment
+
+
+def multiworker_environment(rank: Rank, addresses: Sequence[str]) -> dict[str, str]:
+    """TF_CONFIG; with several processes on a host, each sees the GPU of its local rank."""
+    task = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank.rank}}
+    environment = {"TF_CONFIG": json.dumps(task)}
+    if rank.local_size > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        environment["CUDA_VISIBLE_DEVICES"] = str(rank.local_rank)
+    return environment
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def interface_to(host: str) -> str:
+    """Name of the network interface that reaches `host`; "" when it cannot be told."""
+    with contextlib.suppress(OSError, ImportError, StopIteration):
+        import psutil  # Horovod installs it.
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, PORT))
+            mine = probe.getsockname()[0]
+        return next(
+            name
+            for name, addresses in psutil.net_if_addrs().items()
+            if any(address.address == mine for address in addresses)
+        )
+    return ""

@@ -1,0 +1,62 @@
+"""Ends a log whose process could not: it was killed, or its disk was full. TensorFlow-free."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import re
+import time
+
+from common.errors import UserError
+from common.log import Format
+
+
+def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
+    """Adds run_stop with status aborted and gives the log its final name, as RunLog.abort would have.
+
+    `path` is the unfinished log, RESULT.partial; the space that was reserved beside it is given back first. A log
+    without run_start is removed, as RunLog.discard would have.
+
+    Returns:
+      The finished log; None when there was nothing to finish.
+
+    Raises:
+      UserError: it cannot be written, or another process still writes it.
+    """
+    path = pathlib.Path(path)
+    try:
+        with open(path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.with_suffix(path.suffix + ".reserve").unlink(missing_ok=True)
+            data = file.read()
+            # A line that the process did not finish is cut off.
+            file.truncate(data.rfind(b"\n") + 1)
+            whole = data[: data.rfind(b"\n") + 1].decode()
+            if not _has(whole, "run_start"):
+                path.unlink()
+                return None
+            if not _has(whole, "run_stop"):
+                file.seek(0, os.SEEK_END)
+                file.write(_last_line(whole, reason).encode() + b"\n")
+    except BlockingIOError:
+        raise UserError(f"{path}: another process writes it; its log is left as it is") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot end the log: {error.strerror}") from error
+    final = path.with_suffix("")
+    path.replace(final)
+    return final
+
+
+def _has(text: str, key: str) -> bool:
+    """Whether a line of either form, `"key": "run_start"` or `:::MLL 1.0 run_start: {`, is there."""
+    return re.search(rf'"key": "{key}"|^:::MLL [\d.]+ {key}:', text, re.M) is not None
+
+
+def _last_line(text: str, reason: str) -> str:
+    old = text.startswith(":::MLL ")
+    namespace = "" if old else json.loads(text.splitlines()[0].partition(" ")[2])["namespace"]
+    metadata = {"status": "aborted", "reason": reason}
+    made = Format("0.6.0" if old else "0.7.0", namespace)
+    return made.line("run_stop", None, metadata, "INTERVAL_END", time.time())

@@ -1,0 +1,227 @@
+"""Watches the processes of a run until the last one has ended; when one fails, ends the others and says which it was.
+
+A failure is a process that dies by a signal, reports an error, exits with a status that it did not announce, or
+freezes. A slow process is named, never ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+from common.launch import slow
+from common.launch.cause import Cause, find
+from common.launch.worker import Worker, children
+
+POLL_SECONDS = 0.5
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Seconds.
+
+    Attributes:
+      settle: the others of a failed process have so long to end by themselves before they are asked to.
+      failure: after a failure, what is left is killed.
+      grace: after a signal, what is left is killed: a step and a checkpoint must fit.
+      stopped: a process that a signal has stopped (SIGSTOP) for so long is frozen.
+      silent: so is one that beats no more.
+      slow: a process behind the others for so long is named.
+    """
+
+    settle: float = 2.0
+    failure: float = 10.0
+    grace: float = 15.0
+    stopped: float = 8.0
+    silent: float = 20.0
+    slow: float = 10.0
+
+
+class Watch:
+    """Forwards what the processes print, and their fate.
+
+    `output` and `errors` are where rank 0's streams go; the others' go to `errors`, each line with its rank.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        limits: Limits,
+        output: BinaryIO | None = None,
+        errors: BinaryIO | None = None,
+    ):
+        self.workers, self.limits = workers, limits
+        self.signal = 0
+        self.orphans = 0
+        self._output = output or sys.stdout.buffer
+        self._errors = errors or sys.stderr.buffer
+        self._failed_at: float | None = None
+        self._signal_at: float | None = None
+        self._withheld: list[tuple[Worker, bytes]] = []
+        self._slow = slow.Detector(limits.slow)
+
+    def run(self) -> Cause | None:
+        """Returns when nothing of the run is left: why it failed, or None."""
+        with self._listening() as selector:
+            while any(worker.running for worker in self.workers):
+                for key, _ in selector.select(POLL_SECONDS):
+                    if isinstance(key.fileobj, socket.socket):
+                        key.fileobj.recv(64)
+                self._take_in(selector)
+                self._judge(time.monotonic())
+        for worker in self.workers:
+            self._forward(worker)
+        self._sweep()
+        cause = find(self.workers, self.signal)
+        for worker, line in self._withheld:
+            if cause is None or worker.rank == cause.rank:
+                self._write(worker, 1, line)
+        for worker in self.workers:
+            worker.close()
+        return cause
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[selectors.BaseSelector]:
+        """Wakes for output, news, exits and signals."""
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setblocking(False)
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        selector = selectors.DefaultSelector()
+        selector.register(ours, selectors.EVENT_READ)
+        for worker in self.workers:
+            for number in (worker.beats.number, worker.exited, *(lines.number for lines in worker.output)):
+                selector.register(number, selectors.EVENT_READ)
+        try:
+            yield selector
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            selector.close()
+            ours.close()
+            theirs.close()
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self.signal = self.signal or number
+
+    # -- what they say --------------------------------------------------------------------------------------------
+
+    def _take_in(self, selector: selectors.BaseSelector) -> None:
+        for worker in self.workers:
+            worker.listen()
+            self._forward(worker)
+            numbers = [lines.number for lines in (worker.beats, *worker.output) if lines.closed]
+            if worker.reap():
+                numbers.append(worker.exited)
+            for number in numbers:
+                with contextlib.suppress(KeyError):
+                    selector.unregister(number)
+
+    def _forward(self, worker: Worker) -> None:
+        for stream, lines in enumerate(worker.output):
+            for line in lines.read():
+                # What the others say once one has failed is about its being gone: noise around the one message.
+                if self._failed_at is not None and stream:
+                    self._withheld = [*self._withheld[-500:], (worker, line)]
+                else:
+                    self._write(worker, stream, line)
+
+    def _write(self, worker: Worker, stream: int, line: bytes) -> None:
+        prefix = f"rank {worker.rank}: ".encode() if worker.rank else b""
+        target = self._output if not worker.rank and not stream else self._errors
+        with contextlib.suppress(OSError):  # Nobody reads any more: the run goes on.
+            target.write(prefix + line + b"\n")
+            target.flush()
+
+    def say(self, text: str) -> None:
+        """A line of the launcher's own."""
+        with contextlib.suppress(OSError):
+            self._errors.write(text.encode() + b"\n")
+            self._errors.flush()
+
+    # -- what follows ---------------------------------------------------------------------------------------------
+
+    def _judge(self, now: float) -> None:
+        for worker in self.workers:
+            self._look(worker, now)
+        running = [worker for worker in self.workers if worker.running]
+        if self._failed_at is not None:
+            if now >= self._failed_at + self.limits.failure:
+                self._kill(running)
+            elif now >= self._failed_at + self.limits.settle:
+                self._ask(running, signal.SIGTERM)
+        elif self._stopping(now):
+            assert self._signal_at is not None
+            if now >= self._signal_at + self.limits.grace:
+                self._kill(running)
+            elif self.signal or now >= self._signal_at + self.limits.settle:
+                # The ranks agree to stop at a step; those who do not know of it yet are told.
+                self._ask(running, self.signal or signal.SIGTERM)
+        else:
+            for text in self._slow.look(running, now):
+                self.say(text)
+
+    def _stopping(self, now: float) -> bool:
+        if self._signal_at is None and (self.signal or any("signal" in w.told for w in self.workers)):
+            self._signal_at = now
+        return self._signal_at is not None
+
+    def _look(self, worker: Worker, now: float) -> None:
+        """Notices a failure; a frozen process is killed: it cannot hear anything else."""
+        if worker.running:
+            worker.frozen = worker.frozen or self._frozen(worker, now)
+            if worker.frozen:
+                worker.kill()
+        failed = worker.frozen or "error" in worker.told
+        if not worker.running:
+            failed = failed or (worker.code != 0 and "result" not in worker.told)
+        if failed and self._failed_at is None:
+            self._failed_at = now
+
+    def _frozen(self, worker: Worker, now: float) -> str:
+        state = worker.state()
+        if state != "T":
+            worker.stopped_since = None
+        elif worker.stopped_since is None:
+            worker.stopped_since = now
+        elif now - worker.stopped_since >= self.limits.stopped:
+            return f"is frozen: a signal stopped it {now - worker.stopped_since:.0f} s ago"
+        if worker.heard is not None and now - worker.heard >= self.limits.silent:
+            waits = ", waiting for a disk or a network (state D)" if state == "D" else ""
+            return f"is frozen: no sign of life for {now - worker.heard:.0f} s{waits}"
+        return ""
+
+    def _ask(self, workers: Sequence[Worker], number: int) -> None:
+        for worker in workers:
+            if worker.asked_at is None:
+                worker.ask(number)
+
+    def _kill(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            worker.kill()
+
+    def _sweep(self) -> None:
+        """Ends what the processes left behind, in their sessions or, the launcher being their reaper, outside."""
+        for worker in self.workers:
+            self.orphans += worker.kill()
+        deadline = time.monotonic() + 2
+        while (left := children(os.getpid())) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                    self.orphans += 1
+            time.sleep(0.05)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass

@@ -1,0 +1,176 @@
+"""One process of a run, as its launcher sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from common.launch.heartbeat import VARIABLE
+
+CHUNK = 65536
+
+
+class Lines:
+    """A pipe that is read without waiting, line by line."""
+
+    def __init__(self, number: int):
+        self.number, self._rest, self.closed = number, b"", False
+        os.set_blocking(number, False)
+
+    def read(self) -> Iterator[bytes]:
+        """The lines that have arrived; the last one, too, when the pipe has ended."""
+        while not self.closed:
+            try:
+                data = os.read(self.number, CHUNK)
+            except BlockingIOError:
+                break
+            if not data:
+                self.close()
+                if self._rest:
+                    yield self._rest
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            yield from lines
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self.number)
+
+
+class Worker:
+    """A started process: in a session of its own, so that all it starts can be ended with it.
+
+    Attributes:
+      told: what it told of itself last, by name ("step", "log", "error", "signal", "result").
+      heard: when it last told anything, in monotonic seconds; None before the first time.
+      asked_at: when its launcher first asked it to end.
+      code: its exit status, minus the number of the signal that killed it; None while it runs.
+    """
+
+    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]):
+        self.rank = rank
+        beats, write = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                command,
+                env={**environment, VARIABLE: str(write)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=(write,),
+            )
+        finally:
+            os.close(write)
+        self.beats = Lines(beats)
+        self.output = [Lines(os.dup(stream.fileno())) for stream in self._streams()]
+        for stream in self._streams():
+            stream.close()
+        self.exited = os.pidfd_open(self.process.pid)
+        self.told: dict[str, Any] = {}
+        self.told_at: dict[str, float] = {}
+        self.heard: float | None = None
+        self.stopped_since: float | None = None
+        self.frozen = ""
+        self.code: int | None = None
+        self.ended_at = 0.0
+        self.asked_at: float | None = None
+
+    def _streams(self) -> tuple[Any, Any]:
+        return self.process.stdout, self.process.stderr
+
+    @property
+    def running(self) -> bool:
+        return self.code is None
+
+    def listen(self) -> None:
+        """Takes in what the process has told."""
+        for line in self.beats.read():
+            with contextlib.suppress(ValueError):
+                facts = json.loads(line)
+                now = self.heard = time.monotonic()
+                for name, value in facts.items():
+                    if name in ("error", "signal"):  # The first one is the cause.
+                        self.told.setdefault(name, value)
+                    else:
+                        self.told[name] = value
+                    self.told_at.setdefault(name, now)
+
+    def reap(self) -> bool:
+        """Whether the process has ended since it was last asked."""
+        if self.code is not None or self.process.poll() is None:
+            return False
+        self.listen()
+        self.code, self.ended_at = self.process.returncode, time.monotonic()
+        if self.code > 128 and "result" not in self.told:  # A shell says so of the process it ran.
+            self.code = 128 - self.code
+        return True
+
+    def state(self) -> str:
+        """The kernel's letter for the process that beats: R, S, D, T (stopped by a signal), Z; "" when gone."""
+        return _state(self.told.get("pid", self.process.pid))
+
+    def ask(self, number: int) -> None:
+        """A signal to the process that beats: not to the shell around it, nor to the workers under it."""
+        self.asked_at = self.asked_at or time.monotonic()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.told.get("pid", self.process.pid), number)
+
+    def kill(self) -> int:
+        """Ends the process and all that it started, at once. Returns how many there were."""
+        if self.running:
+            self.asked_at = self.asked_at or time.monotonic()
+        family = self.family()
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return len(family)
+
+    def family(self) -> list[int]:
+        """Living processes of this one's session."""
+        return [pid for pid, session in _sessions() if session == self.process.pid]
+
+    def close(self) -> None:
+        for pipe in (self.beats, *self.output):
+            pipe.close()
+        os.close(self.exited)
+
+
+def _stat(pid: int | str) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; [] when the process is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _state(pid: int) -> str:
+    return (_stat(pid) or [""])[0]
+
+
+def _sessions() -> Iterator[tuple[int, int]]:
+    """(process, its session) of all that live."""
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            fields = _stat(entry)
+            if fields and fields[0] != "Z":
+                yield int(entry), int(fields[3])
+
+
+def children(parent: int) -> list[int]:
+    """Living children of a process."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            fields = _stat(entry)
+            if fields and fields[0] != "Z" and int(fields[1]) == parent:
+                found.append(int(entry))
+    return found
