@@ -10,8 +10,8 @@ def make(config: RunConfig) -> Replicas:
     """The backend a configuration names.
 
     Raises:
-      UnsupportedError: a backend this version does not have.
-      UserError: the machine has fewer devices than replicas.
+      UnsupportedError: the backend single has one replica.
+      UserError: the machine has fewer devices than replicas, or the launcher started other processes.
     """
     if config.replicas == "single":
         if config.num_replicas != 1:
@@ -26,7 +26,14 @@ def make(config: RunConfig) -> Replicas:
         from common.replicas.mirrored import Mirrored
 
         return Mirrored(config.num_replicas)
-    raise UnsupportedError(
-        f"config.replicas={config.replicas}: not available in this version; "
-        "use --config.replicas=single or mirrored (and --config.num_replicas)"
-    )
+    if config.replicas == "horovod":
+        from common.replicas.horovod import Horovod
+
+        return Horovod(config.num_replicas)
+    if config.replicas == "multiworker":
+        from common.replicas.multiworker import MultiWorker
+
+        return MultiWorker(config.num_replicas)
+    from common.replicas.tpu import Tpu
+
+    return Tpu(config.num_replicas)

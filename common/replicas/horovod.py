@@ -1,8 +1,8 @@
 """Processes under Horovod, one replica each: a CPU or a GPU of a cluster.
 
-Horovod matches collectives by the names of their operations, which TensorFlow makes unique in a graph, in whatever order
-processes reach them: all must trace the same graph. `replica_id` is therefore a variable, not a number that would fold
-into constants and let one process drop a collective that the others wait for.
+Horovod matches collectives by the names of their operations, which TensorFlow makes unique in a graph, in whatever
+order processes reach them: all must trace the same graph. `replica_id` is therefore a variable, not a number that would
+fold into constants and let one process drop a collective that the others wait for.
 """
 
 from __future__ import annotations
