@@ -217,6 +217,11 @@ class RunConfig:
             raise UserError(
                 f"config.partitions={self.partitions} does not divide config.num_replicas={self.num_replicas}"
             )
+        if self.partitions > 1 and self.optimizer.clip_replica_norm:
+            raise UserError(
+                f"config.optimizer.clip_replica_norm={self.optimizer.clip_replica_norm}: a replica of "
+                f"config.partitions={self.partitions} holds a part of a gradient; use clip_norm"
+            )
         groups = "replicas" if self.partitions == 1 else f"groups of {self.partitions} replicas"
         parts = self.num_groups * self.accumulation_steps
         if self.global_batch_size % parts:

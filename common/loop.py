@@ -21,7 +21,8 @@ from common import events
 from common.clock import Block, Clock
 from common.evaluator import POLL_SECONDS, Evaluator
 from common.precision import precision as make_precision
-from common.replicas.base import Replicas
+from common.replicas.base import Replicas, Shard
+from common.spatial.sharing import counted_once, shared_input
 from common.step import State, compiles, make_eval_step, make_prepare_eval, make_train_step
 from common.task import Task
 
@@ -124,7 +125,7 @@ class Loop:
         def body(i: tf.Tensor, sums: dict, arrays: dict) -> tuple:
             step_sums, step_arrays = self.replicas.run(self._eval_step, (next(evaluation),))
             sums = tf.nest.map_structure(tf.add, sums, self.replicas.sum(step_sums))
-            gathered = self.replicas.gather(step_arrays)
+            gathered = self._gather(step_arrays)
             return i + 1, sums, {name: arrays[name].write(i, gathered[name]) for name in arrays}
 
         done, sums, arrays = tf.while_loop(
@@ -138,7 +139,7 @@ class Loop:
         @tf.function(autograph=False)
         def one_step(iterator: Any) -> tuple[dict, dict]:
             sums, arrays = self.replicas.run(self._eval_step, (next(iterator),))
-            return self.replicas.sum(sums), self.replicas.gather(arrays)
+            return self.replicas.sum(sums), self._gather(arrays)
 
         sums, arrays = one_step.get_concrete_function(evaluation).structured_outputs
         return {name: tf.zeros(s.shape, s.dtype) for name, s in sums.items()}, arrays
@@ -163,9 +164,17 @@ class Loop:
     def _synthetic(self, training: bool) -> Any:
         return iter(self.replicas.dataset(lambda _: self.task.synthetic_input(self._batch_size(training))))
 
+    def _dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
+        """`Replicas.dataset`, the replicas of a group that partitions its images getting the same batches."""
+        return self.replicas.dataset(shared_input(make, self.config.partitions, self.replicas))
+
+    def _gather(self, arrays: Any) -> dict[str, tf.Tensor]:
+        """`Replicas.gather` of an evaluation's arrays, the examples of a group once."""
+        return counted_once(self.replicas.gather(arrays), self.config.num_groups, self.config.partitions)
+
     def _batch_size(self, training: bool) -> int:
         whole = self.config.global_batch_size if training else self.config.eval_batch_size
-        return whole // self.replicas.num_replicas
+        return whole // self.config.num_groups
 
     def _call(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
         raw = self._block(train, evaluation, tf.constant(num_steps), tf.constant(eval_steps))
@@ -189,9 +198,9 @@ class Loop:
         start = int(self.state.step)
         train_input, eval_input = self.task.train_input, self.task.eval_input
         yield events.RunStarted(time.time(), start)
-        train = iter(self.replicas.dataset(lambda shard: train_input(shard, self._batch_size(True), start)))
+        train = iter(self._dataset(lambda shard: train_input(shard, self._batch_size(True), start)))
         # One data set for all evaluations, so that what it caches stays; each iterates over it anew.
-        held_out = self.replicas.dataset(lambda shard: eval_input(shard, self._batch_size(False)))
+        held_out = self._dataset(lambda shard: eval_input(shard, self._batch_size(False)))
         with Evaluator(self.task) as evaluator, concurrent.futures.ThreadPoolExecutor(1) as thread:
             for block in self.clock.blocks(start, evaluated=int(self.state.evaluated) == start):
                 yield events.BlockStarted(time.time(), block)

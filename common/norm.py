@@ -17,6 +17,7 @@ import tf_keras
 from common.errors import UserError
 from common.precision import Precision
 from common.replicas.base import Groups, Replicas, contiguous_groups
+from common.spatial.partition import Spatial
 
 # What TensorFlow's fused kernel takes; everything else is composed of elementary operations.
 _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
@@ -26,10 +27,13 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     """Batch normalisation over the last axis of [b, ..., C], with statistics of `span` images.
 
     With b images on a replica, a span of 0 or b is local; one that divides b makes b/span virtual groups
-    inside the replica; k*b joins contiguous groups of k replicas. The moments are kept in
-    `precision.variable`; a moving average takes the population variance, without zero-debias, and every group
-    of every replica has its own. Evaluation uses `merged_mean` and `merged_variance`, which `merge_moments`
-    fills. As in Keras, a layer whose `trainable` is false stays in its evaluation form while training.
+    inside the replica; k*b joins contiguous groups of k replicas. Where `spatial` partitions images, b is the
+    images of a group that shares them, the span stays in whole images, and rows that do not exist do not count.
+
+    The moments are kept in `precision.variable`; a moving average takes the population variance, without
+    zero-debias, and every group of every replica has its own. Evaluation uses `merged_mean` and
+    `merged_variance`, which `merge_moments` fills. As in Keras, a layer whose `trainable` is false stays in its
+    evaluation form while training.
 
     Attributes:
       kinds: what `common.kinds` calls this layer's variables.
@@ -50,6 +54,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         gamma_initializer: str = "ones",
         name: str | None = None,
         trainable: bool = True,
+        spatial: Spatial | None = None,
     ):
         """Keeps the settings; momentum .9 and epsilon 1e-5 are those of the TPU submissions (mlperf_facts
         1.1).
@@ -64,11 +69,13 @@ class SpanBatchNorm(tf_keras.layers.Layer):
           gamma_initializer: a tf_keras initialiser, "zeros" for the last layer of a residual branch.
           name: of the layer.
           trainable: false freezes gamma and beta and keeps the evaluation form.
+          spatial: how the network's images are partitioned; None: not.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False, trainable=trainable)
         self.replicas, self.span, self.precision = replicas, span, precision
         self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
         self.gamma_initializer = gamma_initializer
+        self.spatial = spatial or Spatial(replicas)
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables; a virtual-group span needs the batch in `input_shape`, [b, ..., C].
@@ -121,17 +128,19 @@ class SpanBatchNorm(tf_keras.layers.Layer):
 
     def _grouping(self, batch: int | None) -> tuple[int, Groups | None]:
         """(virtual groups in a replica, groups of replicas or None) for `batch` images on a replica."""
+        parts = self.spatial.partitions
+        sharing = None if parts == 1 else self.spatial.groups
         if self.span == 0 or self.span == batch:
-            return 1, None
+            return 1, sharing
         if batch is None:
             raise UserError(
                 f"config.batch_norm_span={self.span}: needs a fixed batch size; build the model with one"
             )
-        total = self.replicas.num_replicas
+        total = self.replicas.num_replicas // parts
         if 0 < self.span < batch and batch % self.span == 0:
-            return batch // self.span, None
+            return batch // self.span, sharing
         if self.span > batch and self.span % batch == 0 and total % (self.span // batch) == 0:
-            return 1, contiguous_groups(total, self.span // batch)
+            return 1, contiguous_groups(self.replicas.num_replicas, parts * (self.span // batch))
         raise UserError(
             f"config.batch_norm_span={self.span}: does not fit {total} replicas of {batch} images; use a "
             f"divisor of {batch}, or {batch} times a divisor of {total}"
@@ -156,12 +165,18 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Any grouping and dtype: (y, mean [G, C], variance [G, C])."""
         channels = x.shape[-1]
-        grouped = tf.reshape(tf.cast(x, self.precision.variable), [virtual, -1, channels])
-        mean, variance = tf.nn.moments(grouped, axes=[1])  # [G, C]
+        full = tf.cast(x, self.precision.variable)
+        grouped = tf.reshape(full, [virtual, -1, channels])
+        if self.spatial.partitions == 1:
+            mean, variance = tf.nn.moments(grouped, axes=[1])  # [G, C]
+            part = 1.0
+        else:
+            mean, variance, part = self.spatial.moments(full, virtual)
         if groups is not None:
             # One collective for both moments; the squares are of fp32 or fp64 numbers.
-            sums = self.replicas.all_reduce(tf.stack([mean, variance + mean * mean]), groups)
-            mean, square = tf.unstack(sums / len(groups[0]))
+            part = part * self.spatial.partitions / len(groups[0])
+            sums = self.replicas.all_reduce(tf.stack([mean, variance + mean * mean]) * part, groups)
+            mean, square = tf.unstack(sums)
             variance = tf.maximum(square - mean * mean, 0)
         gamma, beta = self._scale_offset(channels)
         scale = gamma * tf.math.rsqrt(variance + self.epsilon)

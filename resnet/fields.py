@@ -104,18 +104,20 @@ class Config(RunConfig):
             raise UserError(
                 f"config.space_to_depth=True needs an even config.image_size, not {self.image_size}"
             )
+        if self.partitions > 1 and self.model != "resnet50":
+            raise UserError(f"config.partitions={self.partitions}: {self.model} cannot partition its images")
         self._validate_span()
 
     def _validate_span(self) -> None:
         span, batch = self.bn_span, self.micro_batch_size
         if span > batch:
-            fits = span % batch == 0 and self.num_replicas % (span // batch) == 0
+            fits = span % batch == 0 and self.num_groups % (span // batch) == 0
         else:
             fits = span > 0 and batch % span == 0
         if not fits:
             raise UserError(
-                f"config.batch_norm_span={span} does not group {self.num_replicas} replicas of {batch} "
-                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_replicas}"
+                f"config.batch_norm_span={span} does not group {self.num_groups} replicas of {batch} "
+                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_groups}"
             )
 
     @property

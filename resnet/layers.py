@@ -8,33 +8,38 @@ import tensorflow as tf
 import tf_keras
 
 from common.errors import UserError
+from common.replicas.single import Single
+from common.spatial import Spatial
+from common.spatial.geometry import output_size
+
+_WHOLE_IMAGES = Spatial(Single())
 
 
 class PaddedConv2D(tf_keras.layers.Conv2D):
-    """Conv2D of [b, H, W, C] that pads `pad` zeros on every side.
+    """Conv2D of [b, H, W, C] that pads `pad` zeros on every side of an image, of which `spatial` may leave it a
+    part.
 
     "same" pads a strided convolution unevenly and by a width that depends on the image size.
     """
 
-    def __init__(self, filters: int, kernel_size: int, pad: int, **kwargs):
+    def __init__(self, filters: int, kernel_size: int, pad: int, spatial: Spatial = _WHOLE_IMAGES, **kwargs):
         super().__init__(filters, kernel_size, padding="valid", **kwargs)
-        self.pad = pad
+        self.pad, self.spatial = pad, spatial
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         # Not `padding=[...]`: with explicit padding the gradients leave oneDNN's kernels, and a bf16 step
         # takes forty times as long. At stride 1 "SAME" is the same padding without the copy.
         if self.kernel_size == self.strides == (1, 1) and not self.pad:
             return _matrix_product(inputs, tf.convert_to_tensor(kernel))
-        if self.strides == (1, 1) and self.kernel_size == (2 * self.pad + 1,) * 2:
-            return tf.nn.conv2d(inputs, kernel, 1, padding="SAME")
-        if self.pad:
-            inputs = tf.pad(inputs, [[0, 0], [self.pad, self.pad], [self.pad, self.pad], [0, 0]])
-        return tf.nn.conv2d(inputs, kernel, self.strides, padding="VALID")
+        same = self.strides == (1, 1) and self.kernel_size == (2 * self.pad + 1,) * 2
+        return self.spatial.conv2d(inputs, kernel, self.strides[0], "same" if same else self.pad)
 
     def compute_output_shape(self, input_shape: tf.TensorShape) -> tf.TensorShape:
-        batch, height, width, channels = tf.TensorShape(input_shape)
-        padded = [None if size is None else size + 2 * self.pad for size in (height, width)]
-        return super().compute_output_shape(tf.TensorShape([batch, *padded, channels]))
+        batch, height, width, _ = tf.TensorShape(input_shape)
+        size, stride = self.kernel_size[0], self.strides[0]
+        columns = None if width is None else output_size(width, size, stride, self.pad, self.pad)
+        rows = None if height is None else self.spatial.output_rows(height, width, size, stride, self.pad)
+        return tf.TensorShape([batch, rows, columns, self.filters])
 
 
 def _matrix_product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -61,7 +66,8 @@ class SpaceToDepthStem(PaddedConv2D):
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Raises UserError where the image does not fall into 2x2 blocks."""
-        _, height, width, _ = tf.TensorShape(input_shape)
+        _, rows, width, _ = tf.TensorShape(input_shape)
+        height = self.spatial.height_of(rows, width)
         if height % 2 or width % 2:
             raise UserError(
                 f"config.space_to_depth: images of {height}x{width}; use an even config.image_size"
@@ -74,8 +80,8 @@ class SpaceToDepthStem(PaddedConv2D):
         kernel = tf.reshape(kernel, [4, 2, 4, 2, channels, filters])
         # Space-to-depth orders its channels (row in block, column in block, channel).
         kernel = tf.reshape(tf.transpose(kernel, [0, 2, 1, 3, 4, 5]), [4, 4, 4 * channels, filters])
-        blocks = tf.pad(tf.nn.space_to_depth(inputs, 2), [[0, 0], [2, 1], [2, 1], [0, 0]])
-        return tf.nn.conv2d(blocks, kernel, 1, padding="VALID")
+        pixels = self.spatial.window(inputs, 8, 2, ((4, 2), (4, 2)))
+        return tf.nn.conv2d(tf.nn.space_to_depth(pixels, 2), kernel, 1, padding="VALID")
 
 
 class GroupedConv2D(PaddedConv2D):

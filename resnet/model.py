@@ -18,6 +18,8 @@ from common.errors import UserError
 from common.norm import SpanBatchNorm
 from common.precision import Precision
 from common.replicas.base import Replicas
+from common.spatial import Spatial
+from common.spatial.layers import Enter, GlobalAverage, MaxPool
 from resnet import alexnet
 from resnet.config import Config
 from resnet.layers import PaddedConv2D, SpaceToDepthStem
@@ -40,18 +42,20 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
         return alexnet.build(config, replicas, precision)
     if config.model != "resnet50":
         raise UserError(f"config.model={config.model!r}: unknown; known: resnet50, alexnet_bn")
-    net = _Layers(config, replicas, precision, _seeds(config.seed))
+    spatial = Spatial(replicas, config.partitions)
+    net = _Layers(config, replicas, spatial, precision, _seeds(config.seed))
     shape = (config.image_size, config.image_size, 3)
     images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
-    x = net.stem(images, config.width)  # conv1
+    x = Enter(spatial, dtype=precision.layer)(images)
+    x = net.stem(x, config.width)  # conv1
     x = net.relu(net.batch_norm(x))
-    x = tf_keras.layers.MaxPool2D(3, strides=2, padding="same", dtype=precision.layer)(x)
+    x = MaxPool(spatial, 3, 2, "same", dtype=precision.layer)(x)
     for stage, blocks in enumerate(BLOCKS):  # conv2_x ... conv5_x
         for block in range(blocks):
             stride = 2 if stage > 0 and block == 0 else 1
             x = bottleneck(net, x, config.width * 2**stage, stride, project=block == 0)
-    x = tf_keras.layers.GlobalAveragePooling2D(dtype=precision.full)(x)
+    x = GlobalAverage(spatial, dtype=precision.full)(x)
     return tf_keras.Model(images, net.classifier(x), name=config.model)
 
 
@@ -73,6 +77,7 @@ class _Layers:
 
     config: Config
     replicas: Replicas
+    spatial: Spatial
     precision: Precision
     seeds: Iterator[int]
 
@@ -85,6 +90,7 @@ class _Layers:
             size,
             strides=stride,
             pad=(size - 1) // 2,
+            spatial=self.spatial,
             use_bias=False,
             kernel_initializer=self._kernel_initializer(),
             dtype=self.precision.layer,
@@ -95,7 +101,10 @@ class _Layers:
         if not self.config.space_to_depth:
             return self.conv(images, filters, 7, stride=2)
         return SpaceToDepthStem(
-            filters, kernel_initializer=self._kernel_initializer(), dtype=self.precision.layer
+            filters,
+            spatial=self.spatial,
+            kernel_initializer=self._kernel_initializer(),
+            dtype=self.precision.layer,
         )(images)
 
     def batch_norm(self, x: tf.Tensor, last: bool = False) -> tf.Tensor:
@@ -109,6 +118,7 @@ class _Layers:
             epsilon=config.batch_norm_epsilon,
             gamma_initializer="zeros" if last and config.zero_init_last_gamma else "ones",
             trainable=not config.freeze_batch_norm,
+            spatial=self.spatial,
         )(x)
 
     def relu(self, x: tf.Tensor) -> tf.Tensor:

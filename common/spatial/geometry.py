@@ -1,0 +1,75 @@
+"""Which rows a replica holds and which it needs: the arithmetic of spatial partitioning. TensorFlow-free.
+
+An image of H rows lies on k replicas in parts of R = ceil(H / k) rows: position p holds rows p*R ... p*R + R - 1, of
+which those from H on do not exist. The layout depends on H alone, so that branches of a network always line up, and
+every replica has arrays of one static shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+# "same" and "valid" as in TensorFlow, so many zeros on every side, or ((top, bottom), (left, right)).
+Padding = str | int | tuple[tuple[int, int], tuple[int, int]]
+
+
+def rows_of(height: int, partitions: int) -> int:
+    """Rows of an image of `height` rows that each of `partitions` replicas holds."""
+    return -(-height // partitions)
+
+
+def output_size(size: int, kernel: int, stride: int, before: int, after: int) -> int:
+    """Positions of a window of `kernel` on `size` elements padded by `before` and `after`."""
+    return (size + before + after - kernel) // stride + 1
+
+
+def resolve(padding: Padding, height: int, width: int, kernel: int, stride: int) -> tuple:
+    """((top, bottom), (left, right)) of a padding for an image of that size; "same" is TensorFlow's, uneven."""
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if padding == "same":
+        return _same(height, kernel, stride), _same(width, kernel, stride)
+    return ((padding, padding), (padding, padding)) if isinstance(padding, int) else padding
+
+
+def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """The rows that position p needs for its output rows: `length` of them, from row p*advance - top on.
+
+    Where `advance` is not what a replica holds (19 rows to 10 by stride 2), the need drifts away from the holding
+    by `drift` rows per position, and the halo grows accordingly.
+
+    Attributes:
+      height: rows of the whole output.
+      length: input rows of a replica's window.
+      advance: input rows between the windows of neighbouring positions.
+      top: rows of padding above the image.
+      drift: `advance` minus the rows that a replica holds.
+      above, below: rows to fetch from the positions before and after, the most that any position needs.
+    """
+
+    height: int
+    length: int
+    advance: int
+    top: int
+    drift: int
+    above: int
+    below: int
+
+    @classmethod
+    def of(cls, height: int, partitions: int, kernel: int, stride: int, top: int, bottom: int) -> Window:
+        """The window of an operation with a square `kernel` on an image of `height` rows."""
+        out = output_size(height, kernel, stride, top, bottom)
+        rows, out_rows = rows_of(height, partitions), rows_of(out, partitions)
+        length = (out_rows - 1) * stride + kernel
+        drift = out_rows * stride - rows
+        # Positions whose output rows do not exist need nothing; the need is linear in between.
+        last = -(-out // out_rows) - 1
+        needs = [(top - p * drift, p * drift - top + length - rows) for p in (0, last)]
+        above, below = (max(0, *need) for need in zip(*needs))
+        return cls(out, length, out_rows * stride, top, drift, above, below)
