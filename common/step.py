@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 import tf_keras
 
-from common import norm, optimizers, schedules
+from common import norm, optimizers, schedules, summation
 from common.clock import Clock
 from common.config import RunConfig
 from common.kinds import kind_of
@@ -89,7 +89,7 @@ def make_train_step(
             loss, gradients = _accumulated(task, state, precision, batch)
         # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
         gradients = optimizers.clipped(gradients, config.optimizer.clip_replica_norm / replicas.num_replicas)
-        gradients = replicas.sum_gradients(gradients)
+        gradients = summation.sum_gradients(replicas, gradients, config.communication)
         gradients = optimizers.clipped(gradients, config.optimizer.clip_norm)
         updates = _update(state, gradients, rate(step), step)
         with tf.control_dependencies(updates):

@@ -103,9 +103,9 @@ class Replicas(abc.ABC):
     def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
         """What the replica `distance` places earlier in the group holds; zeros where there is none."""
 
-    def sum_gradients(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums of a list of gradients over all replicas; a backend may fuse them into buckets."""
-        return [self.all_reduce(g) for g in gradients]
+    def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums of each over all replicas, in one exchange; common/summation.py's hook for flat sums at full width."""
+        return unflatten(self.all_reduce(flatten(tensors)), tensors)
 
     @abc.abstractmethod
     def sum(self, value: Any) -> Any:
@@ -126,6 +126,10 @@ class Replicas(abc.ABC):
     def compiles_collectives(self) -> bool:
         """Whether collectives may stand inside a compiled function."""
         return False
+
+    def close(self) -> None:
+        """Called by every process at the end of a run: nothing is exchanged after it."""
+        return
 
     def agree(self, value: int) -> int:
         """Outside `run`, called by every process: the largest value that any of them gave."""
@@ -160,3 +164,21 @@ def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
         )
     for replica in range(num_replicas):
         yield where[replica]
+
+
+def flatten(tensors: Sequence[tf.Tensor], multiple: int = 1) -> tf.Tensor:
+    """One vector of the elements of all tensors, of one dtype, with zeros up to a multiple of `multiple`."""
+    flat = [tf.reshape(x, [-1]) for x in tensors]
+    padding = -sum(x.shape.num_elements() for x in tensors) % multiple
+    if padding:
+        flat.append(tf.zeros([padding], flat[0].dtype))
+    return tf.concat(flat, 0) if len(flat) > 1 else flat[0]
+
+
+def unflatten(flat: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The tensors that `flatten` joined, in the shapes of `like`."""
+    sizes = [x.shape.num_elements() for x in like]
+    if flat.shape[0] > sum(sizes):
+        sizes.append(flat.shape[0] - sum(sizes))
+    parts = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
+    return [tf.reshape(part, x.shape) for part, x in zip(parts, like)]

@@ -90,14 +90,15 @@ class Mirrored(Replicas):
     def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
         return self._collective(_shift(distance), _shift(-distance), groups)(x)
 
-    def sum_gradients(self, gradients: Sequence[tf.Tensor]) -> Values:
+    def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> Values:
+        # Within a process nothing is gained by joining them.
         def merge(strategy: tf.distribute.Strategy, values: list[Any]) -> list[Any]:
             sums = [tf.add_n(strategy.experimental_local_results(v)) for v in values]
             return [
                 distribute_values.PerReplica(self._on_each(strategy, [s] * self.num_replicas)) for s in sums
             ]
 
-        return tf.distribute.get_replica_context().merge_call(merge, args=(list(gradients),))
+        return tf.distribute.get_replica_context().merge_call(merge, args=(list(tensors),))
 
     def sum(self, value: Any) -> Any:
         return tf.nest.map_structure(lambda x: tf.add_n(self.local_results(x)), value)
