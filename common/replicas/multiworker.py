@@ -7,12 +7,8 @@ strategy's own know no groups.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import json
 import os
-import re
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -26,68 +22,11 @@ from tensorflow.python.eager import context
 
 from common.errors import UserError
 from common.replicas.base import Groups, Replicas, Shard, placement
+from common.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
 from common.replicas.keyed import TIMEOUT_SECONDS, KeyedCollectives, linear
 
-# How long the processes wait for each other at the start: a scheduler may start them minutes apart.
-START_SECONDS = 120
 # A process that gave no sign of life for so long is lost, and the others fail.
 HEARTBEAT_SECONDS = 20
-
-_LAUNCH = "start it with `python -m common.launch --replicas=multiworker --processes=N -- COMMAND`"
-
-
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """What TF_CONFIG says: the addresses of all processes, "host:port", and which of them this one is."""
-
-    workers: tuple[str, ...]
-    index: int
-
-
-def cluster_from_environment(text: str | None) -> Cluster:
-    """Parses the environment variable TF_CONFIG.
-
-    Raises:
-      UserError: it is missing, no JSON, or a field of it is missing or wrong.
-    """
-    if not text:
-        raise UserError(
-            f"config.replicas=multiworker: the environment variable TF_CONFIG is not set; {_LAUNCH}"
-        )
-    try:
-        parsed = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"TF_CONFIG is not JSON ({error}); {_LAUNCH}") from None
-    cluster, task = (_part(parsed, name) for name in ("cluster", "task"))
-    if set(cluster) != {"worker"}:
-        raise UserError(
-            f"TF_CONFIG: cluster has the jobs {sorted(cluster)}; name every process in cluster.worker, or {_LAUNCH}"
-        )
-    workers = cluster["worker"]
-    if not isinstance(workers, list) or not workers or not all(map(_is_address, workers)):
-        raise UserError(f'TF_CONFIG: cluster.worker={workers!r} is not a list of "host:port"; {_LAUNCH}')
-    if len(set(workers)) != len(workers):
-        raise UserError(f"TF_CONFIG: cluster.worker names an address twice: {', '.join(workers)}; {_LAUNCH}")
-    if task.get("type") != "worker":
-        raise UserError(f'TF_CONFIG: task.type={task.get("type")!r} must be "worker"; {_LAUNCH}')
-    index = task.get("index")
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(workers):
-        raise UserError(
-            f"TF_CONFIG: task.index={index!r} must be a whole number from 0 to {len(workers) - 1}; {_LAUNCH}"
-        )
-    return Cluster(tuple(workers), index)
-
-
-def _part(parsed: Any, name: str) -> dict:
-    part = parsed.get(name) if isinstance(parsed, dict) else None
-    if not isinstance(part, dict):
-        raise UserError(f"TF_CONFIG: the field {name!r} is missing or no object; {_LAUNCH}")
-    return part
-
-
-def _is_address(worker: Any) -> bool:
-    match = re.fullmatch(r".+:(\d{1,5})", worker) if isinstance(worker, str) else None
-    return bool(match) and 0 < int(match[1]) < 65536
 
 
 class MultiWorker(Replicas):
@@ -104,14 +43,14 @@ class MultiWorker(Replicas):
     name = "multiworker"
 
     def __init__(self, num_replicas: int):
-        cluster = cluster_from_environment(os.environ.get("TF_CONFIG"))
+        cluster = from_environment(os.environ.get("TF_CONFIG"))
         gpus = len(tf.config.list_physical_devices("GPU"))
         expected = len(cluster.workers) * max(gpus, 1)
         if num_replicas != expected:
             raise UserError(
                 f"config.num_replicas={num_replicas}: TF_CONFIG names {len(cluster.workers)} processes with "
                 f"{gpus or 'no'} GPU each, that is {expected} replicas; set --config.num_replicas={expected}, or "
-                f"{_LAUNCH}"
+                f"{LAUNCH}"
             )
         self.num_replicas = num_replicas
         self.process_index, self.num_processes = cluster.index, len(cluster.workers)
@@ -271,10 +210,11 @@ def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
     """The strategy and the collectives: one of each per process, for servers and keys cannot be started anew.
 
     Raises:
-      UserError: TensorFlow has already started, or another process does not come up in START_SECONDS.
+      UserError: TensorFlow has already started, or another process does not come up in time.
     """
     if context.context()._context_handle is not None:
         raise UserError("multiworker: TensorFlow has already started in this process; start anew")
+    rendezvous(cluster)
     job = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(cluster.workers))
     context.context().configure_coordination_service(
         service_type="standalone",
@@ -290,26 +230,12 @@ def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
             )
         )
     except (tf.errors.OpError, RuntimeError) as error:
-        raise UserError(_not_up(cluster, error)) from error
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"multiworker: process {cluster.index} could not join the others: {reason}"
+        ) from error
     # The strategy looks ahead for the end of a data set by a collective per batch; all processes have equal work.
     strategy.extended.experimental_enable_get_next_as_optional = False
     devices = strategy.extended.worker_devices
     number = len(cluster.workers) * len(devices)
     return strategy, KeyedCollectives(number, cluster.index, devices)
-
-
-def _not_up(cluster: Cluster, error: Exception) -> str:
-    """Which processes do not answer."""
-    silent = []
-    for number, worker in enumerate(cluster.workers):
-        host, port = worker.rsplit(":", 1)
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-        except OSError:
-            silent.append(f"{number} ({worker})")
-    if silent:
-        return (
-            f"multiworker: no answer from process {', '.join(silent)} of TF_CONFIG's cluster.worker within "
-            f"{START_SECONDS} s; start every process, and check its address and the firewall"
-        )
-    return f"multiworker: the processes could not join: {str(error).splitlines()[0]}"

@@ -1,0 +1,118 @@
+"""The processes of a run under TensorFlow's own engine: what TF_CONFIG says, and waiting until all are there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import socket
+import time
+from typing import Any
+
+from common.errors import UserError
+
+# How long the processes wait for each other at the start: a scheduler may start them minutes apart.
+START_SECONDS = 120.0
+_POLL_SECONDS = 0.2
+
+LAUNCH = "start it with `python -m common.launch --replicas=multiworker --processes=N -- COMMAND`"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """What TF_CONFIG says: the addresses of all processes, "host:port", and which of them this one is."""
+
+    workers: tuple[str, ...]
+    index: int
+
+
+def from_environment(text: str | None) -> Cluster:
+    """Parses the environment variable TF_CONFIG.
+
+    Raises:
+      UserError: it is missing, no JSON, or a field of it is missing or wrong.
+    """
+    if not text:
+        raise UserError(
+            f"config.replicas=multiworker: the environment variable TF_CONFIG is not set; {LAUNCH}"
+        )
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"TF_CONFIG is not JSON ({error}); {LAUNCH}") from None
+    cluster, task = (_part(parsed, name) for name in ("cluster", "task"))
+    if set(cluster) != {"worker"}:
+        raise UserError(
+            f"TF_CONFIG: cluster has the jobs {sorted(cluster)}; name every process in cluster.worker, or {LAUNCH}"
+        )
+    workers = cluster["worker"]
+    if not isinstance(workers, list) or not workers or not all(map(_is_address, workers)):
+        raise UserError(f'TF_CONFIG: cluster.worker={workers!r} is not a list of "host:port"; {LAUNCH}')
+    if len(set(workers)) != len(workers):
+        raise UserError(f"TF_CONFIG: cluster.worker names an address twice: {', '.join(workers)}; {LAUNCH}")
+    if task.get("type") != "worker":
+        raise UserError(f'TF_CONFIG: task.type={task.get("type")!r} must be "worker"; {LAUNCH}')
+    index = task.get("index")
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(workers):
+        raise UserError(
+            f"TF_CONFIG: task.index={index!r} must be a whole number from 0 to {len(workers) - 1}; {LAUNCH}"
+        )
+    return Cluster(tuple(workers), index)
+
+
+def _part(parsed: Any, name: str) -> dict:
+    part = parsed.get(name) if isinstance(parsed, dict) else None
+    if not isinstance(part, dict):
+        raise UserError(f"TF_CONFIG: the field {name!r} is missing or no object; {LAUNCH}")
+    return part
+
+
+def _is_address(worker: Any) -> bool:
+    match = re.fullmatch(r".+:(\d{1,5})", worker) if isinstance(worker, str) else None
+    return bool(match) and 0 < int(match[1]) < 65536
+
+
+def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
+    """Returns once every process listens on its address; only then is TensorFlow's server worth starting.
+
+    The server of process 0 waits for the others without end. So each process listens on its own port until it has
+    seen all others, then gives the port to the server, which those who are later see instead.
+
+    Raises:
+      UserError: this process's port is taken, or another process does not answer in time.
+    """
+    host, port = _address(cluster.workers[cluster.index])
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    try:
+        listening = socket.create_server(
+            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=len(cluster.workers)
+        )
+    except OSError as error:
+        raise UserError(
+            f"TF_CONFIG: cannot listen on port {port} of cluster.worker[{cluster.index}]={host}:{port} "
+            f"({error.strerror}); choose a free port, or {LAUNCH}"
+        ) from None
+    with listening:
+        missing = [i for i in range(len(cluster.workers)) if i != cluster.index]
+        deadline = time.monotonic() + seconds
+        while missing := [i for i in missing if not _answers(cluster.workers[i])]:
+            if time.monotonic() > deadline:
+                names = ", ".join(f"{i} ({cluster.workers[i]})" for i in missing)
+                raise UserError(
+                    f"multiworker: process {cluster.index} got no answer from process {names} of TF_CONFIG within "
+                    f"{seconds:g} s; start every process, and check its address and the firewall"
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+def _address(worker: str) -> tuple[str, int]:
+    host, port = worker.rsplit(":", 1)
+    return host.strip("[]"), int(port)
+
+
+def _answers(worker: str) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(_address(worker), timeout=2) as connection:
+        # A port from which nobody listens can be given to this very socket, which then talks to itself.
+        return connection.getsockname() != connection.getpeername()
+    return False
