@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import UserError
 
 # How long the processes wait for each other at the start: a scheduler may start them minutes apart.
-START_SECONDS = 120.0
+START_SECONDS = 120
 _POLL_SECONDS = 0.2
 
 LAUNCH = "start it with `python -m common.launch --replicas=multiworker --processes=N -- COMMAND`"
