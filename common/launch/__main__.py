@@ -28,10 +28,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--processes", type=int, help="how many; on all hosts together")
     made.add_argument(
         "--hosts",
-        help="HOST:PROCESSES,... of all machines; start the same command on each with its --launcher number, "
-        "or `slurm` within srun (default: this machine)",
+        help="HOST:PROCESSES,... of all machines, or @FILE with lines HOST slots=PROCESSES: start the same command "
+        "on each; or `slurm` within srun (default: this machine)",
     )
-    made.add_argument("--launcher", type=int, default=0, help="which of --hosts this is, from 0")
+    made.add_argument(
+        "--launcher", type=int, help="which of --hosts this is, from 0 (default: mpirun's number, else 0)"
+    )
     made.add_argument("--port", type=int, default=plan.PORT, help="where several hosts meet (%(default)s)")
     made.add_argument("--print_command", action="store_true", help="print what would be started, and end")
     for field in dataclasses.fields(Limits):
@@ -63,7 +65,7 @@ def job(arguments: argparse.Namespace) -> Job:
         raise UserError("no command; put it behind --, as in -- python -m resnet --system=cpu-tiny")
     if arguments.hosts != "slurm" and arguments.processes is not None and arguments.processes < 1:
         raise UserError(f"--processes={arguments.processes}: must be at least 1")
-    launcher = arguments.launcher
+    launcher = plan.launcher_number() if arguments.launcher is None else arguments.launcher
     if arguments.hosts == "slurm":
         if not arguments.processes:
             raise UserError("--hosts=slurm: give --processes too, the number on all hosts")
@@ -75,6 +77,7 @@ def job(arguments: argparse.Namespace) -> Job:
             raise UserError(f"--processes={arguments.processes}: --hosts={arguments.hosts} has {slots}")
     elif arguments.processes:
         hosts = [plan.Host("localhost", arguments.processes)]
+        launcher = arguments.launcher or 0
     else:
         raise UserError("--processes: missing; how many processes shall train?")
     if not 0 <= launcher < len(hosts):

@@ -50,7 +50,8 @@ def launch(job: Job) -> int:
         cause = watch.run()
     ends = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
-        return int(workers[0].told.get("result", workers[0].code or 0))
+        # The run's result is rank 0's; the launchers of the other hosts have nothing to add.
+        return 0 if job.launcher else int(workers[0].told.get("result", workers[0].code or 0))
     ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
     watch.say(f"error: {cause}{ended}" + "".join(f"; {end}" for end in ends if end))
     return cause.code

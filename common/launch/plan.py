@@ -44,11 +44,13 @@ class Rank:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Hosts from "a:8,b:8".
+    """Hosts from "a:8,b:8", or from "@FILE" with a line "a slots=8" for each.
 
     Raises:
-      UserError: no such list.
+      UserError: no such list, or no such file.
     """
+    if text.startswith("@"):
+        return _read_hosts(text[1:])
     hosts = []
     for part in text.split(","):
         found = re.fullmatch(r"([\w.-]+):([1-9]\d*)", part.strip())
@@ -56,6 +58,32 @@ def parse_hosts(text: str) -> list[Host]:
             raise UserError(f"--hosts={text}: {part!r} is not HOST:PROCESSES; write for example a:8,b:8")
         hosts.append(Host(found[1], int(found[2])))
     return hosts
+
+
+def _read_hosts(name: str) -> list[Host]:
+    """The file that horovodrun and Open MPI's mpirun read, too."""
+    try:
+        with open(name, encoding="utf-8") as file:
+            lines = [line.split("#")[0].strip() for line in file]
+    except OSError as error:
+        raise UserError(
+            f"--hosts=@{name}: {error.strerror}; write a line NAME slots=N for each host"
+        ) from error
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        found = re.fullmatch(r"([\w.-]+)\s+slots=([1-9]\d*)", line)
+        if line and not found:
+            raise UserError(f"{name}:{number}: {line!r} is not NAME slots=N; write for example a slots=8")
+        if found:
+            hosts.append(Host(found[1], int(found[2])))
+    if not hosts:
+        raise UserError(f"--hosts=@{name}: empty; write a line NAME slots=N for each host")
+    return hosts
+
+
+def launcher_number(environment: Mapping[str, str] = os.environ) -> int:
+    """Which of mpirun's processes this is: of Open MPI's, or of MPICH's and its kin; 0 without mpirun."""
+    return int(environment.get("OMPI_COMM_WORLD_RANK") or environment.get("PMI_RANK") or 0)
 
 
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:

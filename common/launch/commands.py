@@ -1,0 +1,148 @@
+"""How a preset is started on its machine: the exact command of each launcher, from the preset and systems/*.json.
+
+TensorFlow-free. `shape` checks that the preset and the description of its machine agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+from collections.abc import Mapping, Sequence
+
+from common.config import RunConfig
+from common.errors import UserError
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SBATCH = "common/launch/slurm.sbatch"
+LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
+# A TPU v3 chip has two cores, each a replica; so has v4, which its presets use singly or joined (megacore).
+CORES_PER_CHIP = (1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Where a run's processes go.
+
+    Attributes:
+      processes: of the run; one per replica under Horovod, one per host under multiworker, one in all otherwise.
+      hosts: machines; 0 when the description does not say.
+      accelerators: per host.
+      processes_per_host: 0 when the hosts are not known.
+    """
+
+    processes: int
+    hosts: int
+    accelerators: int
+    processes_per_host: int
+
+
+def describe(hardware: str) -> dict[str, str]:
+    """systems/<hardware>.json; of the machine this runs on ("local"), one host without a count of accelerators.
+
+    Raises:
+      UserError: no such description.
+    """
+    if hardware == "local":
+        return {"number_of_nodes": "1", "accelerators_per_node": ""}
+    path = ROOT / "systems" / f"{hardware}.json"
+    if not path.exists():
+        raise UserError(
+            f"config.hardware={hardware}: no {path.relative_to(ROOT)}; see `python -m systems list`"
+        )
+    return json.loads(path.read_text())
+
+
+def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
+    """The processes of a configuration on a system, and where they go.
+
+    Raises:
+      UserError: they do not fit: another number of hosts or accelerators than replicas need.
+    """
+    hosts = int(system["number_of_nodes"] or 0)
+    known = system["accelerators_per_node"] != ""
+    accelerators = int(system["accelerators_per_node"] or 0)
+    name = f"config.num_replicas={config.num_replicas}: {config.hardware} has {hosts} hosts"
+    if config.replicas == "tpu":
+        if config.num_replicas not in [hosts * accelerators * cores for cores in CORES_PER_CHIP]:
+            raise UserError(f"{name} of {accelerators} chips; use as many replicas as chips, or as cores")
+        return Shape(1, hosts, accelerators, 0)
+    if config.replicas == "multiworker":
+        processes = hosts if hosts > 1 or accelerators else config.num_replicas
+        per_host = processes // max(hosts, 1)
+    elif config.replicas == "horovod":
+        processes, per_host = config.num_replicas, config.num_replicas // hosts if hosts else 0
+        if hosts and processes % hosts:
+            raise UserError(f"{name}, among which they do not divide; use a multiple of {hosts}")
+    else:
+        return Shape(1, 1, accelerators, 1)
+    if accelerators and known and config.num_replicas != hosts * accelerators:
+        raise UserError(f"{name} of {accelerators} accelerators; use {hosts * accelerators} replicas")
+    return Shape(processes, hosts, accelerators, per_host)
+
+
+def launcher(config: RunConfig, where: Shape) -> str:
+    """The launcher a preset is meant for: the first of LAUNCHERS that fits."""
+    if config.replicas == "tpu":
+        return "tpu-vm"
+    if config.replicas not in ("horovod", "multiworker"):
+        return "none"
+    return "local" if where.hosts == 1 else "slurm"
+
+
+def command(config: RunConfig, where: Shape, by: str, program: Sequence[str]) -> list[str]:
+    """The command line that starts `program` (python -m resnet ...) on every process of the run.
+
+    Several hosts are named in hosts.txt, a line `NAME slots=PROCESSES` each, which every launcher but SLURM reads.
+
+    Raises:
+      UserError: a launcher that cannot start this backend.
+    """
+    if by not in LAUNCHERS:
+        raise UserError(f"LAUNCHER={by}: unknown; known: {', '.join(LAUNCHERS)}")
+    if by == "none":
+        return list(program)
+    if (by == "tpu-vm") != (config.replicas == "tpu"):
+        fix = "tpu-vm" if config.replicas == "tpu" else "another, or config.replicas=tpu"
+        raise UserError(f"LAUNCHER={by}: cannot start config.replicas={config.replicas}; use {fix}")
+    if by == "tpu-vm":
+        return _tpu_vm(config, where, program)
+    if config.replicas not in ("horovod", "multiworker"):
+        raise UserError(f"LAUNCHER={by}: config.replicas={config.replicas} is one process; use LAUNCHER=none")
+    if by == "horovodrun" and config.replicas != "horovod":
+        raise UserError(f"LAUNCHER=horovodrun: cannot start config.replicas={config.replicas}; use local")
+    ours = [program[0], "-m", "common.launch", f"--replicas={config.replicas}"]
+    count = f"--processes={where.processes}"
+    alone = where.hosts == 1
+    if by == "local":
+        hosts = [] if alone else ["--hosts=@hosts.txt"]
+        return [*ours, count, *hosts, "--", *program]
+    if by == "slurm":
+        return [*_sbatch(where), SBATCH, *ours[3:], count, "--", *program]
+    if by == "horovodrun":
+        hosts = ["-H", f"localhost:{where.processes}"] if alone else ["--hostfile", "hosts.txt"]
+        return ["horovodrun", "--gloo", "-np", str(where.processes), *hosts, *program]
+    # One of our launchers on each host: it starts the host's processes and watches them.
+    hosts = [] if alone else ["--hostfile", "hosts.txt", "--map-by", "ppr:1:node"]
+    placed = [] if alone else ["--hosts=@hosts.txt"]
+    started = ["mpirun", "-np", str(max(where.hosts, 1)), *hosts, "--bind-to", "none"]
+    return [*started, *ours, count, *placed, "--", *program]
+
+
+def _sbatch(where: Shape) -> list[str]:
+    """One task per host, which starts the host's processes; one per process where the hosts are not known."""
+    if not where.hosts:
+        return ["sbatch", f"--ntasks={where.processes}"]
+    nodes = ["sbatch", f"--nodes={where.hosts}", "--ntasks-per-node=1"]
+    return nodes + ([f"--gpus-per-node={where.accelerators}"] if where.accelerators else [])
+
+
+def _tpu_vm(config: RunConfig, where: Shape, program: Sequence[str]) -> list[str]:
+    """TensorFlow drives a whole slice from its first host, and leaves the chips to the servers on all hosts."""
+    name = os.environ.get("TPU_NAME", config.hardware)
+    zone = [f"--zone={os.environ['ZONE']}"] if os.environ.get("ZONE") else []
+    library = " TPU_LOAD_LIBRARY=0" if where.hosts > 1 else ""
+    remote = f"cd timetotrain && TPU_NAME={shlex.quote(name)}{library} {shlex.join(program)}"
+    return ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *zone, "--worker=0", f"--command={remote}"]

@@ -1,0 +1,95 @@
+"""python -m common.launch.preset BENCHMARK [--launcher=L] [--print_command] -- FLAGS: what run_and_time.sh calls.
+
+Starts `python -m BENCHMARK FLAGS` on as many processes as the configuration needs, by the launcher it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+
+from common import config as configs
+from common.config import RunConfig
+from common.errors import UserError
+from common.launch import commands
+
+
+def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
+    """The configuration that `python -m BENCHMARK FLAGS` would train.
+
+    Raises:
+      UserError: an unknown preset or field.
+    """
+    module = importlib.import_module(f"{benchmark}.config")
+    overrides, rest = configs.split_overrides(flags)
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prefix_chars="-")
+    reader.add_argument("--system", "-system")
+    reader.add_argument("--replicas", "-replicas")
+    known, _ = reader.parse_known_args(rest)
+    config = configs.preset(module.PRESETS, known.system) if known.system else module.Config()
+    if known.replicas:
+        config = configs.override(config, "replicas", known.replicas)
+    for path, value in overrides:
+        config = configs.override(config, path, value)
+    return config
+
+
+def plan(benchmark: str, by: str, flags: Sequence[str]) -> list[str]:
+    """The command line that starts a run; `by` is a launcher, "auto" for the preset's own."""
+    config = configure(benchmark, flags)
+    where = commands.shape(config, commands.describe(config.hardware))
+    by = commands.launcher(config, where) if by == "auto" else by
+    program = [os.environ.get("PYTHON", "python"), "-m", benchmark, *flags]
+    return commands.command(config, where, by, program)
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """(our arguments, the run's flags behind --); --print_command counts on either side."""
+    parser = argparse.ArgumentParser(
+        prog="python -m common.launch.preset", usage="%(prog)s BENCHMARK [options] -- FLAGS"
+    )
+    parser.add_argument("benchmark")
+    parser.add_argument(
+        "--launcher",
+        choices=("auto", *commands.LAUNCHERS),
+        default="auto",
+        help="in place of the preset's own",
+    )
+    parser.add_argument("--print_command", action="store_true", help="show the command, run nothing")
+    behind = argv.index("--") if "--" in argv else len(argv)
+    arguments = parser.parse_args(argv[:behind])
+    flags = list(argv[behind + 1 :])
+    arguments.print_command |= "--print_command" in flags
+    return arguments, [flag for flag in flags if flag != "--print_command"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the command, or becomes it; returns the exit status."""
+    arguments, flags = parse(argv)
+    try:
+        line = plan(arguments.benchmark, arguments.launcher, flags)
+        if arguments.print_command:
+            print(shlex.join(line))
+            return 0
+        _become(line)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _become(line: Sequence[str]) -> None:
+    if shutil.which(line[0]) is None:
+        fix = "LAUNCHER=none on the TPU's own host" if line[0] == "gcloud" else "another LAUNCHER"
+        raise UserError(f"{line[0]}: not installed here; install it, or use {fix}")
+    sys.stdout.flush()
+    os.execvp(line[0], list(line))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
