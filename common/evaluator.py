@@ -18,13 +18,16 @@ POLL_SECONDS = 0.05
 
 
 class Evaluator:
-    """The task's `quality` of each block; in a worker process where the task asks for it."""
+    """The task's `quality` of each block; in a worker process where the task asks for it.
 
-    def __init__(self, task: Task):
-        self._quality = task.quality
+    Where `enabled` is false, as in all processes of a run but the first, it does nothing.
+    """
+
+    def __init__(self, task: Task, enabled: bool = True):
+        self._quality, self._enabled = task.quality, enabled
         self._pending: list[tuple[Block, concurrent.futures.Future]] = []
         self._pool: concurrent.futures.Executor | None = None
-        if task.evaluate_in_worker:
+        if task.evaluate_in_worker and enabled:
             # Not forked: a forked TensorFlow deadlocks. An interrupt from the terminal is for the main process.
             context = multiprocessing.get_context("spawn")
             ignore = (signal.SIGINT, signal.SIG_IGN)
@@ -43,6 +46,8 @@ class Evaluator:
 
     def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
         """Starts the evaluation after `block`."""
+        if not self._enabled:
+            return
         if self._pool:
             future = self._pool.submit(self._quality, sums, arrays)
         else:
@@ -53,11 +58,12 @@ class Evaluator:
                 future.set_exception(error)
         self._pending.append((block, future))
 
-    def wait(self, given_up: Callable[[], bool]) -> None:
-        """Returns when every evaluation has finished, or `given_up()`."""
+    def wait(self, given_up: Callable[[], bool]) -> bool:
+        """Returns when every evaluation has finished, or `given_up()`; whether they have finished."""
         left = [future for _, future in self._pending]
         while left and not given_up():
             left = list(concurrent.futures.wait(left, timeout=POLL_SECONDS).not_done)
+        return not left
 
     def finished(self) -> Iterator[events.Evaluated]:
         """Finished evaluations in the order of their blocks.

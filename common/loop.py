@@ -2,7 +2,8 @@
 paper, "distribute evaluation computation"); around it, a generator of events.
 
 A block runs in a worker thread. Its loop condition reads a stop variable and the finiteness of the loss, so the main
-thread, which polls the step counter for progress and signals, can end a long block at the next step.
+thread, which polls the step counter for progress and signals, can end a long block at the next step. Where there are
+several processes, the stop variable travels with each step's loss, so that all end the block after the same step.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from common import events
+from common.agreement import Agreement
 from common.clock import Block, Clock
 from common.evaluator import POLL_SECONDS, Evaluator
 from common.precision import precision as make_precision
@@ -57,6 +59,7 @@ class Loop:
         self._eval_step = replicas.compile(make_eval_step(task, self.state), compiled)
         self._prepare_eval = make_prepare_eval(self.state)
         self._block = tf.function(self._fused_block, autograph=False)
+        self._agreement = Agreement(replicas)
         self._stop_reason = ""
 
     def stop(self, reason: str) -> None:
@@ -70,29 +73,31 @@ class Loop:
         losses = tf.TensorArray(tf.float64, num_steps, element_shape=[])
         times = tf.TensorArray(tf.float64, num_steps, element_shape=[])
 
-        def going(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
-            return (i < num_steps) & finite & ~self.state.stop.read_value()
+        def going(i: tf.Tensor, finite: tf.Tensor, stop: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (i < num_steps) & finite & ~self._stopping(stop)
 
-        def body(i: tf.Tensor, finite: tf.Tensor, losses: tf.TensorArray, times: tf.TensorArray) -> tuple:
+        def body(
+            i: tf.Tensor, finite: tf.Tensor, stop: tf.Tensor, losses: tf.TensorArray, times: tf.TensorArray
+        ) -> tuple:
             step = self.state.step.read_value()
-            loss = self.replicas.sum(self.replicas.run(self._train_step, (next(train), step)))
+            loss, stop = self._train_once(next(train), step)
             with tf.control_dependencies([loss]):
                 self.state.step.assign_add(1)
                 now = tf.timestamp()
             return (
                 i + 1,
                 tf.math.is_finite(loss),
+                stop,
                 losses.write(i, tf.cast(loss, tf.float64)),
                 times.write(i, now),
             )
 
-        done, finite, losses, times = tf.while_loop(
-            going, body, (tf.constant(0), tf.constant(True), losses, times), parallel_iterations=1
-        )
-        complete = (done == num_steps) & finite & ~self.state.stop.read_value()
+        variables = tf.constant(0), tf.constant(True), self._stop_of_all(), losses, times
+        done, finite, stop, losses, times = tf.while_loop(going, body, variables, parallel_iterations=1)
+        complete = (done == num_steps) & finite & ~self._stopping(stop)
         with tf.control_dependencies([done]):
             eval_start = tf.timestamp()
-            done_evals, sums, arrays = self._fused_eval(evaluation, tf.where(complete, eval_steps, 0))
+            done_evals, sums, arrays = self._fused_eval(evaluation, tf.where(complete, eval_steps, 0), stop)
         with tf.control_dependencies(tf.nest.flatten((sums, arrays))):
             eval_stop = tf.timestamp()
         return {
@@ -106,7 +111,33 @@ class Loop:
             "arrays": arrays,
         }
 
-    def _fused_eval(self, evaluation: Any, eval_steps: tf.Tensor) -> tuple[tf.Tensor, dict, dict]:
+    def _train_once(self, batch: Any, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(loss, whether a process is to stop) of one step, from all processes."""
+        if self._agreement.alone:
+            return self.replicas.sum(self.replicas.run(self._train_step, (batch, step))), tf.constant(False)
+
+        def train_step(batch: Any, step: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+            loss = self._train_step(batch, step)
+            return tf.stack([loss, tf.cast(stop, loss.dtype)])
+
+        arguments = batch, step, self.state.stop.read_value()
+        loss, stops = tf.unstack(self.replicas.sum(self.replicas.run(train_step, arguments)))
+        return loss, stops > 0
+
+    def _stopping(self, stop: tf.Tensor) -> tf.Tensor:
+        """Whether to stop: what all processes know, or, of a process alone, what its main thread wrote just now."""
+        return self.state.stop.read_value() if self._agreement.alone else stop
+
+    def _stop_of_all(self) -> tf.Tensor:
+        """Whether any process is to stop."""
+        if self._agreement.alone:
+            return tf.constant(False)
+        stops = self.replicas.run(lambda stop: tf.cast(stop, tf.float32), (self.state.stop.read_value(),))
+        return self.replicas.sum(stops) > 0
+
+    def _fused_eval(
+        self, evaluation: Any, eval_steps: tf.Tensor, stop: tf.Tensor
+    ) -> tuple[tf.Tensor, dict, dict]:
         """Batches done, and sums and concatenated arrays over them: `eval_steps` of them unless stopped."""
         with tf.control_dependencies(
             tf.nest.flatten(self.replicas.local_results(self.replicas.run(self._prepare_eval)))
@@ -119,17 +150,18 @@ class Loop:
             for name, spec in array_specs.items()
         }
 
-        def going(i: tf.Tensor, *_: Any) -> tf.Tensor:
-            return (i < eval_steps) & ~self.state.stop.read_value()
+        def going(i: tf.Tensor, stop: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (i < eval_steps) & ~self._stopping(stop)
 
-        def body(i: tf.Tensor, sums: dict, arrays: dict) -> tuple:
+        def body(i: tf.Tensor, stop: tf.Tensor, sums: dict, arrays: dict) -> tuple:
+            stop = self._stop_of_all()
             step_sums, step_arrays = self.replicas.run(self._eval_step, (next(evaluation),))
             sums = tf.nest.map_structure(tf.add, sums, self.replicas.sum(step_sums))
             gathered = self._gather(step_arrays)
-            return i + 1, sums, {name: arrays[name].write(i, gathered[name]) for name in arrays}
+            return i + 1, stop, sums, {name: arrays[name].write(i, gathered[name]) for name in arrays}
 
-        done, sums, arrays = tf.while_loop(
-            going, body, (tf.constant(0), zero_sums, arrays), parallel_iterations=1
+        done, _, sums, arrays = tf.while_loop(
+            going, body, (tf.constant(0), stop, zero_sums, arrays), parallel_iterations=1
         )
         return done, sums, {name: array.concat() for name, array in arrays.items()}
 
@@ -196,20 +228,24 @@ class Loop:
           Events in the order of a log; the last one is RunStopped, unless an exception ends the run.
         """
         start = int(self.state.step)
+        self._agreement.check_start(start, self.state.model.trainable_variables)
         train_input, eval_input = self.task.train_input, self.task.eval_input
         yield events.RunStarted(time.time(), start)
         train = iter(self._dataset(lambda shard: train_input(shard, self._batch_size(True), start)))
         # One data set for all evaluations, so that what it caches stays; each iterates over it anew.
         held_out = self._dataset(lambda shard: eval_input(shard, self._batch_size(False)))
-        with Evaluator(self.task) as evaluator, concurrent.futures.ThreadPoolExecutor(1) as thread:
+        with (
+            Evaluator(self.task, self.replicas.main) as evaluator,
+            concurrent.futures.ThreadPoolExecutor(1) as thread,
+        ):
             for block in self.clock.blocks(start, evaluated=int(self.state.evaluated) == start):
                 yield events.BlockStarted(time.time(), block)
                 sizes = block.num_steps, self.clock.eval_steps
                 future = thread.submit(self._call, train, iter(held_out), *sizes)
                 success = yield from self._watch(future, block, evaluator)
                 result = future.result()
-                if success:
-                    yield success
+                if self._agreement.decide(bool(success), self._stop_reason).success:
+                    yield success or self._success()
                     return
                 stopped = yield from self._after(block, result, evaluator, save)
                 if stopped:
@@ -262,16 +298,22 @@ class Loop:
             self.state.evaluated.assign(block.end_step)
             evaluator.submit(block, result.sums, result.arrays)
             if block.end_step == self.clock.train_steps:
-                evaluator.wait(lambda: bool(self._stop_reason))
+                self._agreement.wait(evaluator.wait, lambda: self._stop_reason)
             success = yield from self._known(evaluator)
             yield events.BlockStopped(time.time(), block)
-        if success:
-            return dataclasses.replace(success, time=time.time())
-        if save and (self._stop_reason or (block.index + 1) % self.config.checkpoint_blocks == 0):
+        decision = self._agreement.decide(bool(success), self._stop_reason)
+        if decision.success:
+            return dataclasses.replace(success or self._success(), time=time.time())
+        if save and (decision.reason or (block.index + 1) % self.config.checkpoint_blocks == 0):
             save(step)
-        if self._stop_reason:
-            return events.RunStopped(time.time(), "aborted", step, self._stop_reason)
+            decision = self._agreement.decide(False, self._stop_reason)
+        if decision.reason:
+            return events.RunStopped(time.time(), "aborted", step, decision.reason)
         return None
+
+    def _success(self) -> events.RunStopped:
+        """The end of the run in a process that learns of it from another."""
+        return events.RunStopped(time.time(), "success", int(self.state.step))
 
     def _known(self, evaluator: Evaluator) -> Generator[events.Event, None, events.RunStopped | None]:
         """Yields the evaluations that have finished; returns the end of the run if one met the target."""
