@@ -83,5 +83,7 @@ def _name(number: int) -> str:
 def _code(worker: Worker) -> int:
     if worker.frozen:
         return FROZEN
+    if _signalled(worker):
+        return 128 + signal.Signals[worker.told["signal"]]
     code = worker.code or 0
     return 128 - code if code < 0 else code or 1
