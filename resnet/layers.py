@@ -8,11 +8,8 @@ import tensorflow as tf
 import tf_keras
 
 from common.errors import UserError
-from common.replicas.single import Single
-from common.spatial import Spatial
+from common.spatial import WHOLE_IMAGES, Spatial
 from common.spatial.geometry import output_size
-
-_WHOLE_IMAGES = Spatial(Single())
 
 
 class PaddedConv2D(tf_keras.layers.Conv2D):
@@ -22,7 +19,7 @@ class PaddedConv2D(tf_keras.layers.Conv2D):
     "same" pads a strided convolution unevenly and by a width that depends on the image size.
     """
 
-    def __init__(self, filters: int, kernel_size: int, pad: int, spatial: Spatial = _WHOLE_IMAGES, **kwargs):
+    def __init__(self, filters: int, kernel_size: int, pad: int, spatial: Spatial = WHOLE_IMAGES, **kwargs):
         super().__init__(filters, kernel_size, padding="valid", **kwargs)
         self.pad, self.spatial = pad, spatial
 

@@ -1,4 +1,4 @@
-"""Four logical CPU devices for tests of several replicas, set before TensorFlow starts, if it is imported."""
+"""Eight logical CPU devices for tests of several replicas, set before TensorFlow starts, if it is imported."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 from hypothesis import settings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-LOGICAL_CPUS = 4
+LOGICAL_CPUS = 8
 
 # The same examples in every run, however busy the machine.
 settings.register_profile("repeatable", deadline=None, derandomize=True)

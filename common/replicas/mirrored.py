@@ -33,7 +33,7 @@ class Mirrored(Replicas):
 
     def __init__(self, num_replicas: int):
         self.num_replicas = num_replicas
-        gpus = tf.config.list_logical_devices("GPU")
+        gpus = tf.config.list_physical_devices("GPU")
         if gpus:
             if len(gpus) < num_replicas:
                 raise UserError(f"config.num_replicas={num_replicas}: this machine has {len(gpus)} GPUs")

@@ -221,6 +221,9 @@ class Spatial:
         return x if _building() else self._replicas.all_reduce(x, self.groups)
 
 
+WHOLE_IMAGES = Spatial(Single())
+
+
 def _building() -> bool:
     """Whether a network is being put together in a strategy's scope: shapes only, no collective can stand there."""
     return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()

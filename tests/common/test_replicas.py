@@ -220,5 +220,5 @@ def test_make():
     assert isinstance(made, Mirrored) and made.num_replicas == 2
     with pytest.raises(UserError, match=r"num_replicas=2.*single.*mirrored"):
         backends.make(RunConfig(num_replicas=2))
-    with pytest.raises(UserError, match="TensorFlow already runs with 4 CPU devices"):
-        backends.make(RunConfig(replicas="mirrored", num_replicas=5))
+    with pytest.raises(UserError, match="TensorFlow already runs with 8 CPU devices"):
+        backends.make(RunConfig(replicas="mirrored", num_replicas=9))
