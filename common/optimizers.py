@@ -71,9 +71,7 @@ class Whole:
         softmax that shares the table. A row that was looked up and whose gradient is exactly zero counts as not
         looked up.
         """
-        if self.kind != "embedding":
-            return True
-        return tf.reduce_any(gradient != 0, axis=list(range(1, gradient.shape.rank)), keepdims=True)
+        return rows_with_gradient(gradient) if self.kind == "embedding" else True
 
 
 class Rule(NamedTuple):
@@ -140,6 +138,11 @@ def rule(config: Optimizer) -> Rule:
 def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
     """The gradient with that of the loss's L2 term, as a rule's norms see it."""
     return _add(gradient, config.l2_in_loss, weight, segments.regularised)
+
+
+def rows_with_gradient(gradient: tf.Tensor) -> tf.Tensor:
+    """[rows, 1, ...] of booleans: whether anything in the row is not zero."""
+    return tf.reduce_any(gradient != 0, axis=list(range(1, gradient.shape.rank)), keepdims=True)
 
 
 def clip_factor(squares: tf.Tensor, clip_norm: float) -> tf.Tensor:

@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 import tf_keras
 
-from common import norm, optimizers, schedules, summation
+from common import norm, optimizers, schedules
 from common.clock import Clock
 from common.config import RunConfig
 from common.kinds import kind_of
 from common.precision import Precision
 from common.replicas.base import Replicas
+from common.sharding import ShardedUpdate
 from common.spatial.sharing import of_first_in_group
 from common.task import Batch, Over, Task, WeightedSum
+from common.update import WholeUpdate
 
 
 class State:
@@ -29,21 +31,10 @@ class State:
         tf_keras.utils.set_random_seed(config.seed)
         with replicas.scope():
             self.model = task.build(replicas, precision)
-            self.rule = optimizers.rule(config.optimizer)
-            self.slots = [
-                {
-                    name: tf.Variable(value, trainable=False, name=f"{_stem(v)}/{name}")
-                    for name, value in self.rule.init(
-                        tf.convert_to_tensor(replicas.local_results(v)[0])
-                    ).items()
-                }
-                for v in self.model.trainable_variables
-            ]
-        kinds = kind_of(self.model)
-        self.segments = [
-            optimizers.Whole(kinds[v.ref()], config.optimizer.skip_kinds)
-            for v in self.model.trainable_variables
-        ]
+            sharded = config.communication.shard_weight_update
+            self.update = (ShardedUpdate if sharded else WholeUpdate)(
+                self.model.trainable_variables, kind_of(self.model), replicas, config
+            )
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         # The step after which the last finished evaluation was made: a run stopped in one resumes with it.
         self.evaluated = tf.Variable(0, dtype=tf.int64, trainable=False, name="evaluated")
@@ -51,7 +42,7 @@ class State:
 
     def variables(self) -> list[tf.Variable]:
         """All that training changes, in a fixed order; `stop` is not part of it."""
-        slots = [slot for slots in self.slots for slot in slots.values()]
+        slots = [slot for slots in self.update.slots for slot in slots.values()]
         return [*self.model.variables, *slots, self.step, self.evaluated]
 
     def snapshot(self) -> list[list[tf.Tensor]]:
@@ -63,10 +54,6 @@ class State:
         for variable, values in zip(self.variables(), snapshot):
             for component, value in zip(self.replicas.local_results(variable), values):
                 component.assign(value)
-
-
-def _stem(variable: tf.Variable) -> str:
-    return variable.name.split(":")[0]
 
 
 def make_train_step(
@@ -89,9 +76,7 @@ def make_train_step(
             loss, gradients = _accumulated(task, state, precision, batch)
         # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
         gradients = optimizers.clipped(gradients, config.optimizer.clip_replica_norm / replicas.num_replicas)
-        gradients = summation.sum_gradients(replicas, gradients, config.communication)
-        gradients = optimizers.clipped(gradients, config.optimizer.clip_norm)
-        updates = _update(state, gradients, rate(step), step)
+        updates = state.update.apply(gradients, rate(step), step)
         with tf.control_dependencies(updates):
             return tf.identity(loss)
 
@@ -184,21 +169,6 @@ def _accumulated(
         for out, g in zip(gradients, grads):
             out.append(g / tf.cast(weight, g.dtype))
     return tf.add_n(loss), _unscale([tf.add_n(g) for g in gradients], precision)
-
-
-def _update(state: State, gradients: list[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
-    variables, values = [], []
-    for variable, slots, segment, gradient in zip(
-        state.model.trainable_variables, state.slots, state.segments, gradients
-    ):
-        before = {name: slot.read_value() for name, slot in slots.items()}
-        weight, after = state.rule.update(
-            variable.read_value(), gradient, before, tf.cast(rate, variable.dtype), step, segment
-        )
-        variables += [variable, *(slots[name] for name in after)]
-        values += [weight, *after.values()]
-    state.replicas.assign(variables, values)
-    return values
 
 
 def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping, Mapping]]:

@@ -130,7 +130,7 @@ class Stepper:
         return [self.replicas.local_results(v)[0].numpy() for v in self._variables()]
 
     def _variables(self):
-        slots = [slot for slots in self.state.slots for slot in slots.values()]
+        slots = [slot for slots in self.state.update.slots for slot in slots.values()]
         return [*self.state.model.trainable_variables, *slots]
 
 
