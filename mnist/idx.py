@@ -1,0 +1,87 @@
+"""The idx files of MNIST: big-endian header of magic and sizes, then unsigned bytes; plain or gzipped.
+
+Magic numbers are 2051 for images (sizes N, rows, columns) and 2049 for labels (size N).
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from common.errors import UserError
+
+IMAGES, LABELS = 2051, 2049
+# The official names, without ".gz": {split: (images, labels)}.
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+FIX = "make it with mnist/init_datasets.sh"
+
+
+def find(folder: str | os.PathLike, name: str) -> Path:
+    """`name` or `name`.gz in `folder`.
+
+    Raises:
+      UserError: neither is there.
+    """
+    for path in (Path(folder) / name, Path(folder) / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise UserError(f"{Path(folder) / name}[.gz] is not there; {FIX}")
+
+
+def read(path: str | os.PathLike, magic: int) -> np.ndarray:
+    """The file's contents: uint8 [N, rows, columns] for IMAGES, [N] for LABELS.
+
+    Raises:
+      UserError: it cannot be read, has another magic number, or its length is not what its header says.
+    """
+    path = Path(path)
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{path}: cannot read it ({reason}); {FIX}") from error
+    rank = 3 if magic == IMAGES else 1
+    header = 4 * (1 + rank)
+    if len(data) < header:
+        raise UserError(f"{path}: {len(data)} bytes, shorter than an idx header of {header}; {FIX}")
+    found, *shape = struct.unpack_from(f">{1 + rank}I", data)
+    if found != magic:
+        raise UserError(f"{path}: magic number {found}, not {magic}; is it another file? {FIX}")
+    expected = header + int(np.prod(shape, dtype=np.int64))
+    if len(data) != expected:
+        raise UserError(
+            f"{path}: {len(data)} bytes, but its header says {'x'.join(map(str, shape))}, which makes {expected}; {FIX}"
+        )
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+
+
+def load(folder: str | os.PathLike, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """(images uint8 [N, rows, columns], labels uint8 [N]) of "train" or "test".
+
+    Raises:
+      UserError: as `read`, or there are not as many labels as images.
+    """
+    images_path, labels_path = (find(folder, name) for name in FILES[split])
+    images, labels = read(images_path, IMAGES), read(labels_path, LABELS)
+    if len(images) != len(labels):
+        raise UserError(f"{labels_path}: {len(labels)} labels for {len(images)} images; {FIX}")
+    return images, labels
+
+
+def write(path: str | os.PathLike, array: np.ndarray) -> None:
+    """Writes uint8 [N, rows, columns] or [N] as an idx file, gzipped where the name ends in .gz; whole or absent."""
+    path = Path(path)
+    magic = IMAGES if array.ndim == 3 else LABELS
+    data = struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.astype(np.uint8).tobytes()
+    # No time in the header: equal arrays are equal files.
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    partial.replace(path)

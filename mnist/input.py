@@ -1,0 +1,134 @@
+"""Batches of digits as a function of (seed, step), from arrays in memory.
+
+A batch is {"image": uint8 [b, S, S], "label": int32 [b], "weight": float32 [b]}. An epoch is a permutation of the
+training set keyed by seed and epoch; the endless sequence of these is cut into global batches, so that every epoch
+sees every image once, whatever the batch, and any number of replicas sees the same global batches.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from common import padding
+from common.errors import UserError
+from common.replicas.base import Shard
+from mnist import idx
+from mnist.config import Config
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
+    """(images, labels) that a run trains or evaluates on.
+
+    Raises:
+      UserError: damaged or missing files, another number or size of images than the configuration says, a
+        label that is no class.
+    """
+    held_out = config.data.held_out
+    split = "train" if training or held_out else "test"
+    images, labels = idx.load(data_dir, split)
+    wanted = config.num_train_examples + held_out if split == "train" else config.num_eval_examples
+    field = "num_train_examples" if split == "train" else "num_eval_examples"
+    path = idx.find(data_dir, idx.FILES[split][0])
+    if len(images) != wanted:
+        raise UserError(
+            f"{path}: {len(images)} images, {wanted} expected; set --config.{field}={len(images) - held_out}"
+        )
+    if images.shape[1:] != (config.image_size,) * 2:
+        size = "x".join(map(str, images.shape[1:]))
+        raise UserError(
+            f"{path}: images of {size}, not {config.image_size}x{config.image_size} (config.image_size)"
+        )
+    if labels.max() >= config.num_classes:
+        at = int(labels.argmax())
+        raise UserError(
+            f"{idx.find(data_dir, idx.FILES[split][1])}: label {labels[at]} of example {at} is not below "
+            f"{config.num_classes} (config.num_classes)"
+        )
+    if not held_out:
+        return images, labels
+    part = slice(None, -held_out) if training else slice(-held_out, None)
+    return images[part], labels[part]
+
+
+def train_input(
+    config: Config, arrays: Arrays, shard: Shard, batch_size: int, start_step: int
+) -> tf.data.Dataset:
+    """Endless training batches of one shard, entered at global step `start_step`.
+
+    Args:
+      config: `seed` and `global_batch_size` are read.
+      arrays: from `load`.
+      shard: which consecutive part of each global batch.
+      batch_size: images per batch; a shard's part of a step may be several batches.
+      start_step: steps to leave out.
+    """
+    count = len(arrays[0])
+    per_step = config.global_batch_size // shard.count // batch_size
+    images, labels = tf.constant(arrays[0]), tf.constant(arrays[1].astype(np.int32))
+
+    def permutation(epoch: tf.Tensor) -> tf.Tensor:
+        key = tf.stack([tf.constant(config.seed % 2**63, tf.int64), epoch])
+        return tf.random.experimental.stateless_shuffle(tf.range(count), key, alg="philox")
+
+    def step_indices(state: tuple, number: tf.Tensor) -> tuple:
+        """Which images the batch takes, and the permutations of the epoch it starts in and of the next."""
+        epoch, this, following = state
+        step, part = number // per_step, number % per_step
+        first = step * config.global_batch_size + (shard.index * per_step + part) * batch_size
+        wanted = first // count
+        # A shard's parts of two steps may lie two epochs apart where a batch is as large as the training set.
+        this, following = tf.cond(
+            wanted == epoch,
+            lambda: (this, following),
+            lambda: (permutation(wanted), permutation(wanted + 1)),
+        )
+        places = first % count + tf.range(batch_size, dtype=tf.int64)
+        indices = tf.where(
+            places < count, tf.gather(this, places % count), tf.gather(following, places % count)
+        )
+        return (wanted, this, following), indices
+
+    def batch(indices: tf.Tensor) -> dict[str, tf.Tensor]:
+        indices = tf.ensure_shape(indices, [batch_size])
+        return {
+            "image": tf.gather(images, indices),
+            "label": tf.gather(labels, indices),
+            "weight": tf.ones([batch_size]),
+        }
+
+    nothing = tf.zeros([count], tf.int32)
+    numbers = tf.data.Dataset.range(start_step * per_step, 2**62)
+    indices = numbers.scan((tf.constant(-1, tf.int64), nothing, nothing), step_indices)
+    return indices.map(batch).prefetch(4)
+
+
+def eval_input(config: Config, arrays: Arrays, shard: Shard, batch_size: int) -> tf.data.Dataset:
+    """One pass over this shard's examples in padded batches; padding has label -1 and weight 0."""
+    images, labels = arrays[0], arrays[1].astype(np.int32)
+    sizes = [len(range(i, len(images), shard.count)) for i in range(shard.count)]
+    # One stream may feed several replicas: a whole number of batches for each.
+    per_step = config.eval_batch_size // shard.count // batch_size
+    mine = {"image": images[shard.index :: shard.count], "label": labels[shard.index :: shard.count]}
+    nothing = {"image": np.zeros(images.shape[1:], np.uint8), "label": -1}
+    batches = padding.num_batches(sizes, batch_size * per_step) * per_step
+    return (
+        padding.pad(tf.data.Dataset.from_tensor_slices(mine), nothing, batch_size, batches)
+        .cache()
+        .prefetch(2)
+    )
+
+
+def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
+    """One batch of seeded noise for ever, with the element_spec of both inputs."""
+    rng = np.random.default_rng(config.seed)
+    batch = {
+        "image": rng.integers(0, 256, [batch_size, config.image_size, config.image_size], np.uint8),
+        "label": np.arange(batch_size, dtype=np.int32) % config.num_classes,
+        "weight": np.ones([batch_size], np.float32),
+    }
+    return tf.data.Dataset.from_tensors(batch).repeat()

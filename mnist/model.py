@@ -1,0 +1,73 @@
+"""The three networks: LEGW's pure LSTM, MagmaDNN's multilayer perceptron and its small convolutional network."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.dropout import Dropout
+from common.lstm import LSTM
+from common.precision import Precision
+from common.replicas.base import Replicas
+from mnist.config import Config
+
+
+def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+    """The network `config.model`: scaled images [b, S, S], any float dtype -> logits [b, classes]."""
+    size = config.image_size
+    images = replicas.model_input([size, size], config.micro_batch_size, precision.compute)
+    body = {"lstm": _lstm, "mlp": _mlp, "cnn": _cnn}[config.model]
+    features = body(config, replicas, precision, images)
+    logits = tf_keras.layers.Dense(config.num_classes, dtype=precision.full, name="logits")(features)
+    return tf_keras.Model(images, logits, name=config.model)
+
+
+class RowReader(tf_keras.layers.Layer):
+    """Reads an image row by row: a linear transform of each row, then an LSTM; gives its last output.
+
+    LEGW 5.1.1: 28 steps of 28 pixels, transform 28 -> 128, LSTM of 128 (a cell kernel of 256 x 512).
+    """
+
+    def __init__(self, config: Config, precision: Precision, name: str | None = None):
+        super().__init__(name=name, dtype=precision.full, autocast=False)
+        self._config = config
+        self.transform = tf_keras.layers.Dense(config.lstm_units, dtype=precision.layer, name="transform")
+        self.lstm = LSTM(config.lstm_units, precision, config.hoisted, name="lstm")
+
+    def call(self, images: tf.Tensor) -> tf.Tensor:
+        """[b, S, S] -> [b, units]."""
+        rows = tf.transpose(images, [1, 0, 2])
+        if not self._config.recurrent:
+            rows = rows[-1:]
+        _, (h, _) = self.lstm(self.transform(rows))
+        return h
+
+    def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
+        """Of one example, for `common.describe`."""
+        steps, pixels = inputs
+        return steps * (pixels * self._config.lstm_units + self.lstm.multiply_adds_per_step())
+
+
+def _lstm(config: Config, replicas: Replicas, precision: Precision, x: tf.Tensor) -> tf.Tensor:
+    return RowReader(config, precision, name="rows")(x)
+
+
+def _mlp(config: Config, replicas: Replicas, precision: Precision, x: tf.Tensor) -> tf.Tensor:
+    x = tf_keras.layers.Flatten(dtype=precision.layer)(x)
+    seeds = np.random.SeedSequence(config.seed).generate_state(config.hidden_layers)
+    for seed in seeds:
+        x = tf_keras.layers.Dense(config.hidden_units, config.activation, dtype=precision.layer)(x)
+        if config.dropout:
+            x = Dropout(replicas, config.dropout, int(seed >> 1), dtype=precision.layer)(x)
+    return x
+
+
+def _cnn(config: Config, replicas: Replicas, precision: Precision, x: tf.Tensor) -> tf.Tensor:
+    """MagmaDNN/magmadnn examples/cnn_2d.cpp: 5x5x32, ReLU, mean over 2x2, 128, ReLU."""
+    size = config.image_size
+    x = tf_keras.layers.Reshape([size, size, 1], dtype=precision.layer)(x)
+    x = tf_keras.layers.Conv2D(32, 5, activation="relu", dtype=precision.layer)(x)
+    x = tf_keras.layers.AveragePooling2D(2, dtype=precision.layer)(x)
+    x = tf_keras.layers.Flatten(dtype=precision.layer)(x)
+    return tf_keras.layers.Dense(128, "relu", dtype=precision.layer)(x)

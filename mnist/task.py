@@ -1,0 +1,85 @@
+"""Handwritten digits as a task: cross-entropy, top-1 accuracy."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+from common.precision import Precision
+from common.replicas.base import Replicas, Shard
+from common.task import Batch, Outputs, Quality, WeightedSum
+from mnist import input as pipeline
+from mnist import model
+from mnist.config import Config
+
+
+class Task:
+    """Classification of MNIST, or of anything in its files' format."""
+
+    evaluate_in_worker = False
+
+    def __init__(self, config: Config, data_dir: str | None):
+        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
+        self.config = config
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def check_input(self) -> None:
+        for training in (True, False):
+            pipeline.load(self.config, self.data_dir, training)
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        return None  # All data is read, and checked, before the run starts.
+
+    def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+        self._precision = precision
+        return model.build(self.config, replicas, precision)
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        arrays = pipeline.load(self.config, self.data_dir, training=True)
+        return pipeline.train_input(self.config, arrays, shard, batch_size, start_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        arrays = pipeline.load(self.config, self.data_dir, training=False)
+        return pipeline.eval_input(self.config, arrays, shard, batch_size)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return pipeline.synthetic(self.config, batch_size)
+
+    def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
+        logits = self._logits(model, batch, training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+        weight = tf.cast(batch["weight"], logits.dtype)
+        return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
+
+    def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
+        logits = self._logits(model, batch, training=False)
+        weight = tf.cast(batch["weight"], logits.dtype)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(batch["label"], 0), logits)
+        # Padding has label -1, which no argmax equals.
+        correct = tf.equal(tf.argmax(logits, -1, tf.int32), batch["label"])
+        return Outputs(
+            sums={
+                "correct": tf.reduce_sum(tf.cast(correct, tf.int32)),
+                "seen": tf.reduce_sum(tf.cast(batch["weight"], tf.int32)),
+                "loss": tf.reduce_sum(losses * weight),
+            }
+        )
+
+    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
+        seen = int(sums["seen"])
+        if seen != self.config.num_eval_examples:
+            raise ValueError(
+                f"{seen} examples seen, {self.config.num_eval_examples} expected (config.num_eval_examples)"
+            )
+        accuracy = int(sums["correct"]) / seen
+        return Quality(accuracy, accuracy >= self.config.quality_target, {"loss": float(sums["loss"]) / seen})
+
+    def _logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
+        data, wide = self.config.data, self._precision.variable
+        pixels = tf.cast(batch["image"], wide) * data.pixel_scale + data.pixel_offset
+        return model(tf.cast(pixels, self._precision.compute), training=training)

@@ -1,0 +1,139 @@
+"""The generated data set of cpu-tiny: digits of strokes, moved, turned, stretched and noisy, in MNIST's files.
+
+python -m mnist.tiny DATA_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.errors import UserError
+from mnist import idx
+
+VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
+# Corners of a two by four grid, x to the right and y down, and which of them each digit joins by strokes.
+_CORNERS = {"a": (-0.5, -1), "b": (0.5, -1), "c": (-0.5, 0), "d": (0.5, 0), "e": (-0.5, 1), "f": (0.5, 1)}
+_STROKES = ("ab bf fe ea", "bf", "ab bd dc ce ef", "ab bd dc df fe", "ac cd bf", "ba ac cd df fe")
+_STROKES += ("ba ae ef fd dc", "ab be", "ab bf fe ea cd", "dc ca ab bf fe")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiny:
+    """How many images and how hard. Lengths are parts of half the image's side, grey values 0..1.
+
+    Attributes:
+      seed: everything is drawn from it.
+      train_images, eval_images: in each set; the second is no multiple of a batch, so that there is padding.
+      image_size: side, in pixels.
+      height: range of half a digit's height.
+      offset: the centre is at most this far from the image's.
+      rotation: angles are drawn from +-rotation, in degrees.
+      slant: shear is drawn from +-slant.
+      thickness: range of half a stroke's width.
+      noise: standard deviation of the noise on each pixel.
+    """
+
+    seed: int = 28
+    train_images: int = 4000
+    eval_images: int = 1037
+    image_size: int = 28
+    height: tuple[float, float] = (0.5, 0.75)
+    offset: float = 0.15
+    rotation: float = 15.0
+    slant: float = 0.3
+    thickness: tuple[float, float] = (0.06, 0.14)
+    noise: float = 0.15
+
+
+TINY = Tiny()
+
+
+def draw(tiny: Tiny, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """All of a split, "train" or "test": (uint8 [N, S, S], uint8 [N] labels, evenly spread)."""
+    count = tiny.train_images if split == "train" else tiny.eval_images
+    rng = np.random.default_rng([tiny.seed, split == "test"])
+    labels = rng.permutation(np.arange(count) % 10)
+    line = (np.arange(tiny.image_size) + 0.5) / tiny.image_size * 2 - 1
+    x, y = (grid[None] for grid in np.meshgrid(line, line))
+
+    def between(low: float, high: float) -> np.ndarray:
+        return rng.uniform(low, high, [count, 1, 1])
+
+    x, y = x - between(-tiny.offset, tiny.offset), y - between(-tiny.offset, tiny.offset)
+    angle = np.deg2rad(between(-tiny.rotation, tiny.rotation))
+    height = between(*tiny.height)
+    u, v = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
+    u, v = (u + between(-tiny.slant, tiny.slant) * v) / height, v / height
+    distance = np.empty(u.shape)
+    for digit, strokes in enumerate(_STROKES):
+        mine = labels == digit
+        distance[mine] = _distance(u[mine], v[mine], strokes.split())
+    edge = 2 / tiny.image_size  # A pixel: strokes fade over it.
+    image = np.clip((between(*tiny.thickness) - distance * height) / edge + 0.5, 0, 1) * between(0.7, 1)
+    image += tiny.noise * rng.standard_normal(image.shape)
+    return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), labels.astype(np.uint8)
+
+
+def _distance(u: np.ndarray, v: np.ndarray, strokes: Sequence[str]) -> np.ndarray:
+    """From each point to the nearest stroke."""
+    nearest = np.full(u.shape, np.inf)
+    for first, last in strokes:
+        (x0, y0), (x1, y1) = _CORNERS[first], _CORNERS[last]
+        dx, dy = x1 - x0, y1 - y0
+        along = np.clip(((u - x0) * dx + (v - y0) * dy) / (dx * dx + dy * dy), 0, 1)
+        nearest = np.minimum(nearest, np.hypot(u - x0 - along * dx, v - y0 - along * dy))
+    return nearest
+
+
+def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
+    """Writes the four files into `data_dir`; does nothing where the same set lies already.
+
+    Raises:
+      UserError: the folder holds idx files of something else, or cannot be written.
+    """
+    folder = Path(data_dir)
+    note = folder / "tiny.json"
+    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
+    names = {split: [f"{name}.gz" for name in idx.FILES[split]] for split in idx.FILES}
+    every = [name for pair in names.values() for name in pair]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if note.is_file() and note.read_text() == settings and all((folder / n).is_file() for n in every):
+            return
+        present = sorted(p.name for p in folder.glob("*-ubyte*"))
+        if present and not note.is_file():
+            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
+        note.write_text("unfinished")  # An interrupted call leaves files that the next one may replace.
+        for split, pair in names.items():
+            for name, array in zip(pair, draw(tiny, split)):
+                idx.write(folder / name, array)
+        note.write_text(settings)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m mnist.tiny DATA_DIR`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mnist.tiny", description="Generate the data of cpu-tiny."
+    )
+    parser.add_argument("data_dir", help="folder for the idx files")
+    arguments = parser.parse_args(argv)
+    try:
+        generate(arguments.data_dir)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
