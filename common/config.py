@@ -30,10 +30,10 @@ C = TypeVar("C")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Learning rate over steps: a linear warmup to the peak, then `kind` until `end_learning_rate`.
+    """Learning rate over steps: a warmup to the peak, then `kind` until `end_learning_rate`.
 
     Attributes:
-      kind: "constant", "poly", "step", "cosine".
+      kind: "constant", "poly", "step", "cosine", "noam", "gnmt".
       warmup_epochs: length of the linear warmup, in epochs.
       warmup_steps: the same in steps, where published code rounds its epochs in its own way; 0 derives it.
       initial_learning_rate: where the warmup starts.
@@ -44,6 +44,12 @@ class Schedule:
       factor: the factor of "step".
       decay_over_whole_run: "poly" as (1 - i/I)^p of the whole run, as LEGW does, not of what follows
         the warmup.
+      width: "noam" is base_learning_rate * (width * max(step, warmup))^-1/2 after the warmup (mlperf_facts 1.4).
+      warmup_curve: "linear", or "exponential" from a hundredth of the peak (GNMT; mlperf_facts 1.5).
+      decay_start_step, decay_interval, max_decays: "gnmt" multiplies by `factor` every `decay_interval` steps from
+        step `decay_start_step` on, at most `max_decays` times.
+      decay_at_start: "gnmt" does so at `decay_start_step` already, as the reference does, not one interval later, as
+        Google's code does (mlperf_facts 0.6).
     """
 
     kind: str = "poly"
@@ -56,6 +62,12 @@ class Schedule:
     boundaries: tuple[float, ...] = ()
     factor: float = 0.1
     decay_over_whole_run: bool = False
+    width: int = 1024
+    warmup_curve: str = "linear"
+    decay_start_step: int = 0
+    decay_interval: int = 0
+    max_decays: int = 4
+    decay_at_start: bool = False
 
     def warmup_length(self, steps_per_epoch: float) -> float:
         """Steps of the warmup, not rounded: the rate rises linearly over them."""

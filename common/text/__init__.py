@@ -1,0 +1,1 @@
+"""What both translation benchmarks share: subwords, parallel text, beam search, BLEU."""
