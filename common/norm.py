@@ -16,7 +16,7 @@ import tf_keras
 
 from common.errors import UserError
 from common.precision import Precision
-from common.replicas.base import Groups, Replicas, contiguous_groups
+from common.replicas.base import Groups, Replicas, replica_groups
 from common.spatial.partition import Spatial
 
 # What TensorFlow's fused kernel takes; everything else is composed of elementary operations.
@@ -26,9 +26,10 @@ _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 class SpanBatchNorm(tf_keras.layers.Layer):
     """Batch normalisation over the last axis of [b, ..., C], with statistics of `span` images.
 
-    With b images on a replica, a span of 0 or b is local; one that divides b makes b/span virtual groups
-    inside the replica; k*b joins contiguous groups of k replicas. Where `spatial` partitions images, b is the
-    images of a group that shares them, the span stays in whole images, and rows that do not exist do not count.
+    With b images on a replica, a span of 0 or b is local; one that divides b makes b/span virtual groups inside the
+    replica; k*b joins k replicas: consecutive ones, or a tile of a grid of replicas. Where `spatial` partitions
+    images, b is the images of a group that shares them, the span stays in whole images, and rows that do not exist do
+    not count.
 
     The moments are kept in `precision.variable`; a moving average takes the population variance, without
     zero-debias, and every group of every replica has its own. Evaluation uses `merged_mean` and
@@ -55,6 +56,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         name: str | None = None,
         trainable: bool = True,
         spatial: Spatial | None = None,
+        tile_rows: int = 1,
+        grid_columns: int = 0,
     ):
         """Keeps the settings; momentum .9 and epsilon 1e-5 are those of the TPU submissions (mlperf_facts
         1.1).
@@ -70,12 +73,15 @@ class SpanBatchNorm(tf_keras.layers.Layer):
           name: of the layer.
           trainable: false freezes gamma and beta and keeps the evaluation form.
           spatial: how the network's images are partitioned; None: not.
+          tile_rows, grid_columns: which replicas are joined, see `replicas.base.replica_groups`; with partitioned
+            images the places of the grid are the groups that share them.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False, trainable=trainable)
         self.replicas, self.span, self.precision = replicas, span, precision
         self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
         self.gamma_initializer = gamma_initializer
         self.spatial = spatial or Spatial(replicas)
+        self.tile_rows, self.grid_columns = tile_rows, grid_columns
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables; a virtual-group span needs the batch in `input_shape`, [b, ..., C].
@@ -140,7 +146,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         if 0 < self.span < batch and batch % self.span == 0:
             return batch // self.span, sharing
         if self.span > batch and self.span % batch == 0 and total % (self.span // batch) == 0:
-            return 1, contiguous_groups(self.replicas.num_replicas, parts * (self.span // batch))
+            joined = replica_groups(total, self.span // batch, self.tile_rows, self.grid_columns)
+            return 1, [[place * parts + i for place in group for i in range(parts)] for group in joined]
         raise UserError(
             f"config.batch_norm_span={self.span}: does not fit {total} replicas of {batch} images; use a "
             f"divisor of {batch}, or {batch} times a divisor of {total}"

@@ -8,6 +8,7 @@ import tf_keras
 from common.errors import UserError
 from common.norm import SpanBatchNorm, merge_moments, span_layers
 from common.precision import precision
+from common.replicas.base import replica_groups
 from common.replicas.mirrored import Mirrored
 from common.replicas.single import Single
 
@@ -66,22 +67,18 @@ def test_virtual_groups_equal_a_loop_over_groups(span, groups):
     np.testing.assert_allclose(layer.moving_variance, 0.9 + 0.1 * expected[5], rtol=1e-12)
 
 
-@pytest.mark.parametrize("span", [2, 4, 8])
-def test_groups_of_replicas_equal_virtual_groups(span):
-    """4 replicas of 2 images against one replica of 8."""
-    x, upstream = _images(8), _images(8, seed=1)
-    replicas = Mirrored(4)
-    with replicas.scope():
-        layer = _layer(replicas, span)
-        layer.build([2, *x.shape[1:]])
-        gamma, beta = _set_affine(layer)
+def _on_replicas(
+    replicas, x: np.ndarray, upstream: np.ndarray, layer: SpanBatchNorm
+) -> list[list[np.ndarray]]:
+    """(y, dx, dgamma, dbeta), each by replica: equal parts of x go to the replicas in order."""
+    batch = len(x) // replicas.num_replicas
 
     @tf.function(autograph=False)
     def step():
         def replica():
-            mine = replicas.replica_id() * 2
-            image, up = (tf.constant(a)[mine : mine + 2] for a in (x, upstream))
-            image, up = (tf.ensure_shape(a, [2, *x.shape[1:]]) for a in (image, up))
+            mine = replicas.replica_id() * batch
+            image, up = (tf.constant(a)[mine : mine + batch] for a in (x, upstream))
+            image, up = (tf.ensure_shape(a, [batch, *x.shape[1:]]) for a in (image, up))
             with tf.GradientTape() as tape:
                 tape.watch(image)
                 y = layer(image, training=True)
@@ -89,19 +86,91 @@ def test_groups_of_replicas_equal_virtual_groups(span):
 
         return replicas.run(replica)
 
-    y, dx, dgamma, dbeta = (replicas.local_results(v) for v in step())
-    expected = _naive(x, 8 // span, gamma, beta, upstream)
-    np.testing.assert_allclose(np.concatenate(y), expected[0], rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(np.concatenate(dx), expected[1], rtol=1e-9, atol=1e-9)
+    return [[v.numpy() for v in replicas.local_results(value)] for value in step()]
+
+
+# Grids of four replicas, and who then shares statistics.
+TILES = {
+    "contiguous": (2, {}, [[0, 1], [2, 3]]),
+    "rows of a grid": (2, {"grid_columns": 2}, [[0, 1], [2, 3]]),
+    "columns of a grid": (2, {"tile_rows": 2, "grid_columns": 2}, [[0, 2], [1, 3]]),
+    "a whole grid": (4, {"tile_rows": 2, "grid_columns": 2}, [[0, 1, 2, 3]]),
+    "alone": (1, {"grid_columns": 2}, [[0], [1], [2], [3]]),
+}
+
+
+@pytest.mark.parametrize("size, tile, groups", TILES.values(), ids=TILES.keys())
+def test_groups_of_replicas_equal_virtual_groups(size, tile, groups):
+    """4 replicas of 2 images against one replica of 8 whose images are sorted by group."""
+    x, upstream = _images(8), _images(8, seed=1)
+    replicas = Mirrored(4)
+    with replicas.scope():
+        layer = _layer(replicas, 2 * size, **tile)
+        layer.build([2, *x.shape[1:]])
+        gamma, beta = _set_affine(layer)
+    y, dx, dgamma, dbeta = _on_replicas(replicas, x, upstream, layer)
+    order = np.ravel([[2 * r, 2 * r + 1] for r in np.ravel(groups)])
+    expected = _naive(x[order], len(groups), gamma, beta, upstream[order])
+    np.testing.assert_allclose(np.concatenate(y)[order], expected[0], rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(np.concatenate(dx)[order], expected[1], rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(sum(dgamma), expected[2], rtol=1e-10)
     np.testing.assert_allclose(sum(dbeta), expected[3], rtol=1e-10)
     for r, moving in enumerate(replicas.local_results(layer.moving_mean)):
-        np.testing.assert_allclose(moving[0], 0.1 * expected[4][r * 2 // span], rtol=1e-10)
+        group = next(i for i, members in enumerate(groups) if r in members)
+        np.testing.assert_allclose(moving[0], 0.1 * expected[4][group], rtol=1e-10)
 
     tf.function(lambda: replicas.run(lambda: merge_moments([layer], replicas)), autograph=False)()
     means, variances = 0.1 * expected[4], 0.9 + 0.1 * expected[5]
     np.testing.assert_allclose(layer.merged_mean, means.mean(0), rtol=1e-10)
     np.testing.assert_allclose(layer.merged_variance, variances.mean(0) + means.var(0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("span", [1, 2, 4, 8])
+def test_merged_moments_are_those_of_all_images(span):
+    """With a momentum of 0 the merged moments are the mean and variance of all images together, however grouped."""
+    x = _images(8)
+    replicas = Mirrored(4)
+    with replicas.scope():
+        layer = _layer(replicas, span, momentum=0.0)
+        layer.build([2, *x.shape[1:]])
+    _on_replicas(replicas, x, x, layer)
+    tf.function(lambda: replicas.run(lambda: merge_moments([layer], replicas)), autograph=False)()
+    np.testing.assert_allclose(layer.merged_mean, x.mean((0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(layer.merged_variance, x.var((0, 1, 2)), rtol=1e-12)
+
+
+def test_tiles_of_partitioned_images_are_made_of_whole_groups():
+    """Two replicas share each image: the four places of a 2 x 2 grid are the pairs of eight replicas."""
+
+    class Eight(Single):
+        num_replicas = 8
+
+    layer = _layer(Eight(), 4, tile_rows=2, grid_columns=2)
+    layer.spatial.partitions = 2
+    assert layer._grouping(2) == (1, [[0, 1, 4, 5], [2, 3, 6, 7]])
+
+
+def test_replica_groups():
+    assert replica_groups(8, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert replica_groups(16, 4, 2, 4) == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+    assert replica_groups(16, 8, 2, 4) == [list(range(8)), list(range(8, 16))]
+    assert replica_groups(16, 8, 4, 4) == [[r + c for r in (0, 4, 8, 12) for c in (i, i + 1)] for i in (0, 2)]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((8, 4, 2), "need the columns"),
+        ((8, 4, 2, 3), "grid_columns=3 does not divide 8 replicas"),
+        ((8, 4, 3, 4), "in 3 rows do not tile 2 x 4"),
+        ((8, 8, 1, 4), "groups of 8 replicas in 1 rows do not tile 2 x 4"),
+        ((8, 0, 1, 4), "groups of 0"),
+        ((8, 2, 0, 4), "in 0 rows"),
+    ],
+)
+def test_tiles_that_do_not_fit_name_the_numbers(arguments, message):
+    with pytest.raises(UserError, match=message):
+        replica_groups(*arguments)
 
 
 @pytest.mark.parametrize("name, tolerance", [("fp32", 2e-5), ("bf16", 2e-2), ("fp16", 3e-3)])
