@@ -13,6 +13,8 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import gen_collective_ops
 
+from common.replicas.base import UnsupportedError
+
 # A collective that a peer does not join fails after so long. Longer than the slowest thing that one process may do
 # between two collectives (the main process writes a checkpoint, a peer still compiles); a peer that is dead or frozen
 # is reported much earlier, by its missing heartbeat.
@@ -21,9 +23,11 @@ TIMEOUT_SECONDS = 600.0
 # TensorFlow's strategies number their own groups from 1.
 _FIRST_GROUP_KEY = 1 << 20
 
-# Kernels that only move data take these; others travel as bit patterns, or as wider integers.
+# What the kernels that only move data, and those that add, take; other numbers travel as the dtype beside them.
 _MOVED = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
-_SUMMED = (*_MOVED, tf.bfloat16)
+_ADDED = (*_MOVED, tf.bfloat16)
+_SAME_BITS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
+_WIDER = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)
 
 
 class KeyedCollectives:
@@ -70,12 +74,12 @@ class KeyedCollectives:
         """Sum (or "Max", "Min", "Mul") over `group`; same shape and dtype."""
         if len(group) == 1:
             return tf.identity(x)
-        wide = x if x.dtype in _SUMMED else tf.cast(x, tf.int32 if x.dtype.size < 4 else tf.int64)
+        if x.dtype not in _ADDED:
+            raise UnsupportedError(f"multiworker cannot add tensors of {x.dtype.name}; cast them")
         y = gen_collective_ops.collective_reduce_v2(
-            input=wide, merge_op=merge, final_op="Id", **self._keys(group, replica)
+            input=x, merge_op=merge, final_op="Id", **self._keys(group, replica)
         )
-        y.set_shape(x.shape)
-        return tf.cast(y, x.dtype)
+        return tf.ensure_shape(y, x.shape)
 
     def gather(self, x: tf.Tensor, group: Sequence[int], replica: int) -> tf.Tensor:
         """[k, *shape]: every `x`, in the order of `group`."""
@@ -94,10 +98,11 @@ class KeyedCollectives:
         if len(group) == 1:
             return tf.identity(parts)
         ranks = self._ranks(group, replica)
-        carried = _carry(parts, _SUMMED)
+        carried = _carry(parts, _ADDED)
         by_rank = tf.gather(tf.reshape(carried, [len(group), -1]), tf.argsort(ranks))
         received = gen_collective_ops.collective_all_to_all_v2(input=by_rank, **self._keys(group, replica))
-        return _restore(tf.reshape(tf.gather(received, ranks), tf.shape(parts)), parts.dtype, parts.shape)
+        mine = _restore(tf.reshape(tf.gather(received, ranks), tf.shape(parts)), parts.dtype)
+        return tf.ensure_shape(mine, parts.shape)
 
     def _keys(self, group: Sequence[int], replica: int) -> dict:
         """The arguments that all collective operations share; counts the operation."""
@@ -150,18 +155,19 @@ def linear(
 
 
 def _carry(x: tf.Tensor, carriers: Sequence[tf.DType]) -> tf.Tensor:
-    """`x` as a dtype that the kernels move: bfloat16 as the bits of a float16, small integers and booleans as int32."""
+    """`x` as a dtype that the kernels move: the same bits under another name, or a wider integer.
+
+    Raises:
+      UnsupportedError: no numbers.
+    """
     if x.dtype in carriers:
         return x
-    if x.dtype == tf.bfloat16:
-        return tf.bitcast(x, tf.float16)
-    if x.dtype.is_unsigned and x.dtype.size >= 4:
-        return tf.bitcast(x, tf.int32 if x.dtype.size == 4 else tf.int64)
-    return tf.cast(x, tf.int32)
+    if x.dtype in _SAME_BITS:
+        return tf.bitcast(x, _SAME_BITS[x.dtype])
+    if x.dtype in _WIDER:
+        return tf.cast(x, _WIDER[x.dtype])
+    raise UnsupportedError(f"multiworker cannot send tensors of {x.dtype.name}; encode them as numbers")
 
 
-def _restore(x: tf.Tensor, dtype: tf.DType, shape: tf.TensorShape | None = None) -> tf.Tensor:
-    same_bits = dtype == tf.bfloat16 or (dtype.is_unsigned and dtype.size >= 4)
-    if x.dtype != dtype:
-        x = tf.bitcast(x, dtype) if same_bits else tf.cast(x, dtype)
-    return x if shape is None else tf.ensure_shape(x, shape)
+def _restore(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.bitcast(x, dtype) if x.dtype == _SAME_BITS.get(dtype) else tf.cast(x, dtype)

@@ -44,19 +44,22 @@ class MultiWorker(Replicas):
 
     def __init__(self, num_replicas: int):
         cluster = from_environment(os.environ.get("TF_CONFIG"))
-        gpus = len(tf.config.list_physical_devices("GPU"))
-        expected = len(cluster.workers) * max(gpus, 1)
+        expected = len(cluster.workers) * self.devices_here()
         if num_replicas != expected:
             raise UserError(
                 f"config.num_replicas={num_replicas}: TF_CONFIG names {len(cluster.workers)} processes with "
-                f"{gpus or 'no'} GPU each, that is {expected} replicas; set --config.num_replicas={expected}, or "
-                f"{LAUNCH}"
+                f"{self.devices_here()} devices each; set --config.num_replicas={expected}, or {LAUNCH}"
             )
         self.num_replicas = num_replicas
         self.process_index, self.num_processes = cluster.index, len(cluster.workers)
         self.strategy, self._collectives = _join(cluster)
         self._local = len(self.strategy.extended.worker_devices)
         self.loops_hold_collectives = self._local == 1
+
+    @staticmethod
+    def devices_here() -> int:
+        """Replicas of a process: its GPUs, or one."""
+        return len(tf.config.list_physical_devices("GPU")) or 1
 
     def scope(self) -> AbstractContextManager[Any]:
         return self.strategy.scope()
@@ -178,6 +181,10 @@ class MultiWorker(Replicas):
                 lambda local, leaders: self._collectives.reduce(local[0], leaders, self._first, merge="Max"),
             )
         )
+
+    def close(self) -> None:
+        # Process 0 serves the others' heartbeats: when it ends before them, they fail.
+        self.agree(0)
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:
         local = [tf.convert_to_tensor(x) for x in self.local_results(variable)]
