@@ -73,13 +73,17 @@ class Task:
         x = rng.normal(size=[first + count, FEATURES])[first:]
         return {"x": x, "label": np.argmax(x @ directions.T, -1).astype(np.int32), "weight": np.ones(count)}
 
-    def _dataset(self, arrays: Mapping[str, np.ndarray], batch_size: int) -> tf.data.Dataset:
+    def _dataset(
+        self, arrays: Mapping[str, np.ndarray], batch_size: int, shard: Shard | None = None
+    ) -> tf.data.Dataset:
+        """Batches in order; process i takes batches i, i + count, ..., so that all see what one would."""
         kind = np.float64 if self.config.precision == "fp64" else np.float32
         arrays = {k: v.astype(kind) if v.dtype == np.float64 else v for k, v in arrays.items()}
-        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size, drop_remainder=True)
+        batches = tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size, drop_remainder=True)
+        return batches.shard(shard.count, shard.index) if shard else batches
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        whole = self._dataset(self.examples(0, 64, 0), batch_size).repeat()
+        whole = self._dataset(self.examples(0, 64, 0), batch_size, shard).repeat()
         per_step = self.config.global_batch_size // shard.count // batch_size
         return whole.skip(start_step * per_step)
 
@@ -89,7 +93,7 @@ class Task:
         padded = {
             k: np.concatenate([v, np.zeros([padding, *v.shape[1:]], v.dtype)]) for k, v in arrays.items()
         }
-        return self._dataset(padded, batch_size)
+        return self._dataset(padded, batch_size, shard)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
         return self._dataset(self.examples(0, batch_size, 2), batch_size).repeat()
