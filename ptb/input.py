@@ -1,0 +1,122 @@
+"""Streams of words, cut into steps: batches as a function of the step alone.
+
+The text is cut into as many equal streams as the batch has rows; row i of every batch continues stream i. A batch:
+
+    words, targets  int32 [b, T]    targets are the words that follow
+    weight          float32 [b, T]  0 for padding
+    stream          int32 [b]       numbers the rows of this replica: each finds its state in any micro-batch
+    keep            float32 [b]     0 in the first step of a pass over the text, where the state starts anew
+
+Replica r of R holds the consecutive streams from r/R of the batch on.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from common.errors import UserError
+from common.replicas.base import Shard
+from ptb import text
+from ptb.config import Config
+
+
+def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndarray:
+    """The words that a run trains or evaluates on, as numbers, int32 [N].
+
+    Raises:
+      UserError: missing or foreign text, or another number of words than the configuration says.
+    """
+    data, folder = config.data, Path(data_dir)
+    path = folder / data.train_file
+    words = text.read(path)
+    known = text.vocabulary(words)
+    if len(known) != config.vocabulary_size:
+        raise UserError(
+            f"{path}: {len(known)} different words, {config.vocabulary_size} expected; "
+            f"set --config.vocabulary_size={len(known)}"
+        )
+    wanted, field = config.num_train_examples, "num_train_examples"
+    if not training:
+        path = folder / (data.test_file if data.eval_split == "test" else data.valid_file)
+        words = text.read(path)
+        wanted, field = config.num_eval_examples, "num_eval_examples"
+    if len(words) != wanted:
+        raise UserError(f"{path}: {len(words)} words, {wanted} expected; set --config.{field}={len(words)}")
+    return text.numbers(words, known, path)
+
+
+def train_input(
+    config: Config, words: np.ndarray, shard: Shard, batch_size: int, start_step: int
+) -> tf.data.Dataset:
+    """Endless training batches of one shard, entered at global step `start_step`.
+
+    Args:
+      config: `global_batch_size` and `num_steps` are read.
+      words: from `load`.
+      shard: which consecutive part of the streams.
+      batch_size: streams of a replica; a shard's part of a step may be several batches.
+      start_step: steps to leave out.
+    """
+    streams = config.global_batch_size
+    length = len(words) // streams
+    text_of = words[: streams * length].reshape(streams, length)
+    steps = config.train_steps_per_epoch
+    return _steps(config, text_of, np.ones_like(text_of), shard, batch_size, start_step, steps, 2**62)
+
+
+def eval_input(config: Config, words: np.ndarray, shard: Shard, batch_size: int) -> tf.data.Dataset:
+    """One pass: every word but the first is a target once; padding has weight 0."""
+    streams, length = config.eval_batch_size, config.eval_words_per_stream
+    steps = config.examples_per_evaluation // streams
+    # Stream i predicts words i * length + 1 .. (i + 1) * length; one more column, for the inputs.
+    places = np.arange(streams)[:, None] * length + np.arange(steps * config.num_steps + 1)
+    real = (np.arange(places.shape[1]) <= length) & (places < len(words))
+    text_of = np.where(real, words[np.minimum(places, len(words) - 1)], 0).astype(np.int32)
+    return _steps(config, text_of, real, shard, batch_size, 0, steps, steps).cache()
+
+
+def _steps(
+    config: Config,
+    text_of: np.ndarray,
+    real: np.ndarray,
+    shard: Shard,
+    batch_size: int,
+    first: int,
+    steps_per_pass: int,
+    last: int,
+) -> tf.data.Dataset:
+    """Steps first .. last - 1 over the streams `text_of`, [S, N]; `real` says which of its words count as targets."""
+    width, per_step = config.num_steps, len(text_of) // shard.count // batch_size
+    words, weights = tf.constant(text_of), tf.constant(real.astype(np.float32))
+
+    def batch(number: tf.Tensor) -> dict[str, tf.Tensor]:
+        place, part = number // per_step % steps_per_pass, number % per_step
+        row = (shard.index * per_step + part) * batch_size
+        window = tf.slice(words, [row, place * width], [batch_size, width + 1])
+        return {
+            "words": window[:, :-1],
+            "targets": window[:, 1:],
+            "weight": tf.slice(weights, [row, place * width + 1], [batch_size, width]),
+            "stream": tf.range(batch_size),
+            "keep": tf.fill([batch_size], tf.cast(place > 0, tf.float32)),
+        }
+
+    return tf.data.Dataset.range(first * per_step, last * per_step).map(batch).prefetch(4)
+
+
+def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
+    """One batch of seeded words for ever, with the element_spec of both inputs."""
+    rng = np.random.default_rng(config.seed)
+    window = rng.integers(0, config.vocabulary_size, [batch_size, config.num_steps + 1], np.int32)
+    batch = {
+        "words": window[:, :-1],
+        "targets": window[:, 1:],
+        "weight": np.ones([batch_size, config.num_steps], np.float32),
+        "stream": np.arange(batch_size, dtype=np.int32),
+        "keep": np.zeros([batch_size], np.float32),
+    }
+    return tf.data.Dataset.from_tensors(batch).repeat()

@@ -1,0 +1,83 @@
+"""The language model as a task: cross-entropy of the next word, perplexity (lower is better)."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+from common.precision import Precision
+from common.replicas.base import Replicas, Shard
+from common.task import Batch, Outputs, Quality, WeightedSum
+from ptb import input as pipeline
+from ptb import model
+from ptb.config import Config
+
+
+class Task:
+    """Prediction of the next word on the Penn Treebank, or on any text in its files' format."""
+
+    evaluate_in_worker = False
+
+    def __init__(self, config: Config, data_dir: str | None):
+        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
+        self.config = config
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def check_input(self) -> None:
+        for training in (True, False):
+            pipeline.load(self.config, self.data_dir, training)
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        return None  # All data is read, and checked, before the run starts.
+
+    def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+        self._variable = precision.variable
+        return model.build(self.config, replicas, precision)
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        words = pipeline.load(self.config, self.data_dir, training=True)
+        return pipeline.train_input(self.config, words, shard, batch_size, start_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        words = pipeline.load(self.config, self.data_dir, training=False)
+        return pipeline.eval_input(self.config, words, shard, batch_size)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return pipeline.synthetic(self.config, batch_size)
+
+    def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
+        """Summed over the words of a sequence, averaged over sequences, as ptb_word_lm.py does."""
+        losses, weight = self._losses(model, batch, training=True)
+        sequences = tf.reduce_sum(weight) / self.config.num_steps
+        return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), sequences)}
+
+    def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
+        losses, weight = self._losses(model, batch, training=False)
+        return Outputs(
+            sums={
+                "loss": tf.reduce_sum(tf.cast(losses * weight, tf.float64)),
+                "words": tf.reduce_sum(tf.cast(weight, tf.int32)),
+            }
+        )
+
+    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
+        words, expected = int(sums["words"]), self.config.num_eval_examples - 1
+        if words != expected:
+            raise ValueError(f"{words} words predicted, {expected} expected (config.num_eval_examples - 1)")
+        loss = float(sums["loss"]) / words
+        # A model that diverged has a perplexity beyond what a float holds.
+        perplexity = math.exp(min(loss, 700.0))
+        return Quality(perplexity, perplexity <= self.config.quality_target, {"loss": loss})
+
+    def _losses(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """(cross-entropy of each word, its weight), [b, T]."""
+        keep = tf.cast(batch["keep"], self._variable)
+        logits = model([batch["words"], batch["stream"], keep], training=training)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
+        return losses, tf.cast(batch["weight"], self._variable)

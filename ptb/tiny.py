@@ -1,0 +1,118 @@
+"""The generated language of cpu-tiny, in the files of the Penn Treebank.
+
+A text is a sequence of passages, each about one topic. A topic says which word follows which; the words are the same
+for all topics, and now and then any of them comes. Who knows the last word only must mix all topics; who remembers a
+few knows the topic, and who remembers the last step of the text knows it from its first word on.
+
+    python -m ptb.tiny DATA_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.errors import UserError
+
+VERSION = 1  # Of the language: raise it when the same settings give another text.
+FILES = {"train": "ptb.train.txt", "valid": "ptb.valid.txt", "test": "ptb.test.txt"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiny:
+    """The language and how much of it.
+
+    Attributes:
+      seed: everything is drawn from it.
+      train_words, eval_words: of the training text and of each of the others, <eos> included.
+      words: different words besides <eos>, which follows after `sentence` words on average.
+      topics: each a permutation of the words: what follows what.
+      surprise: part of the words that follow no topic.
+      sentence, passage: mean length of a sentence in words, and of a passage in sentences.
+    """
+
+    seed: int = 13
+    train_words: int = 40000
+    eval_words: int = 8000
+    words: int = 30
+    topics: int = 4
+    surprise: float = 0.15
+    sentence: int = 12
+    passage: int = 6
+
+
+TINY = Tiny()
+
+
+def generate_text(tiny: Tiny, split: str) -> str:
+    """The text of a split, "train", "valid" or "test", in lines."""
+    topics = [np.random.default_rng([tiny.seed, i]).permutation(tiny.words) for i in range(tiny.topics)]
+    rng = np.random.default_rng([tiny.seed, 1000 + list(FILES).index(split)])
+    count = tiny.train_words if split == "train" else tiny.eval_words
+    topic, word, text = 0, 0, []
+    # Each word occurs, whatever is drawn: the vocabulary is that of the settings.
+    lines = [" ".join(_name(i) for i in range(tiny.words))]
+    for left in range(count - tiny.words - 1, 0, -1):
+        # The last of all words ends a sentence, which has a word at least.
+        if left == 1 or (left > 2 and text and rng.random() < 1 / tiny.sentence):
+            lines.append(" ".join(text))
+            text = []
+            if rng.random() < 1 / tiny.passage:
+                topic = rng.integers(tiny.topics)
+        else:
+            surprised = rng.random() < tiny.surprise
+            word = rng.integers(tiny.words) if surprised else topics[topic][word]
+            text.append(_name(word))
+    return "".join(f" {line} \n" for line in lines)
+
+
+def _name(word: int) -> str:
+    return f"w{word:02d}"
+
+
+def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
+    """Writes the three files into `data_dir`; does nothing where the same text lies already.
+
+    Raises:
+      UserError: the folder holds another text, or cannot be written.
+    """
+    folder = Path(data_dir)
+    note = folder / "tiny.json"
+    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        present = sorted(p.name for p in map(folder.joinpath, FILES.values()) if p.is_file())
+        if note.is_file() and note.read_text() == settings and len(present) == len(FILES):
+            return
+        if present and not note.is_file():
+            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
+        note.write_text("unfinished")  # An interrupted call leaves files that the next one may replace.
+        for split, name in FILES.items():
+            (folder / name).write_text(generate_text(tiny, split), encoding="utf-8")
+        note.write_text(settings)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m ptb.tiny DATA_DIR`."""
+    parser = argparse.ArgumentParser(prog="python -m ptb.tiny", description="Generate the text of cpu-tiny.")
+    parser.add_argument("data_dir", help="folder for the text files")
+    arguments = parser.parse_args(argv)
+    try:
+        generate(arguments.data_dir)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
