@@ -80,10 +80,13 @@ class Loop:
             i: tf.Tensor, finite: tf.Tensor, stop: tf.Tensor, losses: tf.TensorArray, times: tf.TensorArray
         ) -> tuple:
             step = self.state.step.read_value()
-            loss, stop = self._train_once(next(train), step)
+            batch = next(train)
+            self.state.pace.batch_arrived(batch)
+            loss, stop = self._train_once(batch, step)
             with tf.control_dependencies([loss]):
                 self.state.step.assign_add(1)
                 now = tf.timestamp()
+            self.state.pace.step_ended(now)
             return (
                 i + 1,
                 tf.math.is_finite(loss),
@@ -241,6 +244,7 @@ class Loop:
             for block in self.clock.blocks(start, evaluated=int(self.state.evaluated) == start):
                 yield events.BlockStarted(time.time(), block)
                 sizes = block.num_steps, self.clock.eval_steps
+                self.state.pace.begin()
                 future = thread.submit(self._call, train, iter(held_out), *sizes)
                 success = yield from self._watch(future, block, evaluator)
                 result = future.result()
@@ -271,6 +275,7 @@ class Loop:
                 step = int(self.state.step)
                 if step != seen:
                     seen = step
+                    self.state.pace.tell(step)
                     yield events.Progress(time.time(), step, block, evaluating=step >= block.end_step)
                 if not success:
                     success = yield from self._known(evaluator)

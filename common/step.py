@@ -11,6 +11,7 @@ from common import norm, optimizers, schedules
 from common.clock import Clock
 from common.config import RunConfig
 from common.kinds import kind_of
+from common.pace import Pace
 from common.precision import Precision
 from common.replicas.base import Replicas
 from common.sharding import ShardedUpdate
@@ -39,6 +40,7 @@ class State:
         # The step after which the last finished evaluation was made: a run stopped in one resumes with it.
         self.evaluated = tf.Variable(0, dtype=tf.int64, trainable=False, name="evaluated")
         self.stop = tf.Variable(False, trainable=False, name="stop")
+        self.pace = Pace(replicas.num_processes > 1)
 
     def variables(self) -> list[tf.Variable]:
         """All that training changes, in a fixed order; `stop` is not part of it."""
@@ -74,6 +76,7 @@ def make_train_step(
             loss, gradients = _gradients(task, state, precision, batch)
         else:
             loss, gradients = _accumulated(task, state, precision, batch)
+        state.pace.gradients_ready(gradients)
         # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
         gradients = optimizers.clipped(gradients, config.optimizer.clip_replica_norm / replicas.num_replicas)
         updates = state.update.apply(gradients, rate(step), step)

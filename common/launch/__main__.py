@@ -35,6 +35,14 @@ def parser() -> argparse.ArgumentParser:
         "--launcher", type=int, help="which of --hosts this is, from 0 (default: mpirun's number, else 0)"
     )
     made.add_argument("--port", type=int, default=plan.PORT, help="where several hosts meet (%(default)s)")
+    made.add_argument(
+        "--elastic",
+        action="store_true",
+        help="horovod on one machine: when a process is lost, the others go on from the last checkpoint",
+    )
+    made.add_argument(
+        "--min_processes", type=int, default=1, help="with --elastic: so many must be left (%(default)s)"
+    )
     made.add_argument("--print_command", action="store_true", help="print what would be started, and end")
     for field in dataclasses.fields(Limits):
         made.add_argument(
@@ -82,8 +90,21 @@ def job(arguments: argparse.Namespace) -> Job:
         raise UserError("--processes: missing; how many processes shall train?")
     if not 0 <= launcher < len(hosts):
         raise UserError(f"--launcher={launcher}: there are {len(hosts)} hosts, numbered from 0")
+    if arguments.elastic and (arguments.replicas != "horovod" or len(hosts) > 1):
+        raise UserError(
+            "--elastic: only with --replicas=horovod on one machine; on several use horovodrun --min-np 1"
+        )
     limits = Limits(**{f.name: getattr(arguments, f"{f.name}_seconds") for f in dataclasses.fields(Limits)})
-    return Job(arguments.replicas, command, hosts, launcher, arguments.port, limits)
+    return Job(
+        arguments.replicas,
+        command,
+        hosts,
+        launcher,
+        arguments.port,
+        limits,
+        arguments.elastic,
+        arguments.min_processes,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,7 +41,7 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
         (_wordless, "ended_at"),
     )
     for sentence, when in suspects:
-        guilty = [w for w in workers if sentence(w)]
+        guilty = [w for w in workers if sentence(w) and not w.lost]
         if guilty:
             first = min(guilty, key=lambda w: w.ended_at if when == "ended_at" else w.told_at[when])
             return Cause(first.rank, sentence(first), _code(first))

@@ -13,6 +13,7 @@ import signal
 import stat
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 VARIABLE = "LAUNCH_PIPE"
@@ -29,7 +30,7 @@ class Link:
     def __init__(self) -> None:
         self._pipe: int | None = None
         self.step = -1
-        self.own_seconds: float | None = None
+        self.own_seconds: Mapping[str, float] | None = None
 
     def open(self) -> None:
         """Takes the pipe from the environment, so that no child of this process takes it too, and starts to beat."""
@@ -82,6 +83,6 @@ def tell(**facts: Any) -> bool:
     return _LINK.tell(**facts)
 
 
-def at_step(step: int, own_seconds: float | None = None) -> None:
-    """The step that was done, and the seconds of its steps so far that this process spent on its own part."""
+def at_step(step: int, own_seconds: Mapping[str, float] | None = None) -> None:
+    """The step that was done, and the sums of seconds that this process spent by itself (common/pace.py)."""
     _LINK.step, _LINK.own_seconds = step, own_seconds

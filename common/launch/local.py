@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from common.errors import UserError
 from common.launch import plan, unfinished
+from common.launch.elastic import Membership
 from common.launch.watch import Limits, Watch
 from common.launch.worker import Worker
 
@@ -20,7 +21,10 @@ PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to run: `hosts` are those of all launchers, of which this is number `launcher`."""
+    """What to run: `hosts` are those of all launchers, of which this is number `launcher`.
+
+    `elastic`: with processes lost the others go on, while `min_processes` are left.
+    """
 
     replicas: str
     command: Sequence[str]
@@ -28,6 +32,8 @@ class Job:
     launcher: int = 0
     port: int = plan.PORT
     limits: Limits = Limits()
+    elastic: bool = False
+    min_processes: int = 1
 
 
 def launch(job: Job) -> int:
@@ -36,7 +42,7 @@ def launch(job: Job) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ranks = plan.ranks(job.hosts)
     mine = [rank for rank in ranks if rank.launcher == job.launcher]
-    with _environments(job, ranks) as environments:
+    with _environments(job, ranks) as (environments, membership):
         workers: list[Worker] = []
         try:
             for rank in mine:
@@ -46,7 +52,7 @@ def launch(job: Job) -> int:
             for worker in workers:
                 worker.kill()
             raise UserError(f"{job.command[0]}: {error.strerror}; is the command right?") from error
-        watch = Watch(workers, job.limits)
+        watch = Watch(workers, job.limits, membership.lose if membership else lambda rank: False)
         cause = watch.run()
     ends = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
@@ -70,8 +76,10 @@ def close_log(worker: Worker, reason: str) -> str:
 
 
 @contextlib.contextmanager
-def _environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[str, str]]]:
-    """The environment of each rank; a server that they need lives as long."""
+def _environments(
+    job: Job, ranks: Sequence[plan.Rank]
+) -> Iterator[tuple[list[dict[str, str]], Membership | None]]:
+    """The environment of each rank, and of an elastic run who is left; a server that they need lives as long."""
     alone = len(job.hosts) == 1
     first = "127.0.0.1" if alone else job.hosts[0].name
     if job.replicas == "multiworker":
@@ -79,19 +87,22 @@ def _environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[st
             addresses = [f"{first}:{port}" for port in plan.free_ports(len(ranks))]
         else:
             addresses = [f"{rank.host}:{job.port + 1 + rank.local_rank}" for rank in ranks]
-        yield [plan.multiworker_environment(rank, addresses) for rank in ranks]
+        yield [plan.multiworker_environment(rank, addresses) for rank in ranks], None
         return
     if importlib.util.find_spec("horovod") is None:
         raise UserError("--replicas=horovod: Horovod is not installed; run `make horovod`")
     interface = "lo" if alone else plan.interface_to(first)
-    server, port = None, job.port
+    server, port, membership = None, job.port, None
     if job.launcher == 0:
         from common.launch.rendezvous import Rendezvous
 
         server = Rendezvous(ranks, first if alone else "", 0 if alone else port)
         port = server.port
+        if job.elastic:
+            membership = server.elastic(ranks, job.min_processes)
+    extra = {"HOROVOD_ELASTIC": "1"} if job.elastic else {}
     try:
-        yield [plan.horovod_environment(rank, first, port, interface) for rank in ranks]
+        yield [plan.horovod_environment(rank, first, port, interface) | extra for rank in ranks], membership
     finally:
         if server:
             server.close()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from common.errors import UserError
+from common.launch.elastic import SCOPE, Membership
 from common.launch.plan import Rank
 
 
@@ -21,15 +22,33 @@ class Rendezvous:
             from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
         except ImportError as error:
             raise UserError("--replicas=horovod: Horovod is not installed; run `make horovod`") from error
+
+        class Handler(RendezvousHandler):
+            """Answers a process that asks for its new rank, too."""
+
+            def _get_value(self, scope: str, key: str) -> bytes | None:
+                if scope == SCOPE and self.server.membership:
+                    return self.server.membership.rejoin(key)
+                return super()._get_value(scope, key)
+
         try:
-            self._server = RendezvousHTTPServer((address, port), RendezvousHandler, 0)
+            self._server = RendezvousHTTPServer((address, port), Handler, 0)
         except OSError as error:
             raise UserError(f"--port={port}: {error.strerror}; give another") from error
         self._server.daemon_threads = True
+        self._server.membership = None
         self.port = self._server.server_address[1]
-        # Only sizes and host names are read: a Rank has Horovod's names for them but for the host.
-        self._server.init([_Slot(rank) for rank in ranks])
+        self.reset(ranks)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def reset(self, ranks: Sequence[Rank]) -> None:
+        """Forgets all addresses: these ranks will tell theirs."""
+        self._server.init([_Slot(rank) for rank in ranks])
+
+    def elastic(self, ranks: Sequence[Rank], least: int) -> Membership:
+        """Lets the ranks go on when some are lost, down to `least`."""
+        self._server.membership = Membership(ranks, least, self.reset)
+        return self._server.membership
 
     def close(self) -> None:
         self._server.shutdown()

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from common.launch import slow
@@ -49,6 +49,7 @@ class Limits:
 class Watch:
     """Forwards what the processes print, and their fate.
 
+    `spare(rank)` says whether the run can go on without a rank that failed; by default it cannot.
     `output` and `errors` are where rank 0's streams go; the others' go to `errors`, each line with its rank.
     """
 
@@ -56,10 +57,11 @@ class Watch:
         self,
         workers: Sequence[Worker],
         limits: Limits,
+        spare: Callable[[int], bool] = lambda rank: False,
         output: BinaryIO | None = None,
         errors: BinaryIO | None = None,
     ):
-        self.workers, self.limits = workers, limits
+        self.workers, self.limits, self._spare = workers, limits, spare
         self.signal = 0
         self.orphans = 0
         self._output = output or sys.stdout.buffer
@@ -186,8 +188,14 @@ class Watch:
         failed = worker.frozen or "error" in worker.told
         if not worker.running:
             failed = failed or (worker.code != 0 and "result" not in worker.told)
-        if failed and self._failed_at is None:
+        if not failed or worker.lost or self._failed_at is not None:
+            return
+        if self._stopping(now) or not self._spare(worker.rank):
             self._failed_at = now
+            return
+        self.say(f"warning: {find([worker])}; the others go on without it")
+        worker.lost = True
+        worker.kill()
 
     def _frozen(self, worker: Worker, now: float) -> str:
         state = worker.state()

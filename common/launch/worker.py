@@ -52,6 +52,7 @@ class Worker:
       told: what it told of itself last, by name ("step", "log", "error", "signal", "result").
       heard: when it last told anything, in monotonic seconds; None before the first time.
       asked_at: when its launcher first asked it to end.
+      lost: it failed, and the run went on without it.
       code: its exit status, minus the number of the signal that killed it; None while it runs.
     """
 
@@ -80,6 +81,7 @@ class Worker:
         self.heard: float | None = None
         self.stopped_since: float | None = None
         self.frozen = ""
+        self.lost = False
         self.code: int | None = None
         self.ended_at = 0.0
         self.asked_at: float | None = None

@@ -79,11 +79,12 @@ def main() -> int:
         signal.signal(number, stop)
     if "log" in orders and rank() == 0:
         log(pathlib.Path(orders["log"]))
-    own = 0.0
+    own = {"input": 0.0, "step": 0.0}
     for step in range(int(orders.get("steps", 40))):
         time.sleep(STEP_SECONDS)
-        own += orders.get("own", {}).get(str(rank()), 0.01)
-        heartbeat.at_step(step + 1, own)
+        for part in own:
+            own[part] += orders.get(part, {}).get(str(rank()), 0.01)
+        heartbeat.at_step(step + 1, dict(own))
         if step == 5:
             fail(orders.get(str(rank()), ""))
         if told and not stubborn:

@@ -141,11 +141,12 @@ def wait_for(condition, seconds=30):
         time.sleep(0.05)
 
 
-def test_a_slow_process_is_named_and_not_ended():
-    result, _ = launch({"own": {"0": 0.01, "1": 0.01, "2": 0.2}, "steps": 60}, processes=3, slow=1)
+@pytest.mark.parametrize("part, does", [("input", "waits for its input"), ("step", "computes")])
+def test_a_slow_process_is_named_and_not_ended(part, does):
+    result, _ = launch({part: {"2": 0.2}, "steps": 60}, processes=3, slow=1)
     assert result.returncode == 0
     slow = [line for line in result.stderr.splitlines() if "is slow" in line]
-    assert len(slow) == 1 and slow[0].startswith("rank 2 is slow: 0.20 s per step before it communicates")
+    assert slow == [f"warning: rank 2 is slow: it {does} for 0.20 s a step, the others for 0.01 s"]
 
 
 def test_the_launcher_ends_the_log_of_a_killed_rank_0(tmp_path):
