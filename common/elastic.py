@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
@@ -74,7 +75,7 @@ class Elastic:
         if self.loop.replicas.main != main:
             raise UserError("rank 0, which kept the log, is lost; start again with the same --checkpoint_dir")
         step = self._restore(self.loop)
-        yield events.ReplicasChanged(count, step)
+        yield events.ReplicasChanged(time.time(), count, step)
 
 
 def _again(event: events.Event, blocks: set[int]) -> bool:

@@ -79,4 +79,23 @@ class RunStopped:
     reason: str = ""
 
 
-Event = RunStarted | BlockStarted | Progress | Trained | EvalRan | Evaluated | BlockStopped | RunStopped
+@dataclasses.dataclass(frozen=True)
+class ReplicasChanged:
+    """A process was lost: from `step` on, which the last checkpoint holds, the run has `count` replicas."""
+
+    time: float
+    count: int
+    step: int
+
+
+Event = (
+    RunStarted
+    | BlockStarted
+    | Progress
+    | Trained
+    | EvalRan
+    | Evaluated
+    | BlockStopped
+    | RunStopped
+    | ReplicasChanged
+)

@@ -43,6 +43,8 @@ class Reporter:
             self.say(
                 f"epoch {event.block.last_epoch}: eval_accuracy {event.value} ({target}) after {seconds:.1f} s"
             )
+        elif isinstance(event, events.ReplicasChanged):
+            self.say(f"a process was lost: from step {event.step} on with {event.count} replicas")
         elif isinstance(event, events.RunStopped):
             self.close()
             if event.reason:
