@@ -246,6 +246,11 @@ class RunConfig:
                 f"config.eval_batch_size={self.eval_batch_size} does not divide by {self.num_groups} "
                 f"{groups}; use a multiple of {self.num_groups}"
             )
+        if self.communication.group_size and self.num_replicas % self.communication.group_size:
+            raise UserError(
+                f"config.communication.group_size={self.communication.group_size} does not divide "
+                f"{self.num_replicas} replicas; use a divisor, or 0"
+            )
         if self.smoke_run and self.division != "open":
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
 
