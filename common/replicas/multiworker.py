@@ -7,7 +7,9 @@ strategy's own know no groups.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +29,8 @@ from common.replicas.keyed import TIMEOUT_SECONDS, KeyedCollectives, linear
 
 # A process that gave no sign of life for so long is lost, and the others fail.
 HEARTBEAT_SECONDS = 20
+
+_closings = itertools.count()
 
 
 class MultiWorker(Replicas):
@@ -183,8 +187,15 @@ class MultiWorker(Replicas):
         )
 
     def close(self) -> None:
-        # Process 0 serves the others' heartbeats: when it ends before them, they fail.
-        self.agree(0)
+        # Process 0 serves the others' heartbeats and barriers: it leaves last.
+        peers, name = context.context(), f"closed{next(_closings)}"
+        peers.wait_at_barrier(name, int(TIMEOUT_SECONDS * 1000))
+        with contextlib.suppress(tf.errors.OpError):  # Who has left already.
+            if not self.main:
+                peers.set_config_key_value(f"{name}/{self.process_index}", "left")
+                return
+            for other in range(1, self.num_processes):
+                peers.get_config_key_value(f"{name}/{other}", HEARTBEAT_SECONDS * 1000)
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:
         local = [tf.convert_to_tensor(x) for x in self.local_results(variable)]
