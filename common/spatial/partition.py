@@ -1,8 +1,9 @@
 """Rows of images on several replicas: halo exchange, convolution, pooling, moments; forward and backward.
 
 Everything rests on three differentiable collectives of `common.replicas` (shift, all_gather, all_reduce), so that it
-runs on every backend. Rows that do not exist (300 rows on 8 replicas are 8 x 38) may hold anything: whatever mixes
-rows masks its *input*, which also stops their gradients. So elementwise layers need to know nothing of all this.
+runs on every backend. Rows that do not exist (300 rows on 8 replicas are 8 x 38) may hold any finite number: whatever
+mixes rows masks its *input*, which also stops their gradients. So layers that work pixel by pixel, 1x1 convolutions
+too, need to know nothing of all this.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class Spatial:
         """The largest of each window, of what is inside the image."""
         if self.partitions == 1 and isinstance(padding, str):
             return tf.nn.max_pool2d(x, size, stride, padding.upper())
-        return tf.nn.max_pool2d(self.window(x, size, stride, padding, x.dtype.min), size, stride, "VALID")
+        y = tf.nn.max_pool2d(self.window(x, size, stride, padding, x.dtype.min), size, stride, "VALID")
+        # Windows outside of the image hold a number with which nothing more can be computed.
+        return self._real(y)
 
     def avg_pool(self, x: tf.Tensor, size: int, stride: int, padding: Padding) -> tf.Tensor:
         """The mean of each window: "same" leaves out what is outside the image, explicit zeros are counted."""

@@ -1,6 +1,7 @@
 """Partitioned images against whole ones: windows, operations, batch norm, backbones, the loop; float64 to 1e-8."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -159,7 +160,7 @@ def test_global_average(k):
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_rows_that_do_not_exist_may_hold_anything(k):
-    """They are NaN behind every layer: nothing of it reaches an output, a statistic or a gradient."""
+    """They are NaN in front of whatever mixes rows: nothing of it reaches an output, a statistic or a gradient."""
 
     def spoilt(spatial, x):
         first = spatial._position() * x.shape[1]
@@ -222,3 +223,131 @@ def test_batch_norm_counts_whole_images(height, replicas, k, span):
     close(np.concatenate(dx), want_dx)
     merged = np.concatenate(variance[::k])
     assert np.allclose(np.unique(merged.round(9)), np.unique(want_variance.numpy().round(9)))
+
+
+# -- Backbones -----------------------------------------------------------------------------------------------
+
+
+class Ssd:
+    """The geometry of the SSD's ResNet-34 at 300 px, its third stage of stride 1, and of its extra layers, a
+    few channels wide and with one block per stage (mlperf_facts 2).
+    """
+
+    STAGES = ((4, 1), (6, 2), (8, 1))  # (channels, stride): 75 rows, 38, 38
+    # (channels of the 1x1 and of the 3x3, stride, padding): 19 rows, 10, 5, 3, 1
+    EXTRAS = ((4, 8, 2, 1), (4, 8, 2, 1), (3, 5, 2, 1), (3, 5, 1, "valid"), (3, 5, 1, "valid"))
+
+    def __init__(self):
+        self._seed = 0
+        self.weights = [self._kernel(7, 3, 4)]
+        before = 4
+        for channels, _ in self.STAGES:
+            self.weights += [self._kernel(3, before, channels), self._kernel(3, channels, channels)]
+            self.weights.append(self._kernel(1, before, channels))
+            before = channels
+        for narrow, wide, _, _ in self.EXTRAS:
+            self.weights += [self._kernel(1, before, narrow), self._kernel(3, narrow, wide)]
+            before = wide
+
+    def _kernel(self, size, channels, filters):
+        self._seed += 1
+        return normal([size, size, channels, filters], self._seed) / (size * channels**0.5)
+
+    def __call__(self, spatial, x, weights):
+        """The feature maps of 38, 19, 10, 5, 3 and 1 rows."""
+        weights = iter(weights)
+
+        def conv(x, stride, padding):
+            return spatial.conv2d(x, next(weights), stride, padding)
+
+        def normalised(x):
+            mean, variance, part = spatial.moments(x, 1)
+            if spatial.partitions > 1:
+                sums = spatial._all_reduce(tf.stack([mean, variance + mean * mean]) * part)
+                mean, variance = sums[0], sums[1] - sums[0] ** 2
+            return (x - mean) * tf.math.rsqrt(variance + 1e-5) + 0.1
+
+        x = tf.nn.relu(normalised(conv(x, 2, 3)))
+        x = spatial.max_pool(x, 3, 2, 1)
+        for _, stride in self.STAGES:
+            y = normalised(conv(tf.nn.relu(normalised(conv(x, stride, 1))), 1, 1))
+            x = tf.nn.relu(y + normalised(conv(x, stride, 0)))
+        maps = [x]
+        for _, _, stride, padding in self.EXTRAS:
+            x = tf.nn.relu(conv(tf.nn.relu(conv(x, 1, 0) + 0.1), stride, padding) + 0.1)
+            maps.append(x)
+        return [spatial.leave(x) for x in maps]
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_ssd_backbone_at_300_pixels(k):
+    ssd = Ssd()
+    images = normal([1, 300, 300, 3], 9)
+    heights = [y.shape[1] for y in ssd(Spatial(Single()), images, ssd.weights)]
+    assert heights == [38, 19, 10, 5, 3, 1]
+    check(k, ssd, images, ssd.weights)
+
+
+def resnet_config(replicas, k, **changes):
+    config = dataclasses.replace(
+        PRESETS["cpu-tiny"],
+        precision="fp64",
+        width=8,
+        image_size=40,  # 20, 10, 5, 3 and 2 rows
+        global_batch_size=4,
+        eval_batch_size=4,
+        zero_init_last_gamma=False,
+        optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.0),
+        replicas="single" if replicas == 1 else "mirrored",
+        num_replicas=replicas,
+        partitions=k,
+        **changes,
+    )
+    config.validate()
+    return config
+
+
+def resnet_step(config, weights=None):
+    """(weights before, gradients, loss, logits of the first replica, evaluation sums) of one step on noise."""
+    replicas, task = backends.make(config), Task(config, None)
+    policy = precision(config.precision)
+    state = State(task, replicas, policy)
+    variables = state.model.trainable_variables
+    if weights is not None:
+        for variable, value in zip(variables, weights, strict=True):
+            for copy in replicas.local_results(variable):
+                copy.assign(value)
+    before = [replicas.local_results(v)[0].numpy() for v in variables]
+    size = config.image_size
+    rng = np.random.default_rng(3)
+    batch = {
+        "image": rng.integers(0, 256, [config.global_batch_size, size, size, 3]).astype(np.uint8),
+        "label": rng.integers(0, config.num_classes, config.global_batch_size).astype(np.int32),
+        "weight": np.array([1, 1, 0, 1], np.float32),
+    }
+    parts = tf.data.Dataset.from_tensor_slices(batch).batch(config.micro_batch_size).repeat()
+    batches = iter(replicas.dataset(shared_input(lambda _: parts, config.partitions, replicas)))
+    step = make_train_step(task, state, policy, Clock.of(config))
+    loss = replicas.sum(replicas.run(step, (next(batches), tf.constant(100, tf.int64))))
+    # Momentum 0: a slot is rate times gradient.
+    slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
+    sums, _ = replicas.run(make_eval_step(task, state), (next(batches),))
+    return before, slots, float(loss), {k: int(v) for k, v in replicas.sum(sums).items()}
+
+
+@functools.cache
+def whole_resnet_step():
+    return resnet_step(resnet_config(1, 1, batch_norm_span=4))
+
+
+@pytest.mark.parametrize("replicas, k", [(2, 2), (4, 4), pytest.param(4, 2, marks=pytest.mark.e2e)])
+def test_resnet50_step_from_equal_weights(replicas, k):
+    """Loss and every weight's gradient; 4 images share their statistics, of one group of replicas or of two."""
+    weights, gradients, loss, sums = whole_resnet_step()
+    config = resnet_config(replicas, k, batch_norm_span=4, space_to_depth=k == 4)
+    _, others, other_loss, other_sums = resnet_step(config, weights)
+    assert other_loss == pytest.approx(loss, rel=1e-8)
+    for number, (want, got) in enumerate(zip(gradients, others, strict=True)):
+        assert np.linalg.norm(got - want) <= 1e-8 * np.linalg.norm(want), number
+    assert other_sums["seen"] == sums["seen"] == 3
+    assert other_sums["correct"] == sums["correct"]
