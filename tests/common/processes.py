@@ -207,6 +207,10 @@ def _main(path: pathlib.Path, index: int) -> int:
             except BaseException:
                 print(f"in {name!r}:\n{traceback.format_exc()}", flush=True)
                 return 1
+    # Some backends take the end of a process for a fault: all stay until all have finished.
+    (path / f"done{index}").touch()
+    while len(list(path.glob("done*"))) < len(list(path.glob("output*"))):
+        time.sleep(0.02)
     return 0
 
 
