@@ -5,15 +5,13 @@ TensorFlow is imported only once the arguments have proved sound.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import json
 import os
-import pathlib
-import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,14 +19,12 @@ from absl import app as absl_app
 from absl import flags
 
 from common import config as configs
-from common import log as logs
-from common import results
+from common import process as processes
 from common.config import RunConfig
-from common.errors import UserError
-from common.report import Reporter
+from common.errors import PeerLostError, UserError
+from common.launch import heartbeat
 
 FLAGS = flags.FLAGS
-NOT_REACHED = 1
 
 
 def _define_flags() -> None:
@@ -51,6 +47,7 @@ def _define_flags() -> None:
 def main(benchmark: str) -> None:
     """Runs the command line of `benchmark`, a package with config.py and task.py; does not return."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    heartbeat.start()
     _define_flags()
     absl_app.define_help_flags()
     try:
@@ -61,18 +58,30 @@ def main(benchmark: str) -> None:
         code = _dispatch(benchmark, overrides)
     except flags.Error as error:
         _fail(f"{error}; see --help", 2)
+    except PeerLostError as error:  # Its launcher knows better what the cause was.
+        _fail(str(error), error.exit_code, tell=False)
     except UserError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:  # The reader of our output has seen enough.
         os._exit(141)
+    except Exception as error:
+        if processes.here().count == 1:
+            raise
+        # Left to the interpreter, a process can wait at its end for the others, and they for it.
+        traceback.print_exc()
+        _fail(f"{type(error).__name__}: {str(error).partition(os.linesep)[0]}", 1)
+    heartbeat.tell(result=code)
     # TensorFlow's threads can keep a finished process alive; nothing is left to flush but the streams.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _fail(message: str, code: int) -> None:
-    print(f"error: {message}", file=sys.stderr, flush=True)
+def _fail(message: str, code: int, tell: bool = True) -> None:
+    """Ends this process at once: others may be waiting for it."""
+    launched = heartbeat.tell(error=message) if tell else heartbeat.tell()
+    # The launcher puts the rank before every line.
+    print(f"{'' if launched else processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
     os._exit(code)
 
 
@@ -91,8 +100,12 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     if FLAGS.system is None:
         raise UserError(f"--system: name a preset; known: {', '.join(module.PRESETS)}")
     _check_data_dir(FLAGS.data_dir, benchmark)
-    run = Run(benchmark, config, module.hyperparameters(config))
-    return run.execute()
+    from common import run
+
+    process = processes.of(config)
+    if not process.main:
+        return run.Training(benchmark, config, process).execute()
+    return run.Run(benchmark, config, process, module.hyperparameters(config)).execute()
 
 
 def _check_data_dir(path: str | None, benchmark: str) -> None:
@@ -120,157 +133,11 @@ def _dry_run(task: Any) -> int:
     from common import replicas
     from common.loop import Loop
 
-    started = time.time()
+    process, started = processes.of(task.config), time.time()
     loop = Loop(task, replicas.make(task.config))
     built = time.time()
     loss, seconds = loop.one_step()
-    print(json.dumps({"loss": loss, "build_seconds": built - started, "step_seconds": seconds}))
+    loop.replicas.close()
+    if process.main:
+        print(json.dumps({"loss": loss, "build_seconds": built - started, "step_seconds": seconds}))
     return 0
-
-
-class Run:
-    """One timed run: its log, checkpoint, picture and run.json."""
-
-    def __init__(self, benchmark: str, config: RunConfig, hyperparameters: logs.Hyperparameters):
-        self.benchmark, self.config, self.hyperparameters = benchmark, config, hyperparameters
-        self.folder = pathlib.Path(FLAGS.result_dir) / config.system / config.benchmark
-        self.index = self._free_index() if FLAGS.run is None else FLAGS.run
-        self.path = self.folder / f"result_{self.index}.txt"
-        if self.path.exists():
-            raise UserError(f"{self.path}: exists; give another --run or --result_dir, or move it away")
-        self.reporter = Reporter(config)
-        self.curve = results.Curve(config)
-        self.loop: Any = None
-        self._signal = 0
-        self._start = 0
-
-    def _free_index(self) -> int:
-        taken = {p.name for p in self.folder.glob("result_*.txt")}
-        return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
-
-    def execute(self) -> int:
-        """Returns the exit status: 0 when the target was reached."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-        log = logs.RunLog(self.path, self.config, _checker(self.config))
-        try:
-            log.header(self.hyperparameters, FLAGS.cache_cleared)
-            self._initialise()
-            self._start = self._resume()
-            log.init_stop(self._start)
-            stopped = self._train(log)
-            log.publish()
-        except BaseException as error:
-            self._failed(log, error)
-            raise
-        return self._finish(stopped)
-
-    def _failed(self, log: logs.RunLog, error: BaseException) -> None:
-        """Ends the log of a run that an exception ended; raises in its place what a person can act on."""
-        self.reporter.close()
-        failed = time.time()
-        explained = None if isinstance(error, UserError) else self._explain(error)
-        if log.started:
-            log.abort(str(explained or error) or type(error).__name__, failed)
-            with contextlib.suppress(UserError):  # The disk may be full: the log matters more.
-                self._write_record("aborted", None)
-        else:
-            log.discard()
-        if explained:
-            raise explained from error
-
-    def _explain(self, error: BaseException) -> UserError | None:
-        from tensorflow import errors
-
-        if isinstance(error, errors.ResourceExhaustedError):
-            return UserError("out of memory; use a smaller --config.global_batch_size, or more replicas", 1)
-        if isinstance(error, errors.OpError) and self.loop is not None:
-            self.reporter.say("a step failed: looking for damaged data")
-            return self.loop.task.diagnose(error)
-        return None
-
-    def _on_signal(self, number: int, _: Any) -> None:
-        name = signal.Signals(number).name
-        self._signal = number
-        if self.loop is None:
-            raise UserError(f"{name} during initialisation: nothing was trained", 128 + number)
-        self.loop.stop(name)
-
-    def _initialise(self) -> None:
-        self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initialising")
-        task_module = importlib.import_module(f"{self.benchmark}.task")
-        from common import replicas
-        from common.loop import Loop
-
-        task = task_module.Task(self.config, FLAGS.data_dir)
-        task.check_input()
-        loop = Loop(task, replicas.make(self.config))
-        loop.compile()
-        self.loop = loop
-
-    def _resume(self) -> int:
-        if not FLAGS.checkpoint_dir:
-            return 0
-        from common import checkpoint
-
-        start = checkpoint.restore_latest(self.loop, FLAGS.checkpoint_dir) or 0
-        if start:
-            self.reporter.say(f"resumed from step {start}: this run gives no time to train")
-        return start
-
-    def _save(self, step: int) -> None:
-        from common import checkpoint
-
-        checkpoint.save(self.loop, FLAGS.checkpoint_dir)
-
-    def _train(self, log: logs.RunLog) -> Any:
-        save = self._save if FLAGS.checkpoint_dir else None
-        event = None
-        for event in self.loop.run(save):
-            log.record(event)
-            self.curve.record(event)
-            self.reporter.record(event)
-        return event
-
-    def _finish(self, stopped: Any) -> int:
-        success = stopped.status == "success"
-        scored = success and not self._start
-        minutes = (stopped.time - self.curve.start) / 60
-        curve = self.curve.draw(self.folder / f"curve_{self.index}.png")
-        self._write_record(stopped.status, minutes if scored else None)
-        print(f"result   {self.path}")
-        print(f"score    {minutes:.3f} minutes" if scored else f"score    none: {stopped.status}")
-        print(f"verdict  {_verdict(self.path)}")
-        print(f"curve    {curve}")
-        if success:
-            return 0
-        return 128 + self._signal if self._signal else NOT_REACHED
-
-    def _write_record(self, status: str, minutes: float | None) -> None:
-        from systems import detect
-
-        record = results.describe_run(self.config, sys.argv, detect()[0])
-        record |= {
-            "status": status,
-            "score_minutes": minutes,
-            "quality": self.curve.evaluations[-1][1] if self.curve.evaluations else None,
-            "started": self.curve.started_iso,
-            "resumed_from_step": self._start,
-        }
-        results.update_run_json(self.folder, self.path, record)
-
-
-def _checker(config: RunConfig) -> Any:
-    from compliance.engine import StreamChecker
-
-    return StreamChecker(config.ruleset, config.benchmark, config.division)
-
-
-def _verdict(path: pathlib.Path) -> str:
-    from compliance.check import check_paths
-
-    findings = check_paths([path])
-    errors = [f for f in findings if f.severity == "error"]
-    if not errors:
-        return f"passes, {len(findings)} pieces of advice (python -m compliance check {path})"
-    return f"{len(errors)} errors: {errors[0].message} (python -m compliance check {path})"

@@ -12,3 +12,13 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = 2):
         super().__init__(" ".join(str(message).split()))
         self.exit_code = exit_code
+
+
+class PeerLostError(UserError):
+    """Another process of the run ended, or no longer answers; its own message says why."""
+
+    def __init__(self) -> None:
+        # 75 is EX_TEMPFAIL of sysexits.h: nothing is wrong here, try again.
+        super().__init__(
+            "another process of this run ended or no longer answers; its own message says why", 75
+        )

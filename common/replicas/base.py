@@ -131,6 +131,11 @@ class Replicas(abc.ABC):
         """Called by every process at the end of a run: nothing is exchanged after it."""
         return
 
+    def peer_lost(self, error: BaseException) -> bool:
+        """Whether `error` says that another process ended or no longer answers."""
+        lost = tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError
+        return self.num_processes > 1 and isinstance(error, lost)
+
     def agree(self, value: int) -> int:
         """Outside `run`, called by every process: the largest value that any of them gave."""
         return value

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.errors import UserError
+from common.process import no_launcher
 from common.replicas.base import Groups, Replicas, Shard, UnsupportedError, placement
 
 # Groups of replicas become known while the first step is traced.
@@ -70,6 +71,10 @@ class Horovod(Replicas):
         self._hvd.shutdown()
         _start.cache_clear()
         _process_set.cache_clear()
+
+    def peer_lost(self, error: BaseException) -> bool:
+        # "Horovod has been shut down", or where in Gloo a connection broke; as UnknownError, or Horovod's own.
+        return super().peer_lost(error) or any(name in str(error) for name in ("Horovod has", "gloo/"))
 
     def replica_id(self) -> tf.Tensor:
         return self._rank.read_value()
@@ -244,10 +249,7 @@ def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.T
 def _start() -> Any:
     """horovod.tensorflow, initialised once per process."""
     if "HOROVOD_RANK" not in os.environ:
-        raise UserError(
-            "config.replicas=horovod: started without a launcher; use "
-            "`python -m common.launch --replicas=horovod --processes=N -- COMMAND`, or horovodrun"
-        )
+        raise no_launcher("horovod")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
