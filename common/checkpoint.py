@@ -1,8 +1,12 @@
 """Checkpoints that any number of replicas restores: one array per variable, per-replica moments beside them.
 
 A checkpoint is one .npz file, written under another name, flushed and renamed, so that a file with the final name is
-whole. Batch-norm moments are kept per replica (a resumed run is bitwise the same) and merged by the law of total
+whole. Slots are those of whole weights, however many replicas have parts of them: gathered on save, cut anew on
+restore. Batch-norm moments are kept per replica (a resumed run is bitwise the same) and merged by the law of total
 variance when the number of replicas or groups changes. The input position is the step: inputs are functions of it.
+
+Every process calls `save` and `restore_latest`: they exchange what each has. Process 0 writes; all read, so that the
+folder is one that all hosts share.
 """
 
 from __future__ import annotations
@@ -14,20 +18,23 @@ import os
 import pathlib
 import re
 import zipfile
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from common import norm
-from common.config import digest, to_dict
+from common.config import Communication, digest, to_dict
 from common.errors import UserError
 from common.loop import Loop
+from common.update import SlotValues
 
 KEEP = 2
 # Fields that may differ between the run that saved and the one that resumes.
 FREE_FIELDS = (
     "replicas",
     "num_replicas",
+    "partitions",
     "system",
     "hardware",
     "source",
@@ -43,33 +50,42 @@ def save(loop: Loop, folder: str | os.PathLike) -> pathlib.Path:
     Raises:
       UserError: the folder cannot be written, or the disk is full.
     """
-    folder, state = pathlib.Path(folder), loop.state
-    step = int(state.step)
+    folder, replicas = pathlib.Path(folder), loop.state.replicas
+    step = int(loop.state.step)
     path = folder / f"checkpoint_{step:08d}.npz"
+    arrays = _values(loop) | {name: replicas.all_values(v) for name, v in _moving(loop).items()}
+    error = None
+    if replicas.main:
+        meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        try:
+            _write(path, arrays)
+        except OSError as caught:
+            error = caught
+    # The others wait until it is there.
+    if replicas.agree(int(error is not None)):
+        reason = error.strerror if error else "process 0 says why"
+        raise UserError(
+            f"--checkpoint_dir={folder}: cannot write a checkpoint: {reason}; free space there"
+        ) from error
+    return path
+
+
+def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     temporary = path.with_suffix(".partial")
-    arrays = {name: v.numpy() for name, v in _shared(loop).items()}
-    arrays |= {
-        name: np.stack([c.numpy() for c in state.replicas.local_results(v)])
-        for name, v in _moving(loop).items()
-    }
-    meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
-    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
             np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
-    except OSError as error:
+    except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"--checkpoint_dir={folder}: cannot write a checkpoint: {error.strerror}; free space there"
-        ) from error
-    for old in _checkpoints(folder)[:-KEEP]:
+        raise
+    for old in _checkpoints(path.parent)[:-KEEP]:
         old.unlink(missing_ok=True)
-    return path
 
 
 def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
@@ -79,30 +95,64 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
       Its step, or None where there is no checkpoint.
 
     Raises:
-      UserError: the file is damaged or belongs to another configuration.
+      UserError: the file is damaged, belongs to another configuration, or is not what the other processes found.
     """
-    found = _checkpoints(pathlib.Path(folder))
-    if not found:
+    replicas, error, arrays, step = loop.state.replicas, None, {}, -1
+    try:
+        found = _checkpoints(pathlib.Path(folder))
+        if found:
+            arrays, step = _load(loop, found[-1])
+    except UserError as caught:
+        error = caught
+    # Exchanged before anybody gives up, so that nobody waits for one that has.
+    failed, newest, oldest = (
+        replicas.agree(int(error is not None)),
+        replicas.agree(step),
+        -replicas.agree(-step),
+    )
+    if error:
+        raise error
+    if failed or newest != oldest:
+        raise UserError(
+            f"--checkpoint_dir={folder}: process {replicas.process_index} found step {step}, another one did not; "
+            "use a folder that all hosts share"
+        )
+    if step < 0:
         return None
-    path = found[-1]
+    _assign(loop, arrays)
+    return step
+
+
+def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
+    """The arrays of a file that fits the loop, and its step."""
     arrays, meta = _read(path)
     if meta["digest"] != _digest(loop):
         raise UserError(
             f"{path}: written by another configuration ({_difference(meta['config'], loop)}); use its own"
         )
-    shared, moving = _shared(loop), _moving(loop)
-    same = sorted(arrays) == sorted([*shared, *moving])
-    if not same or any(arrays[name].shape != v.shape for name, v in shared.items()):
+    shapes = _shapes(loop)
+    same = sorted(arrays) == sorted([*shapes, *_moving(loop)])
+    if not same or any(arrays[name].shape != shape for name, shape in shapes.items()):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
-    components = loop.state.replicas.local_results
-    for name, variable in shared.items():
-        for component in components(variable):
-            component.assign(arrays[name])
-    for name, variable in moving.items():
-        mine = components(variable)
-        for component, value in zip(mine, _fit(arrays, name, len(mine), variable.shape)):
+    return arrays, int(meta["step"])
+
+
+def _assign(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
+    state, replicas = loop.state, loop.state.replicas
+    slots: SlotValues = [{} for _ in state.model.trainable_variables]
+    for name, entry in _entries(loop).items():
+        if isinstance(entry, Slot):
+            slots[entry.weight][entry.name] = arrays[name]
+        else:
+            for component in replicas.local_results(entry):
+                component.assign(arrays[name])
+    state.update.write_slots(slots)
+    for name, variable in _moving(loop).items():
+        values = _fit(arrays, name, replicas.num_replicas, variable.shape)
+        mine = replicas.local_results(variable)
+        first = replicas.process_index * len(mine)
+        for component, value in zip(mine, values[first : first + len(mine)], strict=True):
             component.assign(value)
-    return int(meta["step"])
 
 
 def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict]:
@@ -136,18 +186,59 @@ def _checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _moving(loop: Loop) -> dict[str, tf.Variable]:
-    """Per-replica variables by name: the moving moments."""
+    """Per-replica variables by name: the moving moments, and what layers carry for each row of the batch."""
     layers = enumerate(norm.span_layers(loop.state.model))
     pairs = [(f"moments/{i:03d}", layer) for i, layer in layers]
-    return {f"{n}/{m}": getattr(layer, f"moving_{m}") for n, layer in pairs for m in ("mean", "variance")}
+    moments = {f"{n}/{m}": getattr(layer, f"moving_{m}") for n, layer in pairs for m in ("mean", "variance")}
+    layers = [m for m in loop.state.model.submodules if hasattr(m, "carried")]
+    return moments | {
+        f"carried/{i:03d}/{name}": getattr(layer, name)
+        for i, layer in enumerate(layers)
+        for name in layer.carried
+    }
 
 
-def _shared(loop: Loop) -> dict[str, tf.Variable]:
-    """All other variables: equal on every replica."""
-    mine = {id(v) for v in _moving(loop).values()}
-    others = (v for v in loop.state.variables() if id(v) not in mine)
+class Slot(NamedTuple):
+    """A slot of the weight of that number, in the weight's shape."""
+
+    weight: int
+    name: str
+
+
+def _entries(loop: Loop) -> dict[str, tf.Variable | Slot]:
+    """All that is equal on every replica, by name in the file."""
+    state = loop.state
+    moving = {id(v) for v in _moving(loop).values()}
+    weights = range(len(state.model.trainable_variables))
     # Not the layer's name, which counts the layers that this process has made.
-    return {f"{i:04d}.{v.name.split(':')[0].rpartition('/')[2]}": v for i, v in enumerate(others)}
+    found = [(_stem(v), v) for v in state.model.variables if id(v) not in moving]
+    found += [(name, Slot(i, name)) for i in weights for name in state.update.rule.slots]
+    found += [(_stem(v), v) for v in (state.step, state.evaluated)]
+    return {f"{i:04d}.{stem}": entry for i, (stem, entry) in enumerate(found)}
+
+
+def _stem(variable: tf.Variable) -> str:
+    return variable.name.split(":")[0].rpartition("/")[2]
+
+
+def _values(loop: Loop) -> dict[str, np.ndarray]:
+    """The values of all entries; called by every process."""
+    state = loop.state
+    slots = state.update.read_slots()
+    return {
+        name: slots[entry.weight][entry.name]
+        if isinstance(entry, Slot)
+        else state.replicas.local_results(entry)[0].numpy()
+        for name, entry in _entries(loop).items()
+    }
+
+
+def _shapes(loop: Loop) -> dict[str, tuple[int, ...]]:
+    weights = loop.state.model.trainable_variables
+    return {
+        name: tuple((weights[entry.weight] if isinstance(entry, Slot) else entry).shape)
+        for name, entry in _entries(loop).items()
+    }
 
 
 def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:
@@ -155,6 +246,8 @@ def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.Tens
     saved = arrays[name]
     if saved.shape == (replicas, *shape):
         return saved
+    if name.startswith("carried/"):  # Rows of the global batch, in the order of the replicas that hold them.
+        return saved.reshape(replicas, *shape)
     stem = name.rpartition("/")[0]
     means, variances = (
         arrays[f"{stem}/mean"].astype(np.float64),
@@ -167,13 +260,19 @@ def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.Tens
 
 def _digest(loop: Loop) -> str:
     neutral = {name: getattr(type(loop.config)(), name) for name in FREE_FIELDS}
+    # The same sums, up to rounding, however they are made; but not over another wire.
+    neutral["communication"] = Communication(wire=loop.config.communication.wire)
     return digest(dataclasses.replace(loop.config, **neutral))
 
 
 def _difference(saved: dict, loop: Loop) -> str:
     here = json.loads(json.dumps(to_dict(loop.config)))
-    names = [n for n in sorted({*saved, *here}) if n not in FREE_FIELDS and saved.get(n) != here.get(n)]
+    both = [dict(values) for values in (saved, here)]
+    for values in both:
+        values["communication.wire"] = values.pop("communication", {}).get("wire")
+    there, here = both
+    names = [n for n in sorted({*there, *here}) if n not in FREE_FIELDS and there.get(n) != here.get(n)]
     return (
-        ", ".join(f"config.{n}: {saved.get(n)} there, {here.get(n)} here" for n in names[:3])
+        ", ".join(f"config.{n}: {there.get(n)} there, {here.get(n)} here" for n in names[:3])
         or "another version"
     )

@@ -8,13 +8,13 @@ import pytest
 
 from common import checkpoint, events, records
 from common import replicas as backends
-from common.config import Optimizer
+from common.config import Communication, Optimizer
 from common.errors import UserError
 from common.loop import Loop
 from common.norm import span_layers
 from resnet.config import PRESETS
 from resnet.task import Task
-from tests.common import toy
+from tests.common import toy, updates
 
 NEVER = 2.0
 
@@ -130,6 +130,72 @@ def test_fewer_replicas_merge_the_moments(tmp_path, number):
             np.testing.assert_array_equal(copy.numpy(), other.numpy())
 
 
+def canonical(runner):
+    """Weights and slots in the shapes of the weights, and the counter."""
+    return [*runner.weights(), *runner.slots(), runner.state.step.numpy()]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """(number of replicas, sharded) -> a folder with a checkpoint after 5 steps, and the run that wrote it."""
+    made = {}
+
+    def save(number, sharded):
+        if (number, sharded) not in made:
+            communication = updates.sharded() if sharded else Communication()
+            runner = updates.Runner("mirrored", number, "lazy_adam", communication)
+            runner.steps(5)
+            runner.state.step.assign(5)
+            folder = tmp_path_factory.mktemp("sharded")
+            checkpoint.save(runner, folder)
+            made[number, sharded] = folder, canonical(runner), runner.steps(15, first=5), canonical(runner)
+        return made[number, sharded]
+
+    return save
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [((4, True), (n, True)) for n in (1, 2, 3, 4)]
+    + [((4, True), (1, False)), ((4, True), (3, False)), ((1, False), (4, True)), ((4, False), (2, True))],
+)
+def test_any_number_of_replicas_restores_a_sharded_checkpoint(saved, before, after):
+    folder, at_5, losses, at_20 = saved(*before)
+    number, sharded = after
+    # Other buckets and another route, where there is one: what a replica holds is cut otherwise.
+    algorithm = "2d" if number == 4 and before[0] != 4 else "flat"
+    communication = updates.sharded(algorithm=algorithm, bucket_bytes=150) if sharded else Communication()
+    runner = updates.Runner("mirrored", number, "lazy_adam", communication)
+    assert checkpoint.restore_latest(runner, folder) == 5
+    for mine, other in zip(canonical(runner), at_5, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    np.testing.assert_allclose(runner.steps(15, first=5), losses, rtol=1e-8)
+    assert updates.furthest(canonical(runner)[:-1], at_20[:-1]) <= 1e-8
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "adagrad"])
+def test_a_sharded_checkpoint_is_that_of_the_whole_update(tmp_path, optimizer):
+    """Names, shapes and values up to rounding."""
+    files = []
+    for communication in (Communication(), updates.sharded(algorithm="2d")):
+        runner = updates.Runner("mirrored", 4, optimizer, communication)
+        runner.steps(3)
+        path = checkpoint.save(runner, tmp_path / str(len(files)))
+        with np.load(path) as file:
+            files.append({name: file[name] for name in file.files if name != "meta"})
+    whole, sharded = files
+    assert list(sharded) == list(whole)
+    assert updates.furthest(list(sharded.values()), list(whole.values())) < 1e-12
+
+
+def test_another_wire_is_another_configuration(tmp_path):
+    runner = updates.Runner("single", 1, "sgd")
+    checkpoint.save(runner, tmp_path)
+    other = updates.Runner("single", 1, "sgd", Communication(wire="bf16"))
+    with pytest.raises(UserError, match="config.communication.wire: full there, bf16 here"):
+        checkpoint.restore_latest(other, tmp_path)
+
+
 @pytest.fixture(scope="module")
 def loop():
     return toy_loop(train_epochs=1)
@@ -200,6 +266,22 @@ def test_full_disk_leaves_the_older_checkpoints(tmp_path, loop, monkeypatch):
     with pytest.raises(UserError, match="No space left on device; free space there"):
         checkpoint.save(loop, tmp_path)
     assert list(tmp_path.iterdir()) == [good]
+
+
+def test_a_failure_of_process_0_reaches_the_others(tmp_path, loop, monkeypatch):
+    monkeypatch.setattr(loop.state.replicas, "process_index", 1)
+    monkeypatch.setattr(loop.state.replicas, "agree", lambda value: 1)
+    with pytest.raises(UserError, match="cannot write a checkpoint: process 0 says why"):
+        checkpoint.save(loop, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_shared_is_named(tmp_path, loop, monkeypatch):
+    monkeypatch.setattr(loop.state.replicas, "agree", lambda value: max(value, 4))
+    with pytest.raises(
+        UserError, match="process 0 found step -1, another one did not; use a folder .* share"
+    ):
+        checkpoint.restore_latest(loop, tmp_path)
 
 
 def test_unwritable_folder(tmp_path, loop):
