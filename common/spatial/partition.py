@@ -51,7 +51,7 @@ class Spatial:
         rows = self._remember(height, width)
         missing = self.partitions * rows - height
         padded = tf.pad(images, [[0, 0], [0, missing], [0, 0], [0, 0]]) if missing else images
-        return _rows(padded, self._position() * rows, rows)
+        return _rows(padded, self.position() * rows, rows)
 
     def leave(self, x: tf.Tensor) -> tf.Tensor:
         """The whole feature maps [b, H, W, C] on every replica of the group."""
@@ -67,7 +67,7 @@ class Spatial:
             return tf.reduce_mean(x, axis=[1, 2])
         height = self.height(x)
         sums = tf.reduce_sum(self._real(x), axis=[1, 2])
-        return self._all_reduce(sums) / (height * x.shape[2])
+        return self.all_reduce(sums) / (height * x.shape[2])
 
     def height(self, x: tf.Tensor) -> int:
         """Rows of the whole image of which `x`, [b, R, W, C], is a part.
@@ -115,7 +115,7 @@ class Spatial:
         (top, _), (left, _) = resolve(padding, height, width, size, stride)
         rows = _inside(self.partitions * y.shape[1], height, size, stride, top).reshape([self.partitions, -1])
         columns = _inside(y.shape[2], width, size, stride, left)
-        counts = tf.gather(tf.constant(size * size / (rows[:, :, None] * columns), y.dtype), self._position())
+        counts = tf.gather(tf.constant(size * size / (rows[:, :, None] * columns), y.dtype), self.position())
         return y * counts[None, :, :, None]
 
     def window(self, x: tf.Tensor, size: int, stride: int, padding: Padding, fill: float = 0.0) -> tf.Tensor:
@@ -137,7 +137,7 @@ class Spatial:
         window = Window.of(height, self.partitions, size, stride, top, bottom)
         self._remember(window.height, output_size(width, size, stride, left, right))
         held = tf.concat([*self._above(x, window.above), x, *self._below(x, window.below)], axis=1)
-        position = self._position()
+        position = self.position()
         needed = _rows(held, self._start(window, held.shape[1], position), window.length)
         if fill or height < self.partitions * x.shape[1]:
             needed = _masked(needed, position * window.advance - top, height, fill)
@@ -157,7 +157,7 @@ class Spatial:
           lies here both moments are 0.
         """
         height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
-        here = _clip(height - self._position() * rows, 0, rows)
+        here = _clip(height - self.position() * rows, 0, rows)
         share = tf.cast(here, x.dtype) / height
         count = tf.cast(tf.maximum(here, 1) * (tf.size(x) // (virtual * rows * channels)), x.dtype)
         grouped = tf.reshape(self._real(x), [virtual, -1, channels])
@@ -179,7 +179,7 @@ class Spatial:
             )
         return rows
 
-    def _position(self) -> int | tf.Tensor:
+    def position(self) -> int | tf.Tensor:
         """This replica's place in its group; a number wherever the backend knows it while tracing."""
         if _building():
             return 0
@@ -218,9 +218,10 @@ class Spatial:
         height = self.height(x)
         if height == self.partitions * x.shape[1]:
             return x
-        return _masked(x, self._position() * x.shape[1], height, 0.0)
+        return _masked(x, self.position() * x.shape[1], height, 0.0)
 
-    def _all_reduce(self, x: tf.Tensor) -> tf.Tensor:
+    def all_reduce(self, x: tf.Tensor) -> tf.Tensor:
+        """The sum over the group."""
         return x if _building() else self._replicas.all_reduce(x, self.groups)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common import events
 from common import replicas as backends
 from common.clock import Clock
-from common.config import Optimizer
+from common.config import Optimizer, RunConfig
 from common.errors import UserError
 from common.loop import Loop
 from common.norm import SpanBatchNorm
@@ -27,7 +27,7 @@ from common.spatial.layers import AveragePool, Enter, GlobalAverage, Leave, MaxP
 from common.step import State, make_eval_step, make_train_step
 from resnet.config import PRESETS
 from resnet.task import Task
-from tests.common import toy
+from tests.common import processes, toy
 
 HEIGHTS = (300, 150, 75, 38, 19, 10, 5, 3, 1)  # of the SSD's feature maps
 CHANNELS, FILTERS, BATCH = 2, 3, 2
@@ -59,11 +59,11 @@ def close(got, want, message=""):
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-8 * max(np.abs(want).max(), 1e-30), err_msg=message)
 
 
-def whole_and_parts(k, network, images, weights):
-    """(outputs, gradients of images and weights) of a network on one device and on one group of k replicas.
+def whole_and_parts(k, network, images, weights, replicas):
+    """(outputs, gradients of images and weights) of a network on one device and on groups of k replicas.
 
     `network(spatial, rows, weights)` returns tensors equal on all replicas; their scalar products with fixed
-    noise are the loss, of which each replica takes 1/k, as a weighted sum would.
+    noise are the loss, of which each replica takes its part, as a weighted sum would.
     """
 
     def one(replicas):
@@ -73,23 +73,25 @@ def whole_and_parts(k, network, images, weights):
             outputs = network(spatial, spatial.enter(images), weights)
             loss = tf.add_n([tf.reduce_sum(y * normal(y.shape, i)) for i, y in enumerate(outputs)])
         gradients = tape.gradient(
-            loss / spatial.partitions, [images, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO
+            loss / replicas.num_replicas,
+            [images, *weights],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         return outputs, gradients
 
     whole = one(Single())
-    replicas = Mirrored(k)
     outputs, gradients = replicas.run(lambda: one(replicas))
-    local = replicas.local_results
-    return whole, ([local(y) for y in outputs], [sum(local(g)) for g in gradients])
+    return whole, ([replicas.local_results(y) for y in outputs], [replicas.sum(g) for g in gradients])
 
 
-def check(k, network, images, weights=()):
-    (outputs, gradients), (others, other_gradients) = whole_and_parts(k, network, images, list(weights))
-    for number, (want, copies) in enumerate(zip(outputs, others, strict=True)):
+def check(k, network, images, weights=(), replicas=None):
+    """On a mirrored group of k, or on `replicas`."""
+    replicas = replicas or Mirrored(k)
+    (outputs, gradients), parts = whole_and_parts(k, network, images, list(weights), replicas)
+    for number, (want, copies) in enumerate(zip(outputs, parts[0], strict=True)):
         for copy in copies:
             close(copy, want, f"output {number}")
-    for number, (want, got) in enumerate(zip(gradients, other_gradients, strict=True)):
+    for number, (want, got) in enumerate(zip(gradients, parts[1], strict=True)):
         close(got, want, f"gradient {number}")
 
 
@@ -163,7 +165,7 @@ def test_rows_that_do_not_exist_may_hold_anything(k):
     """They are NaN in front of whatever mixes rows: nothing of it reaches an output, a statistic or a gradient."""
 
     def spoilt(spatial, x):
-        first = spatial._position() * x.shape[1]
+        first = spatial.position() * x.shape[1]
         rows = tf.reshape(first + np.arange(x.shape[1]) < spatial.height(x), [1, -1, 1, 1])
         return tf.where(rows, x, tf.constant(np.nan, x.dtype))
 
@@ -263,7 +265,7 @@ class Ssd:
         def normalised(x):
             mean, variance, part = spatial.moments(x, 1)
             if spatial.partitions > 1:
-                sums = spatial._all_reduce(tf.stack([mean, variance + mean * mean]) * part)
+                sums = spatial.all_reduce(tf.stack([mean, variance + mean * mean]) * part)
                 mean, variance = sums[0], sums[1] - sums[0] ** 2
             return (x - mean) * tf.math.rsqrt(variance + 1e-5) + 0.1
 
@@ -301,14 +303,14 @@ def resnet_config(replicas, k, **changes):
         replicas="single" if replicas == 1 else "mirrored",
         num_replicas=replicas,
         partitions=k,
-        **changes,
     )
+    config = dataclasses.replace(config, **changes)
     config.validate()
     return config
 
 
 def resnet_step(config, weights=None):
-    """(weights before, gradients, loss, logits of the first replica, evaluation sums) of one step on noise."""
+    """(weights before, gradients, loss, evaluation sums) of one step on noise."""
     replicas, task = backends.make(config), Task(config, None)
     policy = precision(config.precision)
     state = State(task, replicas, policy)
@@ -343,11 +345,59 @@ def whole_resnet_step():
 @pytest.mark.parametrize("replicas, k", [(2, 2), (4, 4), pytest.param(4, 2, marks=pytest.mark.e2e)])
 def test_resnet50_step_from_equal_weights(replicas, k):
     """Loss and every weight's gradient; 4 images share their statistics, of one group of replicas or of two."""
+    check_resnet(resnet_config(replicas, k, batch_norm_span=4, space_to_depth=k == 4))
+
+
+def check_resnet(config):
     weights, gradients, loss, sums = whole_resnet_step()
-    config = resnet_config(replicas, k, batch_norm_span=4, space_to_depth=k == 4)
     _, others, other_loss, other_sums = resnet_step(config, weights)
     assert other_loss == pytest.approx(loss, rel=1e-8)
     for number, (want, got) in enumerate(zip(gradients, others, strict=True)):
         assert np.linalg.norm(got - want) <= 1e-8 * np.linalg.norm(want), number
     assert other_sums["seen"] == sums["seen"] == 3
     assert other_sums["correct"] == sums["correct"]
+
+
+# -- Processes -----------------------------------------------------------------------------------------------
+
+
+def operations_in_a_process(backend, number):
+    replicas = backends.make(RunConfig(replicas=backend, num_replicas=number))
+    for height, size, stride, padding in (
+        (75, 7, 2, 3),
+        (38, 3, 2, "same"),
+        (5, 3, 1, "valid"),
+        (3, 3, 2, 1),
+    ):
+
+        def network(spatial, x, weights, size=size, stride=stride, padding=padding):
+            y = spatial.conv2d(x, weights[0], stride, padding)
+            z = spatial.avg_pool(spatial.max_pool(y, 3, 1, "same"), 3, 2, "same")
+            return [spatial.leave(y), spatial.leave(z), spatial.global_average(z)]
+
+        kernel = normal([size, size, CHANNELS, FILTERS], 1)
+        check(number, network, normal([BATCH, height, 9, CHANNELS], 2), [kernel], replicas)
+    ssd = Ssd()
+    check(number, ssd, normal([1, 300, 300, 3], 9), ssd.weights, replicas)
+    return True
+
+
+def resnet_in_a_process(backend, number, k):
+    check_resnet(resnet_config(number, k, replicas=backend, batch_norm_span=4))
+    return True
+
+
+@pytest.mark.parametrize("backend", ["multiworker", "horovod"])
+@pytest.mark.parametrize("number", [2, 4])
+def test_processes_share_images(backend, number):
+    """Operations, and the SSD's backbone at 300 pixels."""
+    calls = {"operations": functools.partial(operations_in_a_process, backend, number)}
+    assert all(processes.run(backend, number, calls)["operations"])
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("backend", ["multiworker", "horovod"])
+@pytest.mark.parametrize("number, k", [(2, 2), (4, 4), (4, 2)])
+def test_processes_share_images_of_a_resnet50(backend, number, k):
+    calls = {"resnet": functools.partial(resnet_in_a_process, backend, number, k)}
+    assert all(processes.run(backend, number, calls, timeout=900)["resnet"])
