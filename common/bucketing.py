@@ -6,7 +6,8 @@ The paper lets one host, or several in turns, make all workers' input. Here ever
 lengths and the seed, and takes its part: a plan is a few bytes per example, and nothing has to be sent. The paper's
 turns are there too (`round_robin`).
 
-A plan holds indices of examples, no text, and is a pure function of (lengths, seed, epoch): it can be entered at any step.
+A plan holds indices of examples, no text. It is a pure function of (lengths, seed, epoch), so it can be entered at any
+step.
 """
 
 from __future__ import annotations

@@ -1,0 +1,107 @@
+"""Parallel text: two files, line i of one being the translation of line i of the other.
+
+Lines end in a line feed and nothing else: real corpora hold other separators inside sentences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from common.errors import UserError
+
+Pair = tuple[str, str]
+
+
+@dataclasses.dataclass
+class Dropped:
+    """How many pairs of training text were left out, and why."""
+
+    empty: int = 0
+    too_long: int = 0
+    not_utf8: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.empty + self.too_long + self.not_utf8
+
+    def __str__(self) -> str:
+        return f"{self.empty} empty, {self.too_long} too long, {self.not_utf8} not UTF-8"
+
+
+def read_pairs(
+    source: str | os.PathLike, target: str | os.PathLike, dropped: Dropped | None = None
+) -> Iterator[Pair]:
+    """The pairs of two text files (.gz too), without their line ends.
+
+    Args:
+      source: the one file.
+      target: the other.
+      dropped: counts the pairs that are left out because a side is empty or no UTF-8; without it they are errors.
+
+    Raises:
+      UserError: unequally many lines, or a bad line; the message names file and line.
+    """
+    paths = Path(source), Path(target)
+    for number, lines in enumerate(_lines(paths), 1):
+        texts = []
+        for path, line in zip(paths, lines):
+            text = _decoded(line)
+            if text is None and dropped is None:
+                raise UserError(f"{path}: line {number} is not UTF-8; repair it{_or_drop(dropped)}")
+            if text is not None and not text.strip() and dropped is None:
+                raise UserError(
+                    f"{path}: line {number} is empty; remove it from both files{_or_drop(dropped)}"
+                )
+            texts.append(text)
+        if any(text is None for text in texts):
+            dropped.not_utf8 += 1
+        elif not all(text.strip() for text in texts):
+            dropped.empty += 1
+        else:
+            yield texts[0], texts[1]
+
+
+def _or_drop(dropped: Dropped | None) -> str:
+    return " (training text can be cleaned with --drop-bad)" if dropped is None else ""
+
+
+def _decoded(line: bytes) -> str | None:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _lines(paths: tuple[Path, Path]) -> Iterator[tuple[bytes, bytes]]:
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(_open(path)) for path in paths]
+        number = 0
+        while True:
+            try:
+                lines = [file.readline() for file in files]
+            except (OSError, EOFError) as error:
+                raise UserError(
+                    f"{paths[0]} or {paths[1]}: line {number + 1}: {error}; get a sound copy"
+                ) from error
+            if not any(lines):
+                return
+            if not all(lines):
+                short, long = paths if not lines[0] else paths[::-1]
+                raise UserError(
+                    f"{short} ends after line {number}, {long} goes on: not translations of one another, line by line"
+                )
+            number += 1
+            yield lines[0].rstrip(b"\n").rstrip(b"\r"), lines[1].rstrip(b"\n").rstrip(b"\r")
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; correct the path") from error

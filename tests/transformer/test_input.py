@@ -1,0 +1,337 @@
+"""Packing, conversion, batches, the task's loss and quality, and the generated pair."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import records
+from common.errors import UserError
+from common.replicas.base import Shard
+from common.text import bleu
+from transformer import convert, packing, tiny
+from transformer import input as pipeline
+from transformer.config import PRESETS, Decode
+from transformer.model import INPUTS
+from transformer.task import Task, smoothed_cross_entropy
+
+pytest.importorskip("official.nlp.metrics.bleu", reason="tf-models-official absent")
+TINY = tiny.Tiny(train_pairs=300, eval_pairs=10, vocabulary_size=300)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """(folder, the configuration for it)."""
+    folder = tmp_path_factory.mktemp("pair")
+    counts = tiny.generate(folder, TINY)
+    config = dataclasses.replace(
+        PRESETS["cpu-tiny"],
+        num_train_examples=counts["packed"],
+        num_eval_examples=counts["eval"],
+        vocabulary_size=counts["vocabulary"],
+        global_batch_size=4,
+        eval_batch_size=4,
+        layers=1,
+        width=16,
+        hidden=32,
+        heads=2,
+    )
+    return folder, config
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=60), st.integers(9, 30))
+def test_packing_keeps_every_pair_once(lengths, length):
+    pairs = [([i + 2] * a, [i + 2] * b) for i, (a, b) in enumerate(lengths)]
+    rows = list(packing.pack(pairs, length))
+    assert sorted(p for row in rows for p in row.pairs) == sorted(pairs)
+    for row in rows:
+        features = row.features()
+        for side in ("inputs", "targets"):
+            tokens, numbers = features[side], features[f"{side}_segmentation"]
+            assert 0 < len(tokens) == len(numbers) == len(features[f"{side}_position"]) <= length
+            assert numbers == sorted(numbers)
+        sources = [
+            [t for t, n in zip(features["inputs"], features["inputs_segmentation"]) if n == i]
+            for i in range(1, len(row.pairs) + 1)
+        ]
+        assert sources == [source for source, _ in row.pairs]
+
+
+def test_packing_wastes_little():
+    rng = np.random.default_rng(0)
+    pairs = [
+        ([2] * n, [2] * max(1, n + d)) for n, d in zip(rng.integers(2, 40, 2000), rng.integers(-3, 4, 2000))
+    ]
+    rows = list(packing.pack(pairs, 256))
+    assert sum(len(t) for _, t in pairs) / (256 * len(rows)) > 0.9
+
+
+def test_a_pair_too_long_for_a_row_is_one_line():
+    with pytest.raises(UserError, match="pair 2 has 1 and 6 tokens, a packed sequence takes 5"):
+        list(packing.pack([([2], [2]), ([2], [2] * 6)], 5))
+
+
+def test_batches_hold_every_sentence_of_an_epoch_once(data):
+    folder, config = data
+    config = dataclasses.replace(config, global_batch_size=2)
+    words = pipeline.Subwords(folder / config.data.vocabulary)
+    expected = sorted((s, t) for s, t, _ in tiny.Grammar(TINY).pairs("train"))
+    seen = []
+    batches = itertools.islice(
+        pipeline.train_input(config, folder, Shard(), 1).as_numpy_iterator(), config.num_train_examples
+    )
+    for batch in batches:
+        assert all(batch[name].shape == (1, config.packed_length) for name in INPUTS)
+        for number in range(1, batch["inputs_segment"].max() + 1):
+            sides = [
+                words.decode(batch[side][0][batch[f"{side}_segment"][0] == number])
+                for side in ("inputs", "targets")
+            ]
+            seen.append(tuple(sides))
+        np.testing.assert_array_equal(batch["targets"] > 0, batch["targets_segment"] > 0)
+    assert sorted(seen) == expected
+
+
+def test_entering_late_gives_what_comes_then(data):
+    folder, config = data
+    whole = list(itertools.islice(pipeline.train_input(config, folder, Shard(), 4).as_numpy_iterator(), 30))
+    late = next(pipeline.train_input(config, folder, Shard(), 4, 29).as_numpy_iterator())
+    for name in INPUTS:
+        np.testing.assert_array_equal(late[name], whole[29][name])
+
+
+def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
+    folder, config = data
+    for count, batch in ((1, 4), (2, 2), (3, 4)):
+        found, batches = [], set()
+        for i in range(count):
+            mine = list(pipeline.eval_input(config, folder, Shard(i, count), batch).as_numpy_iterator())
+            batches.add(len(mine))
+            found += [x for b in mine for x, w in zip(b["index"], b["weight"]) if w]
+            assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in mine)
+        assert sorted(found) == list(range(config.num_eval_examples)) and len(batches) == 1
+
+
+def test_synthetic_batches_look_like_real_ones(data):
+    folder, config = data
+    spec = pipeline.synthetic(config, 4).element_spec
+    assert spec == pipeline.train_input(config, folder, Shard(), 4).element_spec
+    assert spec == pipeline.eval_input(config, folder, Shard(), 4).element_spec
+
+
+def test_quality_is_bleu_of_the_real_sentences(data):
+    folder, config = data
+    task = pickle.loads(pickle.dumps(Task(config, folder)))  # As the worker process gets it.
+    words = pipeline.Subwords(folder / config.data.vocabulary)
+    texts = pipeline.references(config, folder)
+    hypotheses = [texts[0].upper(), *texts[1:5], *texts[6:], texts[5]]
+    tokens = np.zeros([12, 50], np.int32)
+    for i, text in enumerate(hypotheses):
+        encoded = words.encode(text)
+        tokens[i, : len(encoded)] = encoded
+    order = np.random.default_rng(0).permutation(12)
+    arrays = {
+        "tokens": tokens[order],
+        "index": np.r_[0:10, -1, -1][order],
+        "weight": np.r_[np.ones(10), 0, 0][order],
+    }
+    assert task.translations(arrays) == hypotheses
+    quality = task.quality({}, arrays)
+    assert quality.value == pytest.approx(bleu.t2t(texts, hypotheses) / 100) and quality.reached
+    assert quality.details["sacrebleu"] < quality.details["bleu"]  # Its case counts.
+    old = Task(dataclasses.replace(config, ruleset="0.6.0", quality_target=25.0), folder).quality({}, arrays)
+    assert old.value == pytest.approx(100 * quality.value)
+    arrays["index"][order.argsort()[0]] = 1
+    with pytest.raises(ValueError, match="10 translations of 9 sentences, 10 expected"):
+        task.quality({}, arrays)
+
+
+def test_smoothing_is_the_transformer_s_definition():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=[2, 3, 7]), rng.integers(0, 7, [2, 3])
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    targets = np.where(np.eye(7)[labels] > 0, 0.9, 0.1 / 6)
+    expected = -(targets * log_p).sum(-1) + (targets * np.log(targets)).sum(-1)
+    np.testing.assert_allclose(smoothed_cross_entropy(tf.constant(logits), labels, 0.1), expected, rtol=1e-10)
+    plain = smoothed_cross_entropy(tf.constant(logits), labels, 0.0)
+    np.testing.assert_allclose(plain, -np.take_along_axis(log_p, labels[..., None], -1)[..., 0], rtol=1e-10)
+
+
+def test_smoothing_is_tf_models_too():
+    metrics = pytest.importorskip("official.legacy.transformer.metrics", reason="tf-models-official absent")
+    rng = np.random.default_rng(1)
+    logits = tf.constant(rng.normal(size=[2, 3, 9]), tf.float32)
+    labels = tf.constant(rng.integers(1, 9, [2, 3]))
+    theirs, _ = metrics.padded_cross_entropy_loss(logits, labels, 0.1, 9)
+    np.testing.assert_allclose(smoothed_cross_entropy(logits, labels, 0.1), theirs, rtol=1e-5)
+
+
+def test_padding_has_no_part_in_the_loss(data):
+    from common.precision import precision
+    from common.replicas.single import Single
+
+    folder, config = data
+    config = dataclasses.replace(config, residual_dropout=0.0, attention_dropout=0.0, relu_dropout=0.0)
+    task = Task(config, folder)
+    network = task.build(Single(), precision("fp64"))
+    batch = next(iter(task.train_input(Shard(), 4, 0)))
+    (before,) = task.loss(network, batch).values()
+    assert float(before.weight) == np.count_nonzero(batch["targets"])
+    weight = tf.constant([1.0, 1.0, 0.0, 0.0])
+    (half,) = task.loss(network, {**batch, "weight": weight}).values()
+    assert float(half.weight) == np.count_nonzero(batch["targets"][:2]) and half.total < before.total
+
+
+def test_a_word_for_word_translation_stays_below_the_target():
+    grammar = tiny.Grammar(tiny.TINY)
+    sentences = grammar.pairs("eval")
+    targets = [target for _, target, _ in sentences]
+    assert bleu.t2t(targets, [gloss for _, _, gloss in sentences]) < 10
+    # Even with every ending right: the words of the target in the source's order, by their stems.
+    ordered = []
+    for _, target, gloss in sentences:
+        words = target.rstrip(".").split()
+        place = {stem.rstrip(".,"): i for i, stem in enumerate(gloss.split())}
+
+        def at(word, place=place):
+            return min((i for stem, i in place.items() if word[:4] == stem[:4]), default=len(place))
+
+        ordered.append(" ".join(sorted(words, key=at)) + ".")
+    assert bleu.t2t(targets, ordered) < 25
+
+
+def test_most_names_of_the_evaluation_are_unknown():
+    grammar = tiny.Grammar(tiny.TINY)
+    names = [
+        {w for s, _, _ in grammar.pairs(split) for w in s.split() if w[0].isupper()}
+        for split in ("train", "eval")
+    ]
+    assert len(names[1] - names[0]) > len(names[1]) / 2
+
+
+def test_the_pair_is_generated_once(data):
+    folder, _ = data
+    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    tiny.generate(folder, TINY)
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+
+
+def texts(folder, name, source, target):
+    paths = folder / f"{name}.src", folder / f"{name}.ref"
+    for path, content in zip(paths, (source, target)):
+        path.write_bytes(content)
+    return [str(p) for p in paths]
+
+
+def run(folder, train, evaluation, *more):
+    return convert.main(
+        [
+            str(folder / "out"),
+            *("--train-source", train[0], "--train-target", train[1]),
+            *("--eval-source", evaluation[0], "--eval-target", evaluation[1]),
+            *("--vocabulary-size", "40", "--shards", "2", "--workers", "1"),
+            *more,
+        ]
+    )
+
+
+SOURCE = b"".join(b"the cat number %d sat\n" % i for i in range(60))
+TARGET = b"".join(b"sass nummer %d katze\n" % i for i in range(60))
+
+
+def test_converting_any_parallel_text(tmp_path, capsys):
+    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    assert run(tmp_path, train, held, "--packed-length", "64", "--max-length", "30") == 0
+    out = capsys.readouterr().out
+    packed = sum(records.count(p) for p in (tmp_path / "out").glob("train-*"))
+    assert f"--config.num_train_examples={packed} --config.num_eval_examples=1" in out and "pairs 60" in out
+    assert (tmp_path / "out" / "eval.reference").read_text() == "katze\n"
+    assert run(tmp_path, train, held) == 2 and "holds train-00000-of-00002 already" in capsys.readouterr().err
+
+
+def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr(convert, "_CHUNK", 7)
+    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    contents = []
+    for workers in ("1", "2"):
+        assert run(tmp_path, train, held, "--workers", workers) == 0
+        contents.append([p.read_bytes() for p in sorted((tmp_path / "out").glob("train-*"))])
+        for path in (tmp_path / "out").iterdir():
+            path.unlink()
+    assert contents[0] == contents[1]
+
+
+def test_bad_training_text_is_dropped_when_told_and_counted(tmp_path, capsys):
+    train = texts(tmp_path, "t", SOURCE + b"\nx\n" + b"cat " * 70 + b"\n", TARGET + b"y\n\xff\nkatze\n")
+    held = texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    assert run(tmp_path, train, held) == 2
+    assert "t.src: line 61 is empty" in capsys.readouterr().err
+    assert run(tmp_path, train, held, "--drop-bad") == 0
+    assert "pairs 60" in (out := capsys.readouterr().out) and "empty 1, too_long 1, not_utf8 1" in out
+
+
+def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
+    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"a\n\n", b"b\nc\n")
+    assert run(tmp_path, train, held, "--drop-bad") == 2
+    assert "e.src: line 2 is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_train_examples": 5}, "config.num_train_examples is 5; give --config.num_train_examples="),
+        ({"num_eval_examples": 5}, "has 10 lines, config.num_eval_examples is 5"),
+        ({"vocabulary_size": 5}, "subwords, config.vocabulary_size is 5"),
+        (
+            {"decode": Decode(source_length=5, extra_length=5)},
+            r"eval.source: line 1 has \d+ tokens, more than",
+        ),
+    ],
+)
+def test_data_that_does_not_fit_is_one_line(data, change, message):
+    folder, config = data
+    with pytest.raises(UserError, match=message):
+        Task(dataclasses.replace(config, **change), folder).check_input()
+
+
+def test_a_missing_folder_is_one_line(data, tmp_path):
+    with pytest.raises(UserError, match="no file matches 'train-\\*'; set DATA_DIR"):
+        Task(data[1], tmp_path).check_input()
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"inputs": [9999]}, "record 1: a side is or has a token beyond config.vocabulary_size"),
+        ({"inputs": [2] * 65}, "record 1: a side is or has a longer than config.packed_length"),
+        ({"inputs_position": [0, 1, 2]}, "record 1: its features are not of one length"),
+    ],
+)
+def test_a_bad_record_is_named(data, tmp_path, features, message):
+    _, config = data
+    row = packing.Row()
+    row.add(([5, 1], [6, 1]))
+    good = row.features()
+    bad = good | features
+    if len(features.get("inputs", [])) > 2:
+        bad |= {name: [1] * 65 for name in ("inputs_segmentation", "inputs_position")}
+    elif "inputs" in features:
+        bad |= {name: [1] for name in ("inputs_segmentation", "inputs_position")}
+
+    class Fixed:
+        def __init__(self, values):
+            self.features = lambda: values
+
+    convert.write_rows(tmp_path, [Fixed(good), Fixed(bad)], 1)
+    task = Task(config, tmp_path)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        for _ in itertools.islice(task.train_input(Shard(), 1, 0), 3):
+            pass
+    assert message in str(task.diagnose(caught.value))

@@ -1,0 +1,198 @@
+"""The network: sizes, packing, cached decoding, precision, and what the deliberate faults do."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common import config as configs
+from common.describe import describe
+from common.errors import UserError
+from common.kinds import kind_of
+from tests.transformer.small import PACKED, PLAIN, SMALL, VOCABULARY, build, packed, pairs
+from transformer import layers, model
+from transformer.config import Config, Decode
+from transformer.model import EOS
+
+
+def test_packed_sentences_are_what_they_are_alone():
+    network, rows = build(), pairs()
+    together = network(packed(rows), training=False).numpy()
+    for i, row in enumerate(rows):
+        at = 0
+        for pair in row:
+            alone = network(packed([[pair], [pair]]), training=False).numpy()[0]
+            n = len(pair[1])
+            np.testing.assert_allclose(together[i, at : at + n], alone[:n], rtol=1e-8, atol=1e-10)
+            at += n
+
+
+def test_a_token_sees_no_later_one_and_no_other_sentence():
+    network, rows = build(), pairs()
+    before = network(packed(rows)).numpy()
+    rows[0][1][1][1] = 2 if rows[0][1][1][1] != 2 else 3  # The second token of the second target.
+    changed = np.abs(network(packed(rows)).numpy() - before).max(-1)
+    first, second = len(rows[0][0][1]), len(rows[0][1][1])
+    assert changed[0, first + 2 : first + second].min() > 1e-6
+    changed[0, first + 2 : first + second] = 0
+    assert changed.max() == 0
+
+
+def naive_search(network, source, steps, beam):
+    """The same search, each step from the whole sequences through the packed, uncached network."""
+
+    def log_probs(prefix):
+        targets = [*prefix, 0]
+        batch = packed([[(source, targets)], [(source, targets)]])
+        batch[4] = tf.where(tf.range(PACKED) < len(targets), 1, 0) * tf.ones_like(batch[4])
+        logits = network(batch, training=False)[0, len(prefix)]
+        return tf.nn.log_softmax(logits).numpy()
+
+    living, finished = [(0.0, ())], []
+    for _ in range(steps):
+        grown = [(p + q, (*tokens, t)) for p, tokens in living for t, q in enumerate(log_probs(tokens))]
+        grown = sorted(grown, reverse=True)[: 2 * beam]
+        finished += [(p / ((5 + len(t)) / 6) ** 0.6, t) for p, t in grown if t[-1] == EOS]
+        finished = sorted(finished, reverse=True)[:beam]
+        living = [g for g in grown if g[1][-1] != EOS][:beam]
+    return finished[0] if finished else (living[0][0] / ((5 + steps) / 6) ** 0.6, living[0][1])
+
+
+@pytest.mark.parametrize("likely_end", [False, True])
+def test_cached_decoding_equals_recomputing_everything(likely_end):
+    network = build()
+    if likely_end:  # Hypotheses of different lengths compete.
+        table = network.source_input.embedding.table
+        table.assign(tf.tensor_scatter_nd_update(table, [[EOS]], [network.decoder_norm.beta]))
+    decode = PLAIN.decode
+    rows = [row[0][0] for row in pairs(3)]
+    ids = np.zeros([2, decode.source_length], np.int32)
+    for i, source in enumerate(rows):
+        ids[i, : len(source)] = source
+    positions = np.tile(np.arange(decode.source_length, dtype=np.int32), [2, 1])
+    # Shorter, for the naive search takes a pass for every token of every hypothesis.
+    network.config = dataclasses.replace(PLAIN, decode=dataclasses.replace(decode, extra_length=-4))
+    found = network.translate(tf.constant(ids), tf.constant(positions))
+    assert found.tokens.shape == [2, 3, 6]
+    for i, source in enumerate(rows):
+        score, tokens = naive_search(network, source, 6, decode.beam_size)
+        assert tuple(found.tokens[i, 0, : len(tokens)].numpy()) == tokens
+        assert (tokens[-1] == EOS) == likely_end
+        np.testing.assert_allclose(
+            found.scores[i, 0], score, rtol=1e-6
+        )  # The search keeps its scores in fp32.
+
+
+def test_position_signal_is_a_sine_and_a_cosine_of_each_wavelength():
+    signal = layers.position_signal(50, 8)
+    for position in (0, 1, 17, 49):
+        for i in range(4):
+            angle = position / 10000 ** (i / 3)
+            np.testing.assert_allclose(
+                signal[position, [i, 4 + i]], [np.sin(angle), np.cos(angle)], atol=1e-12
+            )
+
+
+def test_full_size_has_the_published_parameters():
+    """210.8 M (mlperf_facts 2): table, 6 x (4 + 2 x 4) and 6 x (8 + 2 x 4) of 1024^2 with biases and norms."""
+    from common.precision import precision
+    from common.replicas.single import Single
+
+    d, f, v = 1024, 4096, 33708
+    attention, feed_forward, norm = 4 * d * d, 2 * d * f + f + d, 2 * d
+    encoder = attention + feed_forward + 2 * norm
+    decoder = 2 * attention + feed_forward + 3 * norm
+    expected = v * d + 6 * encoder + 6 * decoder + 2 * norm
+    assert expected == 210_804_736
+    # A width of one eighth has the same structure and is built in a moment; the full one is an e2e test.
+    config = dataclasses.replace(
+        Config(),
+        width=d // 8,
+        hidden=f // 8,
+        vocabulary_size=v // 8,
+        heads=2,
+        global_batch_size=1,
+        optimizer=PLAIN.optimizer,
+    )
+    network = model.build(config, Single(), precision("fp32"))
+    d, f, v = config.width, config.hidden, config.vocabulary_size
+    attention, feed_forward, norm = 4 * d * d, 2 * d * f + f + d, 2 * d
+    expected = v * d + 6 * (3 * attention + 2 * feed_forward + 5 * norm) + 2 * norm
+    assert sum(np.prod(w.shape) for w in network.trainable_variables) == expected
+
+
+def test_describe_counts_products():
+    from transformer.task import Task
+
+    told = describe(Task(SMALL, None), [])
+    n, d, f, v = PACKED, SMALL.width, SMALL.hidden, VOCABULARY
+    attention, feed_forward = 4 * n * d * d + 2 * n * n * d, 2 * n * d * f
+    expected = SMALL.layers * (3 * attention + 2 * feed_forward) + n * d * v
+    assert told["forward_macs_per_example"] == expected
+
+
+def test_kinds():
+    kinds = kind_of(build())
+    table = build().source_input.embedding.table
+    assert sorted(set(kinds.values())) == ["bias", "embedding", "kernel", "norm"]
+    assert kind_of(build()) and table.shape == [VOCABULARY, SMALL.width]
+
+
+@pytest.mark.parametrize("fault", ["positions", "attend_source", "shift_targets"])
+def test_faults_are_faults(fault):
+    rows = pairs()
+    network = build(configs.override(PLAIN, fault, "false"))
+    logits = network(packed(rows)).numpy()
+    n = len(rows[0][0][1])
+    if fault == "attend_source":
+        rows[0][0] = (rows[0][1][0][:4] + [EOS], rows[0][0][1])
+        assert np.abs(network(packed(rows)).numpy()[0, :n] - logits[0, :n]).max() == 0
+    elif fault == "shift_targets":
+        rows[0][0][1][n - 2] = 2 if rows[0][0][1][n - 2] != 2 else 3
+        # A prediction changes with the token that it is to predict.
+        assert np.abs(network(packed(rows)).numpy()[0, n - 2] - logits[0, n - 2]).max() > 1e-6
+    else:
+        source = rows[0][0][0]
+        source[0], source[1] = source[1], source[0]
+        np.testing.assert_allclose(network(packed(rows)).numpy()[0, :n], logits[0, :n], atol=1e-10)
+
+
+def test_dropout_acts_in_training_only():
+    network, batch = build(SMALL), packed(pairs())
+    np.testing.assert_array_equal(network(batch, training=False), network(batch, training=False))
+    assert np.abs(network(batch, training=True) - network(batch, training=True)).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16", "fp32"])
+def test_precisions_agree_roughly_and_give_full_logits(name):
+    reference = build()
+    network = build(PLAIN, name)
+    for mine, other in zip(network.variables, reference.variables, strict=True):
+        mine.assign(tf.cast(other, mine.dtype))
+    logits = network(packed(pairs()))
+    assert logits.dtype == tf.float32
+    tolerance = {"bf16": 0.1, "fp16": 0.02, "fp32": 1e-4}[name]
+    assert np.abs(logits.numpy() - reference(packed(pairs())).numpy()).max() < tolerance
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("width", "15", "config.width=15 does not divide into 2 heads"),
+        ("layers", "0", "config.layers=0: must be at least 1"),
+        ("relu_dropout", "1", "config.relu_dropout=1.0: must be in"),
+        ("optimizer.name", "sgd", "config.optimizer.name='sgd': unknown; known: adam, lazy_adam"),
+        ("decode.source_length", "25", "config.decode.source_length=25: must be 1..24"),
+        ("decode.beam_size", "0", "config.decode: extra_length=4, beam_size=0"),
+    ],
+)
+def test_bad_fields_are_one_line(path, value, message):
+    with pytest.raises(UserError, match=message):
+        configs.override(SMALL, path, value).validate()
+
+
+def test_decode_length():
+    assert Decode().target_length == 147  # mlperf_facts 1.4: 97 and 50.

@@ -1,0 +1,198 @@
+"""Every preset: sound, as published, with a header that the stock checker takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from mlperf_logging.compliance_checker import mlp_compliance
+
+import systems
+from common import config as configs
+from common import events, log
+from common.clock import Clock
+from transformer.config import PRESETS, Config, hyperparameters
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "transformer-presets.md"
+NAMES = list(PRESETS)
+
+# Headers of published logs: mlcommons/training_results_v0.{6,7} Google/results/*/transformer/result_0.txt: batch, base
+# rate, warmup steps, betas, max_sequence_length.
+LOGS = {
+    "tpu-v3-32": (512, 2.0, 1000, 0.9, 0.98, 80),
+    "tpu-v4-16": (512, 1.875, 1107, 0.9, 0.98, 80),
+    "tpu-v4-128": (512, 1.875, 1107, 0.9, 0.98, 80),
+    "tpu-v4-512": (2048, 1.9, 831, 0.88, 0.94, 80),
+    "tpu-v3-8192": (2048, 1.875, 831, 0.88, 0.92, 80),
+    "tpu-v3-8192-jax": (2048, 3.3092157691415953, 664, 0.9086575725261137, 0.9198719118104947, 256),
+}
+# mlperf_facts 1.4: sequences per replica, steps per epoch, most epochs, decode batch.
+ARITHMETIC = {
+    "tpu-v3-32": (16, 1087, 4, 512),
+    "tpu-v3-128": (4, 1087, 4, 512),
+    "tpu-v3-256": (2, 1087, 4, 512),
+    "tpu-v3-512": (4, 271, 7, 2048),
+    "tpu-v3-1024": (2, 271, 7, 2048),
+    "tpu-v3-2048": (1, 271, 7, 2048),
+    "tpu-v4-16": (32, 1107, 4, 3072),
+    "tpu-v4-128": (4, 1107, 4, 3072),
+    "tpu-v4-512": (4, 277, 7, 4096),
+    "tpu-v3-8192": (1, 277, 7, 4096),
+    "tpu-v3-8192-jax": (1, 277, 7, 4096),
+}
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """The rows of the table in docs, by preset."""
+    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("|")]
+    head, _, *body = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
+
+
+def header(name: str) -> dict:
+    return {key: value for key, value, _ in hyperparameters(PRESETS[name])}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_is_sound(name: str) -> None:
+    config = PRESETS[name]
+    config.validate()
+    assert config.system == name and config.source
+    assert config.hardware == "local" or config.hardware in systems.names()
+    again = configs.from_dict(Config, json.loads(json.dumps(configs.to_dict(config))))
+    assert again == config and configs.digest(again) == configs.digest(config)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_header_says_what_the_published_log_says(name: str) -> None:
+    values = header(name)
+    keys = ("base_learning_rate", "learning_rate_warmup_steps", "adam_beta_1", "adam_beta_2")
+    got = (
+        values["global_batch_size"],
+        *(values[f"opt_{key}"] for key in keys),
+        values["max_sequence_length"],
+    )
+    assert got == LOGS[name]
+    assert values["opt_adam_epsilon"] == 1e-9 and values["opt_name"] == "lazy_adam"
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_is_the_published(name: str) -> None:
+    config, (per_replica, steps, epochs, decode) = PRESETS[name], ARITHMETIC[name]
+    clock = Clock.of(config)
+    assert config.micro_batch_size == per_replica and config.eval_batch_size == decode
+    assert clock.steps_per_block == steps and clock.train_steps == pytest.approx(epochs * steps, abs=epochs)
+    assert [block.last_epoch for block in clock.blocks()] == list(range(1, epochs + 1))
+    assert (config.num_eval_examples, config.num_train_examples) == (3003, 566340)
+
+
+def test_v100_is_nvidia_s_batch_and_peak() -> None:
+    config = PRESETS["v100-8"]
+    assert config.global_batch_size * config.packed_length == 81920
+    peak = config.optimizer.base_learning_rate / (config.schedule.warmup_steps * config.width) ** 0.5
+    assert peak == pytest.approx(1.9e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_schedule_is_of_the_network_s_width(name: str) -> None:
+    assert PRESETS[name].schedule.width == PRESETS[name].width
+
+
+def scripted_log(config: Config, path: pathlib.Path) -> None:
+    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
+    out = log.RunLog(path, config)
+    out.header(hyperparameters(config), cache_cleared=True)
+    out.init_stop()
+    at = 1e9
+    out.record(events.RunStarted(at, 0))
+    blocks = list(Clock.of(config).blocks())
+    for block in blocks:
+        last = block is blocks[-1]
+        out.record(events.BlockStarted(at, block))
+        times = [at + i for i in range(1, block.num_steps + 1)]
+        out.record(events.Trained(block, [1.0] * block.num_steps, times))
+        at = times[-1] + 3
+        value = config.quality_target * (1 if last else 0.1)
+        out.record(events.EvalRan(block, at - 2, at - 1))
+        out.record(events.Evaluated(block, at, value, last, {}))
+        out.record(events.BlockStopped(at, block))
+    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
+    out.publish()
+
+
+def broken_rules(config: Config, path: pathlib.Path) -> set[str]:
+    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
+    scripted_log(config, path)
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker("training", config.ruleset, quiet=False, werror=True)
+    checker.check_file(str(path), f"training_{config.ruleset}/common.yaml")
+    others = [re.match(r"Failed checks for (\w+) :", message) for message in checker.not_overwritable]
+    assert all(others), checker.not_overwritable
+    return set(checker.overwritable) | {match[1] for match in others}
+
+
+def closed(config: Config, ruleset: str) -> Config:
+    target = 25.0 if ruleset == "0.6.0" else 0.25
+    return dataclasses.replace(
+        config, ruleset=ruleset, division="closed", smoke_run=False, quality_target=target
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
+    config, row = PRESETS[name], documented()[name]
+    assert row["ruleset"] == config.ruleset and row["division"] == config.division
+    assert row["hardware"].strip("`") == config.hardware
+    own = broken_rules(closed(config, config.ruleset), tmp_path / "own.txt")
+    assert own == set(re.findall(r"`(\w+)`", row["closed rules broken"]))
+    later = broken_rules(closed(config, "0.7.0"), tmp_path / "0.7.0.txt")
+    assert later == set(re.findall(r"`(\w+)`", row["broken under 0.7.0"]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_own_log_passes(name: str, tmp_path: pathlib.Path) -> None:
+    assert broken_rules(PRESETS[name], tmp_path / "result_0.txt") == set()
+
+
+def test_docs_name_every_preset() -> None:
+    assert list(documented()) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key"),
+    [
+        ("optimizer.epsilon", "1e-8", "opt_adam_epsilon"),
+        ("quality_target", "0.2", "eval_accuracy"),
+        ("max_sequence_length", "0", "max_sequence_length"),
+    ],
+)
+def test_the_checker_notices(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
+    config = configs.override(PRESETS["tpu-v4-512"], path, value)
+    assert broken_rules(config, tmp_path / "result_0.txt") == {key}
+
+
+def test_header_follows_the_configuration() -> None:
+    """Nothing is typed twice: each value of the header moves with its field."""
+    for path, value, key in (
+        ("global_batch_size", "1024", "global_batch_size"),
+        ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
+        ("optimizer.beta_1", "0.5", "opt_adam_beta_1"),
+        ("optimizer.beta_2", "0.25", "opt_adam_beta_2"),
+        ("optimizer.epsilon", "0.125", "opt_adam_epsilon"),
+        ("schedule.warmup_steps", "7", "opt_learning_rate_warmup_steps"),
+        ("max_sequence_length", "64", "max_sequence_length"),
+    ):
+        config = configs.override(PRESETS["tpu-v4-512"], path, value)
+        assert {k: v for k, v, _ in hyperparameters(config)}[key] == float(value)
+
+
+def test_config_needs_no_tensorflow() -> None:
+    code = "import sys, transformer.config; print([m for m in ('tensorflow', 'numpy') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,128 @@
+"""The fields of a Transformer configuration. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from common.config import RunConfig
+from common.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where the text lies and how it is cut; `transformer/convert.py` writes it.
+
+    Attributes:
+      train_pattern: TFRecord shards of packed pairs inside the data folder.
+      vocabulary: the subword file inside the data folder.
+      eval_source, eval_reference: text files inside the data folder, line i of one being line i of the other.
+      shuffle_buffer: packed sequences, per input shard.
+      cache: keep the records in memory after the first epoch.
+    """
+
+    train_pattern: str = "train-*"
+    vocabulary: str = "vocab.subwords"
+    eval_source: str = "eval.source"
+    eval_reference: str = "eval.reference"
+    shuffle_buffer: int = 16384
+    cache: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    """The beam search of an evaluation; defaults: mlperf_facts 1.4.
+
+    Attributes:
+      source_length: tokens that every source sentence is padded to, the end of sentence included; 97 is the
+        longest of newstest2014.
+      extra_length: a translation may be so many tokens longer than `source_length`.
+      beam_size: hypotheses kept.
+      alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
+    """
+
+    source_length: int = 97
+    extra_length: int = 50
+    beam_size: int = 4
+    alpha: float = 0.6
+
+    @property
+    def target_length(self) -> int:
+        """Steps of the search, at most."""
+        return self.source_length + self.extra_length
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of the Transformer.
+
+    A training example is a packed sequence: several sentence pairs, end to end, in `packed_length` tokens of
+    source and as many of target. `global_batch_size` and `num_train_examples` count packed sequences.
+
+    Attributes:
+      vocabulary_size: entries of the subword vocabulary that source, target and softmax share.
+      packed_length: tokens of a packed sequence.
+      max_sequence_length: pairs with a longer side were discarded when the data was made; it is only logged.
+      layers: of the encoder, and of the decoder.
+      width: of the residual stream.
+      hidden: width of the feed-forward layers.
+      heads: of each attention.
+      residual_dropout, attention_dropout, relu_dropout: after each sublayer and the embeddings; on the
+        attention weights; after the ReLU.
+      label_smoothing: part of the target that is spread over the other classes.
+      positions: False removes the position signal: a deliberate fault, for tests.
+      attend_source: False removes the decoder's attention to the source: a deliberate fault, for tests.
+      shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
+    """
+
+    benchmark: str = "transformer"
+    model: str = "transformer_big"
+    num_train_examples: int = 566340
+    num_eval_examples: int = 3003
+    quality_target: float = 0.25
+    vocabulary_size: int = 33708
+    packed_length: int = 256
+    max_sequence_length: int = 80
+    layers: int = 6
+    width: int = 1024
+    hidden: int = 4096
+    heads: int = 16
+    residual_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    relu_dropout: float = 0.1
+    label_smoothing: float = 0.1
+    positions: bool = True
+    attend_source: bool = True
+    shift_targets: bool = True
+    data: Data = Data()
+    decode: Decode = Decode()
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        for name in ("vocabulary_size", "packed_length", "layers", "width", "hidden", "heads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        if self.width % (2 * self.heads):
+            raise UserError(
+                f"config.width={self.width} does not divide into {self.heads} heads of an even width; "
+                f"use a multiple of {2 * self.heads}"
+            )
+        for name in ("residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
+        if self.optimizer.name not in ("adam", "lazy_adam"):
+            raise UserError(f"config.optimizer.name={self.optimizer.name!r}: unknown; known: adam, lazy_adam")
+        self._validate_decode()
+
+    def _validate_decode(self) -> None:
+        decode = self.decode
+        if not 1 <= decode.source_length <= self.packed_length:
+            raise UserError(
+                f"config.decode.source_length={decode.source_length}: must be 1..{self.packed_length} "
+                "(config.packed_length)"
+            )
+        if decode.extra_length < 0 or decode.beam_size < 1 or decode.alpha < 0:
+            raise UserError(
+                f"config.decode: extra_length={decode.extra_length}, beam_size={decode.beam_size}, "
+                f"alpha={decode.alpha}: must be at least 0, 1, 0"
+            )

@@ -1,0 +1,204 @@
+"""Packed TFRecords to training batches, and text to evaluation batches.
+
+Training records have tensor2tensor's packed features (`inputs`, `inputs_segmentation`, `inputs_position`, and the same
+of `targets`); `transformer/convert.py` writes them. A batch of either kind holds int32 [b, packed_length] under the
+names in `model.INPUTS`, "index" int32 [b] and "weight" float32 [b]; an evaluation's rows are one source sentence each.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from common import padding, records
+from common.errors import UserError
+from common.replicas.base import Shard
+from common.text import parallel
+from common.text.subwords import Subwords, check_size
+from transformer.config import Config
+from transformer.model import INPUTS
+
+FIX = "set DATA_DIR to a folder that transformer/init_datasets.sh or transformer.convert filled"
+# Names in the records, in the order of INPUTS.
+FEATURES = (
+    "inputs",
+    "inputs_segmentation",
+    "inputs_position",
+    "targets",
+    "targets_segmentation",
+    "targets_position",
+)
+_SPEC = {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) for name in FEATURES}
+
+
+def train_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
+) -> tf.data.Dataset:
+    """Endless batches of packed sequences of one replica, in an order that depends on seed and epoch only.
+
+    Raises:
+      UserError: no files.
+    """
+    data = config.data
+    files = records.list_files(data_dir, data.train_pattern, FIX)
+    names = tf.constant(files)
+
+    def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _parse(config, serialized, [names[file], "record", record])
+
+    def example(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, parsed: dict) -> dict[str, tf.Tensor]:
+        return {**parsed, "index": tf.cast(record, tf.int32), "weight": tf.constant(1.0)}
+
+    stream = records.endless(
+        files,
+        shard,
+        config.seed,
+        data.shuffle_buffer,
+        start=start_step * batch_size,
+        transform=parse,
+        cache=data.cache,
+    )
+    return stream.map(example).batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def eval_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, multiple: int = 1
+) -> tf.data.Dataset:
+    """One pass over this shard's source sentences, padded so that every shard yields equally many batches.
+
+    Args:
+      config: `data`, `decode` and `packed_length` are read.
+      data_dir: the folder with the text and the vocabulary.
+      shard: the part that is read: every `count`-th sentence.
+      batch_size: sentences per batch.
+      multiple: the number of batches is a multiple of it: of the replicas that take turns with them.
+
+    Raises:
+      UserError: a bad file, or a sentence longer than `decode.source_length`; evaluation drops nothing.
+    """
+    arrays = _sentences(config, Path(data_dir))
+    size = len(arrays["index"])
+    sizes = [len(range(i, size, shard.count)) for i in range(shard.count)]
+    mine = {name: array[shard.index :: shard.count] for name, array in arrays.items()}
+    filler = {name: np.zeros(array.shape[1:], array.dtype) for name, array in arrays.items()}
+    batches = padding.num_batches(sizes, batch_size * multiple) * multiple
+    examples = tf.data.Dataset.from_tensor_slices(mine)
+    return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)
+
+
+def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
+    """One batch of seeded noise for ever, with the element_spec of both inputs: to compile and to try on."""
+    length = config.packed_length
+    shape = [2, batch_size, length]
+    key = tf.constant([config.seed, 0], tf.int64)
+    tokens = tf.random.stateless_uniform(shape, key, 2, config.vocabulary_size, tf.int32, alg="philox")
+    ones, places = tf.ones(shape[1:], tf.int32), tf.tile(tf.range(length)[None], [batch_size, 1])
+    arrays = (tokens[0], ones, places, tokens[1], ones, places)
+    batch = dict(zip(INPUTS, arrays)) | {"index": tf.range(batch_size), "weight": tf.ones([batch_size])}
+    return tf.data.Dataset.from_tensors(batch).repeat()
+
+
+def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
+    """The reference translations, in order."""
+    return [target for _, target in _eval_pairs(config, Path(data_dir))]
+
+
+def check(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where files are missing, or hold other numbers of examples than the configuration says."""
+    files = records.list_files(data_dir, config.data.train_pattern, FIX)
+    found = sum(records.count(file) for file in files)
+    if found != config.num_train_examples:
+        raise UserError(
+            f"{data_dir} holds {found} packed sequences, config.num_train_examples is {config.num_train_examples}; "
+            f"give --config.num_train_examples={found}, or other data"
+        )
+    sentences = len(_sentences(config, Path(data_dir))["index"])
+    if sentences != config.num_eval_examples:
+        raise UserError(
+            f"{Path(data_dir) / config.data.eval_source} has {sentences} lines, config.num_eval_examples is "
+            f"{config.num_eval_examples}; give --config.num_eval_examples={sentences}, or other data"
+        )
+
+
+def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
+    """What is wrong with the training data after a step has failed: file and record."""
+
+    def check_record(serialized: bytes) -> str | None:
+        try:
+            _parse(config, tf.constant(serialized), ["packed sequence"])
+        except tf.errors.InvalidArgumentError as error:
+            return _complaint(error)
+        return None
+
+    try:
+        files = records.list_files(data_dir, config.data.train_pattern, FIX)
+        found = records.diagnose(files, check_record)
+    except UserError as error:
+        return error
+    return found or UserError(
+        f"reading {data_dir} failed, but every record is sound now; was a file replaced? Try again"
+    )
+
+
+def _complaint(error: tf.errors.InvalidArgumentError) -> str:
+    for known in (
+        "longer than config.packed_length",
+        "token beyond config.vocabulary_size",
+        "features differ",
+    ):
+        if known in str(error):
+            return {"features differ": "its features are not of one length"}.get(
+                known, f"a side is or has a {known}"
+            )
+    return "not a tf.train.Example with the features of a packed sequence"
+
+
+def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.Tensor]:
+    """The INPUTS of one record, int32 [packed_length]; an impossible one ends the stream, naming the record."""
+    parsed = tf.io.parse_single_example(serialized, _SPEC)
+    length = config.packed_length
+    sizes = {name: tf.size(parsed[name]) for name in FEATURES}
+    short = tf.reduce_all([size <= length for size in sizes.values()])
+    equal = tf.reduce_all([sizes[name] == sizes[name.split("_")[0]] for name in FEATURES])
+    known = tf.reduce_all(
+        [tf.reduce_all(parsed[side] < config.vocabulary_size) for side in ("inputs", "targets")]
+    )
+    checks = [
+        tf.debugging.Assert(short, ["longer than config.packed_length", *where]),
+        tf.debugging.Assert(equal, ["features differ", *where]),
+        tf.debugging.Assert(known, ["token beyond config.vocabulary_size", *where]),
+    ]
+    with tf.control_dependencies([c for c in checks if c is not None]):
+        return {
+            ours: tf.ensure_shape(
+                tf.pad(tf.cast(parsed[name], tf.int32), [[0, length - sizes[name]]]), [length]
+            )
+            for ours, name in zip(INPUTS, FEATURES)
+        }
+
+
+def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:
+    return list(parallel.read_pairs(folder / config.data.eval_source, folder / config.data.eval_reference))
+
+
+def _sentences(config: Config, folder: Path) -> dict[str, np.ndarray]:
+    """The batch's arrays for all source sentences; targets are empty."""
+    subwords = Subwords(folder / config.data.vocabulary)
+    check_size(subwords, config.vocabulary_size)
+    pairs = _eval_pairs(config, folder)
+    arrays = {name: np.zeros([len(pairs), config.packed_length], np.int32) for name in INPUTS}
+    longest = config.decode.source_length
+    for i, (source, _) in enumerate(pairs):
+        tokens = subwords.encode(source)
+        if len(tokens) > longest:
+            raise UserError(
+                f"{folder / config.data.eval_source}: line {i + 1} has {len(tokens)} tokens, more than "
+                f"config.decode.source_length={longest}; raise it, evaluation leaves nothing out"
+            )
+        arrays["inputs"][i, : len(tokens)] = tokens
+        arrays["inputs_segment"][i, : len(tokens)] = 1
+        arrays["inputs_position"][i, : len(tokens)] = np.arange(len(tokens))
+    return {**arrays, "index": np.arange(len(pairs), dtype=np.int32)}

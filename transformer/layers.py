@@ -1,0 +1,287 @@
+"""The parts of the Transformer: attention (figure 2 of "Attention Is All You Need"), the layers of the encoder and
+of the decoder (figure 1, with the normalisation before each sublayer), and the embeddings.
+
+Activations are [b, length, width] in the precision of products; softmax and normalisation run in full precision.
+A decoder layer also takes one step at a time, with the keys and values of the steps before in a cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.dropout import Dropout
+from common.precision import Precision
+from common.replicas.base import Replicas
+from transformer.config import Config
+
+EPSILON = 1e-6  # Of the layer normalisation: G6 transformer/layers/common_layers.py.
+_MASKED = -1e9  # A score that the softmax turns into 0.
+Cache = Mapping[str, tf.Tensor]
+
+
+class Parts:
+    """Makes the network's kinds of layer, each with its own seed."""
+
+    def __init__(self, config: Config, replicas: Replicas, precision: Precision):
+        self.config, self.replicas, self.precision = config, replicas, precision
+        self._seeds = _seeds(config.seed)
+
+    def dense(self, units: int, use_bias: bool) -> tf_keras.layers.Dense:
+        """A matrix product; weights uniform with variance 2 / (fan-in + fan-out) (mlperf_facts 2)."""
+        initial = tf_keras.initializers.VarianceScaling(1.0, "fan_avg", "uniform", seed=next(self._seeds))
+        return tf_keras.layers.Dense(
+            units, use_bias=use_bias, kernel_initializer=initial, dtype=self.precision.layer
+        )
+
+    def norm(self) -> tf_keras.layers.LayerNormalization:
+        return tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.precision.full)
+
+    def dropout(self, rate: float) -> Dropout | None:
+        seed = next(self._seeds)
+        return Dropout(self.replicas, rate, seed, dtype=self.precision.layer) if rate else None
+
+    def seed(self) -> int:
+        return next(self._seeds)
+
+
+def _seeds(seed: int) -> Iterator[int]:
+    """One independent seed per layer."""
+    for child in np.random.SeedSequence(seed).spawn(4096):
+        yield int(child.generate_state(1)[0] >> 1)
+
+
+def drop(layer: Dropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
+    """Dropout of [b, ...]; the identity where there is no `layer`."""
+    # Called once without training, when the network is made: the layer must have its variable by then.
+    if layer is None or (layer.built and not training):
+        return x
+    flat = tf.reshape(x, [tf.shape(x)[0], math.prod(x.shape[1:])])
+    return tf.reshape(layer(flat, training=training), tf.shape(x))
+
+
+def position_signal(length: int, width: int) -> np.ndarray:
+    """Sines, then cosines, of wavelengths from 2 pi to 2 pi x 10^4: float64 [length, width].
+
+    tensor2tensor's form of section 3.5, with (width/2 - 1) ratios between the wavelengths.
+    """
+    half = width // 2
+    rates = np.exp(-np.log(1e4) / max(half - 1, 1) * np.arange(half))
+    angles = np.arange(length)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+class Embedding(tf_keras.layers.Layer):
+    """The table that source, target and softmax share; its rows are N(0, 1 / width)."""
+
+    kinds = {"table": "embedding"}
+
+    def __init__(self, parts: Parts, **kwargs: Any):
+        super().__init__(dtype=parts.precision.full, autocast=False, **kwargs)
+        self.config, self.precision = parts.config, parts.precision
+        self.initial = tf_keras.initializers.RandomNormal(stddev=parts.config.width**-0.5, seed=parts.seed())
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        shape = [self.config.vocabulary_size, self.config.width]
+        self.table = self.add_weight("table", shape=shape, initializer=self.initial)
+        super().build(input_shape)
+
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        """[b, n] -> [b, n, width]: rows times sqrt(width), and zeros for id 0, in the precision of products."""
+        real = tf.cast(ids != 0, self.table.dtype)[..., None]
+        rows = _rows(tf.convert_to_tensor(self.table), ids)
+        return tf.cast(rows * real * self.config.width**0.5, self.precision.compute)
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """[b, n, width] -> [b, n, vocabulary], in full precision."""
+        table = tf.cast(tf.convert_to_tensor(self.table), self.precision.compute)
+        flat = tf.matmul(tf.reshape(x, [-1, self.config.width]), table, transpose_b=True)
+        return tf.cast(tf.reshape(flat, [*_leading(x), self.config.vocabulary_size]), self.precision.variable)
+
+    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
+        """A look-up multiplies no matrices."""
+        return 0
+
+
+@tf.custom_gradient
+def _rows(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """tf.gather with a dense gradient: the softmax makes the table's gradient dense anyway."""
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+        flat = tf.reshape(upstream, [-1, table.shape[1]])
+        return tf.math.unsorted_segment_sum(flat, tf.reshape(ids, [-1]), table.shape[0]), None
+
+    return tf.gather(table, ids), gradient
+
+
+def _leading(x: tf.Tensor) -> list[int | tf.Tensor]:
+    """The dimensions of [b, n, width] but the last."""
+    return [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
+
+
+class Attention(tf_keras.layers.Layer):
+    """Multi-head attention: softmax(Q K^T / sqrt(d)) V, four products without bias."""
+
+    def __init__(self, parts: Parts, **kwargs: Any):
+        super().__init__(dtype=parts.precision.layer, **kwargs)
+        self.heads, self.precision = parts.config.heads, parts.precision
+        self.width = parts.config.width
+        self.query, self.key, self.value, self.output_product = (
+            parts.dense(self.width, use_bias=False) for _ in range(4)
+        )
+        self.dropout = parts.dropout(parts.config.attention_dropout)
+
+    def call(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
+        """[b, q, width] and [b, m, width] -> [b, q, width]; `allowed` is bool, broadcasting to [b, 1, q, m]."""
+        return self.attend(queries, self.keys_values(memory), allowed, training)
+
+    def keys_values(self, memory: tf.Tensor) -> Cache:
+        """What a memory [b, m, width] is attended by: {"key", "value"} of [b, heads, m, width / heads]."""
+        return {"key": self._split(self.key(memory)), "value": self._split(self.value(memory))}
+
+    def attend(self, queries: tf.Tensor, memory: Cache, allowed: tf.Tensor, training: bool) -> tf.Tensor:
+        query = self._split(self.query(queries)) * (self.width // self.heads) ** -0.5
+        scores = tf.cast(tf.matmul(query, memory["key"], transpose_b=True), self.precision.variable)
+        weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(_MASKED, scores.dtype)))
+        weights = drop(self.dropout, tf.cast(weights, self.precision.compute), training)
+        heads = tf.transpose(tf.matmul(weights, memory["value"]), [0, 2, 1, 3])
+        return self.output_product(tf.reshape(heads, [*_leading(queries), self.width]))
+
+    def _split(self, x: tf.Tensor) -> tf.Tensor:
+        """[b, n, width] -> [b, heads, n, width / heads]."""
+        heads = tf.reshape(x, [*_leading(x), self.heads, self.width // self.heads])
+        return tf.transpose(heads, [0, 2, 1, 3])
+
+    def products(self, queries: int, memory: int) -> int:
+        """Multiply-adds for `queries` rows that attend to `memory` rows."""
+        return self.width * (2 * self.width * (queries + memory) + 2 * queries * memory)
+
+
+class FeedForward(tf_keras.layers.Layer):
+    """Two products with bias, ReLU and dropout between them."""
+
+    def __init__(self, parts: Parts, **kwargs: Any):
+        super().__init__(dtype=parts.precision.layer, **kwargs)
+        config = parts.config
+        self.inner = parts.dense(config.hidden, use_bias=True)
+        self.outer = parts.dense(config.width, use_bias=True)
+        self.dropout = parts.dropout(config.relu_dropout)
+        self.size = 2 * config.width * config.hidden
+
+    def call(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        return self.outer(drop(self.dropout, tf.nn.relu(self.inner(x)), training))
+
+
+class _Residual(tf_keras.layers.Layer):
+    """x + dropout(sublayer(norm(x))), for the sublayers of a layer."""
+
+    def __init__(self, parts: Parts, sublayers: int, **kwargs: Any):
+        super().__init__(dtype=parts.precision.layer, **kwargs)
+        self.norms = [parts.norm() for _ in range(sublayers)]
+        self.dropouts = [parts.dropout(parts.config.residual_dropout) for _ in range(sublayers)]
+        self.precision, self.length = parts.precision, parts.config.packed_length
+
+    def normed(self, i: int, x: tf.Tensor) -> tf.Tensor:
+        return tf.cast(self.norms[i](x), self.precision.compute)
+
+    def add(self, i: int, x: tf.Tensor, y: tf.Tensor, training: bool) -> tf.Tensor:
+        return x + drop(self.dropouts[i], y, training)
+
+
+class EncoderLayer(_Residual):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, parts: Parts, **kwargs: Any):
+        super().__init__(parts, 2, **kwargs)
+        self.attention, self.feed_forward = Attention(parts), FeedForward(parts)
+
+    def call(self, x: tf.Tensor, segments: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """[b, n, width]; tokens attend to those of their own segment, int32 [b, n]."""
+        y = self.normed(0, x)
+        x = self.add(0, x, self.attention(y, y, same(segments, segments), training), training)
+        return self.add(1, x, self.feed_forward(self.normed(1, x), training), training)
+
+    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
+        """Of one packed sequence."""
+        return self.attention.products(self.length, self.length) + self.length * self.feed_forward.size
+
+
+class DecoderLayer(_Residual):
+    """Self-attention to what came before, attention to the source, feed-forward."""
+
+    def __init__(self, parts: Parts, **kwargs: Any):
+        super().__init__(parts, 3, **kwargs)
+        self.attention, self.feed_forward = Attention(parts), FeedForward(parts)
+        self.source_attention = Attention(parts) if parts.config.attend_source else None
+
+    def call(
+        self,
+        x: tf.Tensor,
+        source: tf.Tensor,
+        segments: tf.Tensor,
+        source_segments: tf.Tensor,
+        training: bool = False,
+    ) -> tf.Tensor:
+        """[b, n, width] and the encoder's [b, m, width] -> [b, n, width]; segments are int32 [b, n], [b, m]."""
+        length = x.shape[1]
+        before = tf.linalg.band_part(tf.ones([length, length], tf.bool), -1, 0)
+        y = self.normed(0, x)
+        allowed = same(segments, segments) & before
+        x = self.add(0, x, self.attention(y, y, allowed, training), training)
+        if self.source_attention:
+            allowed = same(segments, source_segments)
+            y = self.source_attention(self.normed(1, x), source, allowed, training)
+            x = self.add(1, x, y, training)
+        return self.add(2, x, self.feed_forward(self.normed(2, x), training), training)
+
+    def empty_cache(self, rows: int | tf.Tensor, steps: int) -> Cache:
+        """Keys and values of no step yet, for `rows` hypotheses of up to `steps` steps."""
+        shape = [rows, self.attention.heads, steps, self.attention.width // self.attention.heads]
+        return {name: tf.zeros(shape, self.precision.compute) for name in ("key", "value")}
+
+    def source_cache(self, source: tf.Tensor) -> Cache:
+        """Keys and values of the encoder's output, which no step changes."""
+        return self.source_attention.keys_values(source) if self.source_attention else {}
+
+    def step(
+        self, x: tf.Tensor, index: tf.Tensor, cache: Cache, source: Cache, allowed: tf.Tensor
+    ) -> tuple[tf.Tensor, Cache]:
+        """One token of each hypothesis.
+
+        Args:
+          x: [b, k, width], the k hypotheses of each sentence.
+          index: scalar int32, the step's number from 0.
+          cache: of `empty_cache`, with b * k rows and the steps before filled in.
+          source: of `source_cache`.
+          allowed: bool [b, 1, 1, m], the tokens of the source that are no padding.
+
+        Returns:
+          ([b, k, width], the cache with this step filled in).
+        """
+        rows, width = cache["key"].shape[0], self.attention.width
+        y = tf.reshape(self.normed(0, x), [rows, 1, width])
+        here = tf.range(cache["key"].shape[2])[:, None] == index
+        new = self.attention.keys_values(y)
+        cache = {name: tf.where(here, new[name], cache[name]) for name in cache}
+        before = tf.range(cache["key"].shape[2]) <= index
+        x += tf.reshape(self.attention.attend(y, cache, before, False), x.shape)
+        if self.source_attention:
+            # The hypotheses of a sentence are as many queries to the same keys: nothing is copied k times.
+            x += self.source_attention.attend(self.normed(1, x), source, allowed, False)
+        return x + self.feed_forward(self.normed(2, x), False), cache
+
+    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
+        """Of one packed sequence."""
+        attentions = 2 if self.source_attention else 1
+        products = self.attention.products(self.length, self.length)
+        return attentions * products + self.length * self.feed_forward.size
+
+
+def same(segments: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Which tokens are of one segment: [b, n] and [b, m] -> bool [b, 1, n, m]."""
+    return segments[:, None, :, None] == others[:, None, None, :]

@@ -1,0 +1,154 @@
+"""The Transformer, big: figure 1 of "Attention Is All You Need" with the normalisation before each sublayer and a
+last one on encoder and decoder, as in the v0.6 TPU submission and the reference (mlperf_facts 2).
+
+Sentences come packed: several in one row, told apart by segment numbers (0 is padding), each with positions of its own
+from 0. A token sees only its own segment, so a packed sentence is the same to the network as an unpacked one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from common.precision import Precision
+from common.replicas.base import Replicas
+from common.text import beam
+from transformer.config import Config
+from transformer.layers import Cache, DecoderLayer, Embedding, EncoderLayer, Parts, drop, position_signal
+
+# Of the int32 [b, packed_length] inputs, in the order in which the model takes them.
+INPUTS = ("inputs", "inputs_segment", "inputs_position", "targets", "targets_segment", "targets_position")
+EOS = 1  # The end of a sentence in the subword vocabulary; 0 is padding.
+
+
+def build(config: Config, replicas: Replicas, precision: Precision) -> Transformer:
+    """The network: the six INPUTS -> logits [b, packed_length, vocabulary] in `precision.variable`."""
+    return Transformer(config, replicas, precision)
+
+
+class Transformer(tf_keras.Model):
+    """Called on INPUTS it gives the logits of each target token from the tokens before it; `translate` searches."""
+
+    def __init__(self, config: Config, replicas: Replicas, precision: Precision):
+        parts = Parts(config, replicas, precision)
+        embedding = Embedding(parts)
+        source_input, target_input = TokenInput(parts, embedding), TokenInput(parts, embedding, shift=True)
+        encoder = [EncoderLayer(parts) for _ in range(config.layers)]
+        decoder = [DecoderLayer(parts) for _ in range(config.layers)]
+        encoder_norm, decoder_norm, softmax = parts.norm(), parts.norm(), Logits(embedding, precision)
+
+        ids, segments, positions, targets, target_segments, target_positions = inputs = [
+            replicas.model_input([config.packed_length], config.micro_batch_size, tf.int32) for _ in INPUTS
+        ]
+        x = source_input(ids, positions)
+        for layer in encoder:
+            x = layer(x, segments)
+        source = encoder_norm(x)
+
+        x = target_input(targets, target_positions)
+        for layer in decoder:
+            x = layer(x, source, target_segments, segments)
+        super().__init__(inputs, softmax(decoder_norm(x)), name=config.model)
+
+        self.config, self.precision = config, precision
+        self.source_input, self.target_input = source_input, target_input
+        self.encoder_layers, self.decoder_layers = encoder, decoder
+        self.encoder_norm, self.decoder_norm, self.softmax = encoder_norm, decoder_norm, softmax
+
+    def encode(self, ids: tf.Tensor, segments: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """[b, m] each -> the encoder's output [b, m, width], without dropout."""
+        x = self.source_input(ids, positions)
+        for layer in self.encoder_layers:
+            x = layer(x, segments)
+        return tf.cast(self.encoder_norm(x), self.precision.compute)
+
+    def translate(self, ids: tf.Tensor, positions: tf.Tensor) -> beam.Hypotheses:
+        """The best translations of sentences that end in EOS and are padded with 0: [b, m] -> [b, beam, steps].
+
+        `m` and the number of steps are static; the search ends earlier when no better one can be found.
+        """
+        decode = self.config.decode
+        segments = tf.cast(ids != 0, tf.int32)
+        source = self.encode(ids, segments, positions)
+        memories = [layer.source_cache(source) for layer in self.decoder_layers]
+        sentences, steps = ids.shape[0], decode.target_length
+        allowed = (segments != 0)[:, None, None, :]
+
+        def step(tokens: tf.Tensor, index: tf.Tensor, caches: Any) -> beam.Step:
+            tokens = tf.reshape(tokens, [sentences, decode.beam_size])
+            logits, caches = self._step(tokens, index, caches, memories, allowed)
+            return beam.Step(tf.reshape(logits, [-1, logits.shape[-1]]), caches)
+
+        rows = sentences * decode.beam_size
+        return beam.search(
+            step,
+            [layer.empty_cache(rows, steps) for layer in self.decoder_layers],
+            sentences=sentences,
+            beam_size=decode.beam_size,
+            max_length=steps,
+            eos=EOS,
+            alpha=decode.alpha,
+            dtype=self.precision.variable,
+        )
+
+    def _step(
+        self,
+        tokens: tf.Tensor,
+        index: tf.Tensor,
+        caches: list[Cache],
+        memories: list[Cache],
+        allowed: tf.Tensor,
+    ) -> tuple[tf.Tensor, list[Cache]]:
+        """Logits [b, k, vocabulary] after the last tokens [b, k] of k hypotheses."""
+        x = self.target_input.one(tokens, index)
+        after = []
+        for layer, cache, memory in zip(self.decoder_layers, caches, memories):
+            x, cache = layer.step(x, index, cache, memory, allowed)
+            after.append(cache)
+        return self.softmax(self.decoder_norm(x)), after
+
+
+class TokenInput(tf_keras.layers.Layer):
+    """Embeddings plus the position signal, with dropout; with `shift`, of the tokens one place to the left."""
+
+    def __init__(self, parts: Parts, embedding: Embedding, shift: bool = False):
+        super().__init__(dtype=parts.precision.layer)
+        config = parts.config
+        self.embedding, self.dropout = embedding, parts.dropout(config.residual_dropout)
+        self.shift = shift and config.shift_targets
+        length = max(config.packed_length, config.decode.target_length)
+        signal = position_signal(length, config.width) * config.positions
+        self.signal = tf.constant(signal, parts.precision.compute)
+
+    def call(self, ids: tf.Tensor, positions: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """[b, n], [b, n] -> [b, n, width]."""
+        if self.shift:
+            # A sentence begins after nothing (id 0, whose embedding is zero), also where it follows another one.
+            ids = tf.where(positions > 0, tf.pad(ids, [[0, 0], [1, 0]])[:, :-1], 0)
+        x = self.embedding(ids) + tf.gather(self.signal, positions)
+        return drop(self.dropout, x, training)
+
+    def one(self, tokens: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """[b, k] tokens at one position -> [b, k, width]."""
+        return self.embedding(tokens) + tf.gather(self.signal, position)
+
+    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
+        """A look-up multiplies no matrices."""
+        return 0
+
+
+class Logits(tf_keras.layers.Layer):
+    """The softmax's input: products with the embeddings."""
+
+    def __init__(self, embedding: Embedding, precision: Precision):
+        super().__init__(dtype=precision.full, autocast=False)
+        self.embedding, self.precision = embedding, precision
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """[b, n, width] -> [b, n, vocabulary]."""
+        return self.embedding.logits(tf.cast(x, self.precision.compute))
+
+    def multiply_adds(self, input_shape: tuple[int, int], output_shape: tuple[int, int]) -> int:
+        return input_shape[0] * input_shape[1] * output_shape[1]

@@ -1,0 +1,65 @@
+"""Packing: several sentence pairs in one row, end to end, so that little of a static shape is padding.
+
+A packed sequence has tensor2tensor's features: `inputs` and `targets` with, for each token, the number of its sentence
+in the row from 1 (`..._segmentation`) and its place in the sentence from 0 (`..._position`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from common.errors import UserError
+
+Tokens = list[int]
+# Rows that are open at once; a pair goes into the first with room (T2T generator_utils.py packs so, with 10).
+OPEN_ROWS = 10
+SIDES = ("inputs", "targets")
+
+
+class Row:
+    """The pairs of one packed sequence."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tokens, Tokens]] = []
+        self.lengths = [0, 0]
+
+    def fits(self, pair: tuple[Tokens, Tokens], length: int) -> bool:
+        return all(used + len(side) <= length for used, side in zip(self.lengths, pair))
+
+    def add(self, pair: tuple[Tokens, Tokens]) -> None:
+        self.pairs.append(pair)
+        self.lengths = [used + len(side) for used, side in zip(self.lengths, pair)]
+
+    def features(self) -> dict[str, Tokens]:
+        """The six features, without padding."""
+        features: dict[str, Tokens] = {}
+        for i, side in enumerate(SIDES):
+            sentences = [pair[i] for pair in self.pairs]
+            features[side] = [token for sentence in sentences for token in sentence]
+            features[f"{side}_segmentation"] = [
+                number for number, sentence in enumerate(sentences, 1) for _ in sentence
+            ]
+            features[f"{side}_position"] = [at for sentence in sentences for at in range(len(sentence))]
+        return features
+
+
+def pack(pairs: Iterable[tuple[Tokens, Tokens]], length: int) -> Iterator[Row]:
+    """Rows of at most `length` tokens on either side; every pair is in exactly one.
+
+    Raises:
+      UserError: a pair that fits into no row.
+    """
+    rows: list[Row] = []
+    for number, pair in enumerate(pairs, 1):
+        if max(map(len, pair)) > length:
+            raise UserError(
+                f"pair {number} has {len(pair[0])} and {len(pair[1])} tokens, a packed sequence takes {length}; "
+                "lower --max-length"
+            )
+        row = next((row for row in rows if row.fits(pair, length)), None)
+        if row is None:
+            if len(rows) == OPEN_ROWS:
+                yield rows.pop(0)
+            rows.append(row := Row())
+        row.add(pair)
+    yield from rows

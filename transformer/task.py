@@ -1,0 +1,132 @@
+"""The Transformer as a task: label-smoothed cross-entropy per token, BLEU of beam-searched translations."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.errors import UserError
+from common.precision import Precision
+from common.replicas.base import Replicas, Shard
+from common.task import Batch, Outputs, Quality, WeightedSum
+from common.text import bleu
+from common.text.subwords import Subwords
+from transformer import input as pipeline
+from transformer import model
+from transformer.config import Config
+
+
+class Task:
+    """Translation with a subword vocabulary that both languages share."""
+
+    evaluate_in_worker = True
+
+    def __init__(self, config: Config, data_dir: str | None):
+        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
+        self.config = config
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the worker process needs for `quality`."""
+        return {"config": self.config, "data_dir": self.data_dir}
+
+    def check_input(self) -> None:
+        pipeline.check(self.config, self.data_dir)
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        if isinstance(
+            error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+        ):
+            return pipeline.diagnose(self.config, self.data_dir)
+        return None
+
+    def build(self, replicas: Replicas, precision: Precision) -> model.Transformer:
+        return model.build(self.config, replicas, precision)
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        # One stream may feed several replicas: a step takes so many of its batches.
+        per_step = self.config.global_batch_size // shard.count // batch_size
+        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step * per_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        per_step = self.config.eval_batch_size // shard.count // batch_size
+        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return pipeline.synthetic(self.config, batch_size)
+
+    def loss(self, model_: model.Transformer, batch: Batch) -> Mapping[str, WeightedSum]:
+        logits = model_([batch[name] for name in model.INPUTS], training=True)
+        losses = smoothed_cross_entropy(logits, batch["targets"], self.config.label_smoothing)
+        real = tf.cast(batch["targets"] != 0, logits.dtype) * tf.cast(batch["weight"], logits.dtype)[:, None]
+        return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * real), tf.reduce_sum(real))}
+
+    def evaluate(self, model_: model.Transformer, batch: Batch) -> Outputs:
+        length = self.config.decode.source_length
+        found = model_.translate(batch["inputs"][:, :length], batch["inputs_position"][:, :length])
+        return Outputs(
+            arrays={"tokens": found.tokens[:, 0], "index": batch["index"], "weight": batch["weight"]}
+        )
+
+    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
+        """BLEU as tensor2tensor computes it, lower-cased; from 0 to 1, in round v0.6 from 0 to 100."""
+        hypotheses = self.translations(arrays)
+        texts = _references(self.config, self.data_dir)
+        score = bleu.t2t(texts, hypotheses)
+        value = score if self.config.ruleset == "0.6.0" else score / 100
+        details = {"bleu": score, "sacrebleu": bleu.sacre(texts, hypotheses)}
+        return Quality(value, value >= self.config.quality_target, details)
+
+    def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
+        """The text of every evaluation sentence, in order.
+
+        Raises:
+          ValueError: a sentence is missing or came twice.
+        """
+        real = arrays["weight"] > 0
+        index, tokens = arrays["index"][real], arrays["tokens"][real]
+        expected = self.config.num_eval_examples
+        if not np.array_equal(np.sort(index), np.arange(expected)):
+            raise ValueError(
+                f"{len(index)} translations of {len(set(index.tolist()))} sentences, {expected} expected "
+                "(config.num_eval_examples)"
+            )
+        subwords = _subwords(self.data_dir / self.config.data.vocabulary)
+        return [subwords.decode(row) for row in tokens[np.argsort(index)]]
+
+
+def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
+    """Cross-entropy with the targets 1 - smoothing for the label and smoothing / (V - 1) for each other class.
+
+    The Transformer's definition, not that of tf.losses (mlperf_facts 0.7). The entropy of the targets is subtracted,
+    so that the least possible loss is 0.
+
+    Args:
+      logits: [b, n, V].
+      labels: int [b, n].
+      smoothing: the part that the label gives away.
+
+    Returns:
+      [b, n].
+    """
+    classes = logits.shape[-1]
+    confidence, rest = 1 - smoothing, smoothing / (classes - 1)
+    targets = tf.one_hot(labels, classes, confidence, rest, dtype=logits.dtype)
+    parts = np.array([confidence] + [rest] * (classes - 1 if rest else 0))
+    least = -float(np.sum(parts * np.log(parts)))
+    return tf.nn.softmax_cross_entropy_with_logits(targets, logits) - least
+
+
+@functools.lru_cache(maxsize=1)
+def _subwords(path: pathlib.Path) -> Subwords:
+    return Subwords(path)
+
+
+@functools.lru_cache(maxsize=1)
+def _references(config: Config, data_dir: pathlib.Path) -> list[str]:
+    return pipeline.references(config, data_dir)
