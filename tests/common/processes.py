@@ -47,6 +47,11 @@ class Results(Mapping):
         assert all(name in values for values in self._by_process), f"{name!r} did not finish\n{self.report}"
         return [values[name] for values in self._by_process]
 
+    def of(self, process: int, name: str) -> Any:
+        """What one process returned, whatever became of the others."""
+        assert name in self._by_process[process], f"{name!r} did not finish\n{self.report}"
+        return self._by_process[process][name]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
@@ -81,7 +86,7 @@ def run(
         path = pathlib.Path(folder)
         (path / "calls").write_bytes(pickle.dumps(dict(calls)))
         started = [_start(path, i, {**e, **(environment or {})}) for i, e in enumerate(environments)]
-        late = _wait(started, timeout)
+        late = _wait(path, started, timeout)
         by_process = [_read(path / f"result{i}") for i in range(processes)]
         report = _report(path, [p.returncode for p in started], timeout if late else None)
     return Results(list(calls), by_process, report)
@@ -102,19 +107,25 @@ def _start(path: pathlib.Path, index: int, environment: Mapping[str, str]) -> su
         )
 
 
-def _wait(started: list[subprocess.Popen], timeout: float) -> bool:
+def _wait(path: pathlib.Path, started: list[subprocess.Popen], timeout: float) -> bool:
     """Waits for all to end, and ends what does not; whether the time was up."""
-    deadline, late, failed = time.monotonic() + timeout, False, False
-    while any(p.poll() is None for p in started):
+    deadline, failed = time.monotonic() + timeout, False
+    while _running(started):
+        for i, process in enumerate(started):
+            if process.returncode:
+                (path / f"done{i}").touch()
         if not failed and any(p.returncode for p in started):
             failed, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
         if time.monotonic() > deadline:
-            late = not failed
             for number, seconds in ((signal.SIGABRT, 2), (signal.SIGKILL, 30)):
                 _end(started, number, seconds)
-            break
+            return not failed
         time.sleep(0.05)
-    return late
+    return False
+
+
+def _running(started: list[subprocess.Popen]) -> int:
+    return sum(process.poll() is None for process in started)
 
 
 def _end(started: list[subprocess.Popen], number: signal.Signals, seconds: float) -> None:
@@ -123,7 +134,7 @@ def _end(started: list[subprocess.Popen], number: signal.Signals, seconds: float
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
     until = time.monotonic() + seconds
-    while any(p.poll() is None for p in started) and time.monotonic() < until:
+    while _running(started) and time.monotonic() < until:
         time.sleep(0.05)
 
 
@@ -199,6 +210,7 @@ def free_ports(count: int) -> list[int]:
 
 def _main(path: pathlib.Path, index: int) -> int:
     calls = pickle.loads((path / "calls").read_bytes())
+    status = 0
     with open(path / f"result{index}", "wb") as file:
         for name, call in calls.items():
             try:
@@ -206,12 +218,13 @@ def _main(path: pathlib.Path, index: int) -> int:
                 file.flush()
             except BaseException:
                 print(f"in {name!r}:\n{traceback.format_exc()}", flush=True)
-                return 1
+                status = 1
+                break
     # Some backends take the end of a process for a fault: all stay until all have finished.
     (path / f"done{index}").touch()
-    while len(list(path.glob("done*"))) < len(list(path.glob("output*"))):
+    while not status and len(list(path.glob("done*"))) < len(list(path.glob("output*"))):
         time.sleep(0.02)
-    return 0
+    return status
 
 
 if __name__ == "__main__":
