@@ -59,7 +59,7 @@ def main(benchmark: str) -> None:
     except flags.Error as error:
         _fail(f"{error}; see --help", 2)
     except PeerLostError as error:  # Its launcher knows better what the cause was.
-        _fail(str(error), error.exit_code, tell=False)
+        _fail(str(error), error.exit_code, lost=True)
     except UserError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:  # The reader of our output has seen enough.
@@ -77,11 +77,10 @@ def main(benchmark: str) -> None:
     os._exit(code)
 
 
-def _fail(message: str, code: int, tell: bool = True) -> None:
-    """Ends this process at once: others may be waiting for it."""
-    launched = heartbeat.tell(error=message) if tell else heartbeat.tell()
-    # The launcher puts the rank before every line.
-    print(f"{'' if launched else processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
+def _fail(message: str, code: int, lost: bool = False) -> None:
+    """Ends this process at once: others may be waiting for it. Its launcher, if there is one, says why."""
+    if not heartbeat.tell(**{"lost" if lost else "error": message}):
+        print(f"{processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
     os._exit(code)
 
 

@@ -13,8 +13,8 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
-import tensorflow as tf
 import tf_keras
 
 from common import events
@@ -27,55 +27,61 @@ def enabled() -> bool:
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
+class Rebuilt(Protocol):
+    """What owns the loop: common/run.py."""
+
+    loop: Loop
+
+    def rebuild(self, count: int) -> int:
+        """Replaces `loop` by one of `count` replicas at the last checkpoint; returns its step."""
+
+
 class Elastic:
-    """`events(save)` is `Loop.run(save)`, over as many loops as it takes.
+    """`events()` is `Loop.run(save)`, over as many loops as it takes."""
 
-    Attributes:
-      loop: the one that runs now.
-    """
+    def __init__(self, owner: Rebuilt, save: Callable[[int], None] | None):
+        """Raises UserError where there is no checkpoint to go on from, or the backend cannot lose a process."""
+        if owner.loop.config.replicas != "horovod":
+            raise UserError(f"elastic runs need config.replicas=horovod, not {owner.loop.config.replicas}")
+        if save is None:
+            raise UserError(
+                "--checkpoint_dir: an elastic run needs one, to go on from when a process is lost"
+            )
+        self._owner, self._save = owner, save
 
-    def __init__(self, loop: Loop, build: Callable[[int], Loop], restore: Callable[[Loop], int]):
-        """`build(n)` makes and compiles a loop of n replicas; `restore(loop)` returns the step it starts from.
-
-        Raises:
-          UserError: the backend cannot lose a process.
-        """
-        if loop.config.replicas != "horovod":
-            raise UserError(f"elastic runs need config.replicas=horovod, not {loop.config.replicas}")
-        self.loop, self._build, self._restore = loop, build, restore
-
-    def events(self, save: Callable[[int], None]) -> Iterator[events.Event]:
+    def events(self) -> Iterator[events.Event]:
         """Yields each event of the run once: what a loop repeats of the one before it is left out."""
-        save(int(self.loop.state.step))  # A process may be lost before the first block has ended.
+        self._save(
+            int(self._owner.loop.state.step)
+        )  # A process may be lost before the first block has ended.
         started, blocks = False, set()
         while True:
             try:
-                for event in self.loop.run(save):
+                for event in self._owner.loop.run(self._save):
                     again = started if isinstance(event, events.RunStarted) else _again(event, blocks)
                     started = True
                     if not again:
                         yield event
                 return
-            except tf.errors.OpError as error:
-                if not lost_a_process(error):
+            except Exception as error:
+                if isinstance(error, UserError) or not self._owner.loop.replicas.peer_lost(error):
                     raise
-            yield from self._rejoin()
+            yield self._rejoin()
 
-    def _rejoin(self) -> Iterator[events.Event]:
-        main = self.loop.replicas.main
-        self.loop.replicas.close()
-        self.loop = None  # type: ignore[assignment]  # Frees its variables before the next one is built.
+    def _rejoin(self) -> events.ReplicasChanged:
+        main = self._owner.loop.replicas.main
+        self._owner.loop.replicas.close()
+        self._owner.loop = None  # type: ignore[assignment]  # Frees its variables before the next one is built.
         tf_keras.backend.clear_session()
         gc.collect()
         from common.replicas import horovod
 
         # Initialised anew, Horovod asks the launcher for this process's new rank, which comes when all have asked.
         count = horovod.world_size()
-        self.loop = self._build(count)
-        if self.loop.replicas.main != main:
+        step = self._owner.rebuild(count)
+        if self._owner.loop.replicas.main != main:
             raise UserError("rank 0, which kept the log, is lost; start again with the same --checkpoint_dir")
-        step = self._restore(self.loop)
-        yield events.ReplicasChanged(time.time(), count, step)
+        return events.ReplicasChanged(time.time(), count, step)
 
 
 def _again(event: events.Event, blocks: set[int]) -> bool:
@@ -84,8 +90,3 @@ def _again(event: events.Event, blocks: set[int]) -> bool:
     again = event.block.index in blocks
     blocks.add(event.block.index)
     return again
-
-
-def lost_a_process(error: Exception) -> bool:
-    """Whether an operation of Horovod's failed, of whatever kind, because a process is gone."""
-    return isinstance(error, tf.errors.UnknownError) and "orovod" in str(error)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import pathlib
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from absl import flags
@@ -60,17 +62,22 @@ class Training:
 
     def _initialise(self) -> None:
         self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initialising")
+        self._build(self.config)
+
+    def _build(self, config: RunConfig) -> Any:
+        """The loop of `config`, compiled."""
         task_module = importlib.import_module(f"{self.benchmark}.task")
         from common import replicas
         from common.loop import Loop
 
-        task = task_module.Task(self.config, FLAGS.data_dir)
+        task = task_module.Task(config, FLAGS.data_dir)
         task.check_input()
-        self._replicas = replicas.make(self.config)
+        self._replicas = replicas.make(config)
         self._listen()  # TensorFlow's server of several processes has put a handler of its own in place.
         loop = Loop(task, self._replicas)
         loop.compile()
         self.loop = loop
+        return loop
 
     def _resume(self) -> int:
         if not FLAGS.checkpoint_dir:
@@ -90,12 +97,26 @@ class Training:
     def _train(self) -> Any:
         """The last event."""
         event = None
-        for event in self.loop.run(self._save if FLAGS.checkpoint_dir else None):
+        for event in self._events(self._save if FLAGS.checkpoint_dir else None):
             if isinstance(event, events.Progress):
                 heartbeat.at_step(event.step)
             self._record(event)
         self._replicas.close()
         return event
+
+    def _events(self, save: Any) -> Iterator[events.Event]:
+        """The loop's; of a run that may lose processes, of as many loops as it takes."""
+        from common import elastic
+
+        return elastic.Elastic(self, save).events() if elastic.enabled() else self.loop.run(save)
+
+    def rebuild(self, count: int) -> int:
+        """A loop of `count` replicas in place of this one, at the last checkpoint, whose step is returned."""
+        config = dataclasses.replace(self.config, num_replicas=count)
+        config.validate()
+        from common import checkpoint
+
+        return checkpoint.restore_latest(self._build(config), FLAGS.checkpoint_dir)
 
     def _record(self, event: Any) -> None:
         """What an event leads to."""

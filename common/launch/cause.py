@@ -28,7 +28,7 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
     """The cause of a run's failure once every process has ended; None where all ended as they said they would.
 
     What a process suffered outranks what it reported, for the others' reports follow from it: frozen, killed,
-    signalled, an error, an exit status without a word, an early end. Among equals the earliest counts.
+    signalled, an error, an exit status without a word, a lost connection. Among equals the earliest counts.
     """
     if launcher_signal:
         name = signal.Signals(launcher_signal).name
@@ -39,6 +39,7 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
         (_signalled, "signal"),
         (lambda w: w.told.get("error", "") and f"failed: {w.told['error']}", "error"),
         (_wordless, "ended_at"),
+        (lambda w: "lost the connection to the others" if "lost" in w.told else "", "lost"),
     )
     for sentence, when in suspects:
         guilty = [w for w in workers if sentence(w) and not w.lost]
@@ -68,7 +69,7 @@ def _signalled(worker: Worker) -> str:
 
 
 def _wordless(worker: Worker) -> str:
-    if not worker.code or "result" in worker.told or worker.asked_at is not None:
+    if not worker.code or {"result", "lost"} & worker.told.keys() or worker.asked_at is not None:
         return ""
     return f"ended with exit status {worker.code}"
 

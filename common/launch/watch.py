@@ -190,7 +190,9 @@ class Watch:
             failed = failed or (worker.code != 0 and "result" not in worker.told)
         if not failed or worker.lost or self._failed_at is not None:
             return
-        if self._stopping(now) or not self._spare(worker.rank):
+        # What ends a process before its first step ends all of them.
+        trained = worker.told.get("step", -1) >= 0
+        if not trained or self._stopping(now) or not self._spare(worker.rank):
             self._failed_at = now
             return
         self.say(f"warning: {find([worker])}; the others go on without it")
@@ -198,8 +200,9 @@ class Watch:
         worker.kill()
 
     def _frozen(self, worker: Worker, now: float) -> str:
-        state = worker.state()
-        if state != "T":
+        state, since = worker.state(), worker.stopped_since
+        # Stopped and continued in turn, it is slow: it beats in between.
+        if state != "T" or (since and worker.heard and worker.heard > since):
             worker.stopped_since = None
         elif worker.stopped_since is None:
             worker.stopped_since = now

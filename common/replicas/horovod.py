@@ -245,6 +245,11 @@ def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.T
     return apply
 
 
+def world_size() -> int:
+    """Processes of the run, as Horovod knows them now; it starts, or starts anew after `Horovod.close`."""
+    return _start().size()
+
+
 @functools.cache
 def _start() -> Any:
     """horovod.tensorflow, initialised once per process."""
