@@ -31,7 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS, END_SECONDS = 180, 120
-SLOW_SECONDS = 40  # A slow run is watched so long, then stopped.
+SLOW_SECONDS = 30  # A slow run is watched so long, then stopped.
 LIMITS = {"frozen": 45.0}  # Seconds from fault to last exit; of all others OTHERS.
 OTHERS = 20.0
 
@@ -224,8 +224,8 @@ def main() -> int:
         found = json.loads(options.output.read_text())["runs"]
     with tempfile.TemporaryDirectory() as data:
         subprocess.run([sys.executable, "-m", "mnist.tiny", data], cwd=ROOT, check=True, capture_output=True)
-        for backend in options.backends:
-            for fault in options.faults:
+        for fault in options.faults:
+            for backend in options.backends:
                 runs = found.setdefault(backend, {})[fault] = []
                 for _ in range(options.repeats):
                     runs.append(inject(backend, fault, Path(data)))

@@ -168,6 +168,8 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
             "HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_SECONDS)
         ),
     }
+    # Of a lost process Horovod complains on every other one; the launcher says it once.
+    environment["HOROVOD_LOG_LEVEL"] = os.environ.get("HOROVOD_LOG_LEVEL", "fatal")
     if interface:
         environment |= {"HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
     return environment
