@@ -24,6 +24,9 @@ from ptb import text
 from ptb.config import Config
 
 
+_ENDLESS = 2**40  # Steps; times the batches of a step it must stay a 64-bit number.
+
+
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndarray:
     """The words that a run trains or evaluates on, as numbers, int32 [N].
 
@@ -65,7 +68,7 @@ def train_input(
     length = len(words) // streams
     text_of = words[: streams * length].reshape(streams, length)
     steps = config.train_steps_per_epoch
-    return _steps(config, text_of, np.ones_like(text_of), shard, batch_size, start_step, steps, 2**62)
+    return _steps(config, text_of, np.ones_like(text_of), shard, batch_size, start_step, steps, _ENDLESS)
 
 
 def eval_input(config: Config, words: np.ndarray, shard: Shard, batch_size: int) -> tf.data.Dataset:

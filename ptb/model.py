@@ -1,4 +1,4 @@
-"""The language model: embedding, two LSTMs whose state is carried from step to step, output over the vocabulary."""
+"""The language model: embedding, LSTMs whose state is carried from step to step, output over the vocabulary."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from ptb.config import Config
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """[words int32 [b, T], stream int32 [b], keep [b]] -> logits [b, T, vocabulary]; see ptb/input.py."""
+    """[words int32 [b, T], state [b, n]] -> (logits [b, T, vocabulary], state after the words [b, n]).
+
+    The model's attribute `carried`, a `CarriedState`, keeps the states between steps.
+    """
     batch = config.micro_batch_size
     words = replicas.model_input([config.num_steps], batch, tf.int32)
-    stream = replicas.model_input([], batch, tf.int32)
-    keep = replicas.model_input([], batch, precision.variable)
-    features = CarriedLSTM(config, replicas, precision, name="carried")([words, stream, keep])
+    state = replicas.model_input([state_size(config)], batch, precision.variable)
+    features, after = Reader(config, precision, name="reader")([words, state])
     logits = tf_keras.layers.Dense(
         config.vocabulary_size,
         kernel_initializer=_uniform(config),
@@ -27,24 +29,22 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     )(features)
     # The product over the vocabulary is nearly all of the work; the loss is computed in full precision.
     logits = tf_keras.layers.Activation("linear", dtype=precision.full)(logits)
-    return tf_keras.Model([words, stream, keep], logits, name="ptb")
+    model = tf_keras.Model([words, state], [logits, after], name="ptb")
+    model.carried = CarriedState(config, replicas, precision)
+    return model
 
 
-class CarriedLSTM(tf_keras.layers.Layer):
-    """Embedding and LSTMs over streams of text: each call goes on where the last one left a stream.
+def state_size(config: Config) -> int:
+    """Numbers that a stream carries: h and c of each layer."""
+    return 2 * config.layers * config.units
 
-    Attributes:
-      train_state, eval_state: one per replica, [streams of the replica, 2 * layers * units]: h and c of each
-        layer. Training and evaluation do not disturb one another.
-      carried: names of the attributes that hold a row per stream, for `common.checkpoint`: a checkpoint joins
-        the replicas' rows, so that any number of replicas that holds all streams can take them up.
-    """
 
-    carried = ("train_state", "eval_state")
+class Reader(tf_keras.layers.Layer):
+    """Embedding and LSTMs: [words [b, T], state [b, n]] -> (outputs [b, T, units], state [b, n])."""
 
-    def __init__(self, config: Config, replicas: Replicas, precision: Precision, name: str):
+    def __init__(self, config: Config, precision: Precision, name: str):
         super().__init__(name=name, dtype=precision.full, autocast=False)
-        self._config, self._replicas, self._precision = config, replicas, precision
+        self._config = config
         self.embedding = tf_keras.layers.Embedding(
             config.vocabulary_size,
             config.units,
@@ -65,35 +65,51 @@ class CarriedLSTM(tf_keras.layers.Layer):
             for i in range(config.layers)
         ]
 
-    def build(self, input_shape: list) -> None:
-        config, replicas = self._config, self._replicas.num_replicas
-        width = 2 * config.layers * config.units
-        for split, streams in (("train", config.global_batch_size), ("eval", config.eval_batch_size)):
-            zeros = tf.zeros([streams // replicas, width], self._precision.variable)
-            setattr(self, f"{split}_state", self._replicas.per_replica_variable(zeros, f"{split}_state"))
-        super().build(input_shape)
-
-    def call(self, inputs: list[tf.Tensor], training: bool = False) -> tf.Tensor:
-        """[words [b, T], stream [b], keep [b]] -> [b, T, units]."""
-        words, stream, keep = inputs
-        variable = self.train_state if training else self.eval_state
-        carried = variable.read_value()
-        # Rows of zero, then the products: a state that went to infinity must not survive as infinity times 0.
-        rows = tf.where(keep[:, None] > 0, tf.gather(carried, stream), tf.zeros([], carried.dtype))
-        if not self._config.carry:
-            rows = tf.zeros_like(rows)
-        states = tf.split(rows, 2 * len(self.lstms), 1)
+    def call(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        words, state = inputs
+        states = tf.split(state, 2 * len(self.lstms), 1)
         x = self.embedding(tf.transpose(words))
         after = []
         for lstm, h, c in zip(self.lstms, states[::2], states[1::2]):
-            x, state = lstm(x, (h, c))
-            after += state
-        variable.assign(tf.tensor_scatter_nd_update(carried, stream[:, None], tf.concat(after, 1)))
-        return tf.transpose(x, [1, 0, 2])
+            x, last = lstm(x, (h, c))
+            after += last
+        return tf.transpose(x, [1, 0, 2]), tf.concat(after, 1)
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
         """Of one sequence, for `common.describe`."""
         return self._config.num_steps * sum(lstm.multiply_adds_per_step() for lstm in self.lstms)
+
+
+class CarriedState(tf_keras.layers.Layer):
+    """The state of every stream between two steps; training and evaluation do not disturb one another.
+
+    Attributes:
+      train_state, eval_state: one per replica, [streams of the replica, n].
+      carried: names of the attributes that hold a row per stream, for `common.checkpoint`: a checkpoint joins
+        the replicas' rows, so that any number of replicas that holds all streams can take them up.
+    """
+
+    carried = ("train_state", "eval_state")
+
+    def __init__(self, config: Config, replicas: Replicas, precision: Precision):
+        super().__init__(name="carried", dtype=precision.full)
+        for name, streams in zip(self.carried, (config.global_batch_size, config.eval_batch_size)):
+            zeros = tf.zeros([streams // replicas.num_replicas, state_size(config)], precision.variable)
+            setattr(self, name, replicas.per_replica_variable(zeros, name))
+
+    def read(self, stream: tf.Tensor, keep: tf.Tensor, training: bool) -> tf.Tensor:
+        """The rows of the streams [b], zeros where `keep` is 0: [b, n]. Inside `replicas.run`."""
+        rows = tf.gather(self._variable(training).read_value(), stream)
+        # Not times 0: a state that went to infinity must not survive as a NaN.
+        return tf.where(keep[:, None] > 0, rows, tf.zeros_like(rows))
+
+    def write(self, stream: tf.Tensor, rows: tf.Tensor, training: bool) -> None:
+        """Puts rows [b, n] back; no gradient flows to the step before. Inside `replicas.run`."""
+        variable = self._variable(training)
+        variable.assign(tf.tensor_scatter_nd_update(variable.read_value(), stream[:, None], rows))
+
+    def _variable(self, training: bool) -> tf.Variable:
+        return self.train_state if training else self.eval_state
 
 
 def _uniform(config: Config) -> tf_keras.initializers.Initializer:

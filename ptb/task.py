@@ -77,7 +77,9 @@ class Task:
 
     def _losses(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """(cross-entropy of each word, its weight), [b, T]."""
-        keep = tf.cast(batch["keep"], self._variable)
-        logits = model([batch["words"], batch["stream"], keep], training=training)
+        stream, carried = batch["stream"], model.carried
+        keep = batch["keep"] if self.config.carry else tf.zeros_like(batch["keep"])
+        logits, state = model([batch["words"], carried.read(stream, keep, training)], training=training)
+        carried.write(stream, state, training)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
         return losses, tf.cast(batch["weight"], self._variable)

@@ -1,0 +1,208 @@
+"""The language model against stock layers and numpy in float64; the carried state over replicas and checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from common import checkpoint, events
+from common import replicas as backends
+from common.describe import describe
+from common.loop import Loop
+from common.precision import precision
+from common.replicas.single import Single
+from ptb import model, tiny
+from ptb.config import PRESETS, Config, hyperparameters
+from ptb.task import Task
+
+BATCH, STEPS, WORDS, UNITS = 3, 4, 11, 5
+SMALL = Config(
+    global_batch_size=BATCH, eval_batch_size=BATCH, num_steps=STEPS, vocabulary_size=WORDS, units=UNITS
+)
+
+
+def batches(count: int) -> list[list[np.ndarray]]:
+    """[words, stream, keep, targets]; the state starts anew in the first and the third."""
+    rng = np.random.default_rng(3)
+    return [
+        [
+            rng.integers(0, WORDS, [BATCH, STEPS]),
+            np.arange(BATCH),
+            np.full([BATCH], float(i not in (0, 2))),
+            rng.integers(0, WORDS, [BATCH, STEPS]),
+        ]
+        for i in range(count)
+    ]
+
+
+def logits_of(network: tf_keras.Model, batch: list[np.ndarray], training: bool = True) -> tf.Tensor:
+    words, stream, keep, _ = batch
+    logits, state = network([words, network.carried.read(stream, keep, training)])
+    network.carried.write(stream, state, training)
+    return logits
+
+
+def gradients(call, targets, variables) -> list[tf.Tensor]:
+    with tf.GradientTape() as tape:
+        logits = call()
+        loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)) / BATCH
+    return [logits, *map(tf.convert_to_tensor, tape.gradient(loss, variables))]
+
+
+@pytest.mark.parametrize("hoisted", [True, False])
+def test_equals_stateful_stock_layers_over_four_steps(hoisted) -> None:
+    tf_keras.utils.set_random_seed(5)
+    ours = model.build(dataclasses.replace(SMALL, hoisted=hoisted), Single(), precision("fp64"))
+    words = tf_keras.Input([STEPS], BATCH, dtype="int64")
+    x = tf_keras.layers.Embedding(WORDS, UNITS, dtype="float64")(words)
+    for _ in range(2):
+        x = tf_keras.layers.LSTM(UNITS, return_sequences=True, stateful=True, unroll=True, dtype="float64")(x)
+    theirs = tf_keras.Model(words, tf_keras.layers.Dense(WORDS, dtype="float64")(x))
+    for mine, other in zip(ours.trainable_variables, theirs.trainable_variables, strict=True):
+        other.assign(mine)
+    for batch in batches(4):
+        words, _, keep, targets = batch
+        if not keep.any():
+            theirs.reset_states()
+        mine = gradients(functools.partial(logits_of, ours, batch), targets, ours.trainable_variables)
+        other = gradients(functools.partial(theirs, words), targets, theirs.trainable_variables)
+        for got, want in zip(mine, other, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+
+
+def test_evaluation_has_a_state_of_its_own() -> None:
+    network = model.build(SMALL, Single(), precision("fp64"))
+    layer = network.carried
+    first, second = batches(2)
+    logits_of(network, first)
+    before = layer.train_state.numpy()
+    assert before.any() and not layer.eval_state.numpy().any()
+    logits_of(network, second, training=False)
+    np.testing.assert_array_equal(layer.train_state, before)
+    assert layer.eval_state.numpy().any()
+
+
+def test_a_stream_finds_its_state_in_any_order_of_rows() -> None:
+    network = model.build(SMALL, Single(), precision("fp64"))
+    batch = batches(2)[1]
+    states = np.random.default_rng(0).normal(size=network.carried.train_state.shape)
+    results = []
+    for order in ([0, 1, 2], [2, 0, 1]):
+        network.carried.train_state.assign(states)
+        logits = logits_of(network, [part[order] for part in batch]).numpy()
+        results.append((logits[np.argsort(order)], network.carried.train_state.numpy()))
+    for got, want in zip(*results):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_describe_counts_the_published_sizes() -> None:
+    said = describe(Task(Config(), None), hyperparameters(Config()))
+    # 10,000 x 200, two cells of 400 x 800 + 800, 200 x 10,000 + 10,000.
+    assert said["parameters"] == 2_000_000 + 2 * (400 * 800 + 800) + 2_010_000
+    assert said["forward_macs_per_example"] == 20 * (2 * 400 * 800 + 200 * 10_000)
+    assert (said["steps_per_epoch"], said["train_steps"]) == (2323, 13 * 2323)
+
+
+def test_initial_weights_are_uniform_and_biases_of_the_cells_zero() -> None:
+    network = model.build(SMALL, Single(), precision("fp32"))
+    for variable in network.trainable_variables:
+        values = variable.numpy()
+        assert np.abs(values).max() <= 0.1
+        assert values.any() == ("lstm" not in variable.name or "bias" not in variable.name)
+
+
+def test_precision_bf16_keeps_logits_and_state_in_fp32() -> None:
+    network = model.build(SMALL, Single(), precision("bf16"))
+    logits = logits_of(network, batches(1)[0])
+    assert logits.dtype == network.carried.train_state.dtype == tf.float32
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("language")
+    tiny.generate(folder)
+    return folder
+
+
+def loop(data_dir: pathlib.Path, **changes) -> Loop:
+    """Eleven steps with an evaluation after the fourth and the eighth; small, and without a target."""
+    fixed = {
+        "units": 8,
+        "train_steps": 11,
+        "steps_per_block": 4,
+        "quality_target": 1.0,
+        "eval_batch_size": 40,
+    }
+    config = dataclasses.replace(PRESETS["cpu-tiny"], **{**fixed, **changes})
+    return Loop(Task(config, str(data_dir)), backends.make(config))
+
+
+def losses(found: list[events.Event]) -> np.ndarray:
+    trained = [loss for e in found if isinstance(e, events.Trained) for loss in e.losses]
+    return np.array([*trained, *(e.value for e in found if isinstance(e, events.Evaluated))])
+
+
+def test_replicas_and_micro_batches_carry_what_one_replica_does(data_dir) -> None:
+    one = losses(list(loop(data_dir, precision="fp64").run()))
+    assert len(one) == 11 + 3
+    two = losses(list(loop(data_dir, precision="fp64", replicas="mirrored", num_replicas=2).run()))
+    np.testing.assert_allclose(two, one, rtol=1e-8)
+    parts = losses(list(loop(data_dir, precision="fp64", accumulation_steps=4).run()))
+    np.testing.assert_allclose(parts, one, rtol=1e-8)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_resumed_run_takes_up_the_carried_state_on_any_number_of_replicas(
+    data_dir, tmp_path, number
+) -> None:
+    """From a checkpoint in the middle of the streams; bitwise on as many replicas, else to rounding."""
+    whole = loop(data_dir, precision="fp64")
+    expected = losses(list(whole.run()))
+    first = loop(data_dir, precision="fp64")
+    for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
+        if isinstance(event, events.BlockStarted) and event.block.index == 1:
+            break
+    backend = {"replicas": "mirrored", "num_replicas": 2} if number == 2 else {}
+    resumed = loop(data_dir, precision="fp64", **backend)
+    resumed.compile()
+    assert checkpoint.restore_latest(resumed, tmp_path) == 4
+    layer = resumed.state.model.carried
+    assert np.concatenate([x.numpy() for x in resumed.replicas.local_results(layer.train_state)]).any()
+    after = losses(list(resumed.run()))
+    # Seven steps and two evaluations are left.
+    wanted = np.concatenate([expected[4:11], expected[12:]])
+    if number == 1:
+        np.testing.assert_array_equal(after, wanted)
+    np.testing.assert_allclose(after, wanted, rtol=1e-8)
+
+
+def test_equal_seeds_give_equal_runs(data_dir) -> None:
+    first, again, other = (losses(list(loop(data_dir, seed=seed).run())) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert np.all(first != other)
+
+
+def test_a_state_that_is_not_carried_misses_the_target(data_dir) -> None:
+    """The deliberate fault: the topic is lost at every step."""
+    config = dataclasses.replace(PRESETS["cpu-tiny"], carry=False)
+    found = list(Loop(Task(config, str(data_dir)), backends.make(config)).run())
+    values = [e.value for e in found if isinstance(e, events.Evaluated)]
+    assert len(values) == 13 and min(values) > config.quality_target
+    assert found[-1].status == "aborted"
+
+
+def test_quality_is_perplexity_and_lower_is_better() -> None:
+    task = Task(SMALL, None)
+    words = SMALL.num_eval_examples - 1
+    for perplexity, reached in ((116.4, True), (116.6, False)):
+        found = task.quality({"loss": np.log(perplexity) * words, "words": words}, {})
+        assert found.value == pytest.approx(perplexity) and found.reached is reached
+    assert task.quality({"loss": 1e9 * words, "words": words}, {}).value == pytest.approx(np.exp(700.0))
+    with pytest.raises(ValueError, match="words predicted"):
+        task.quality({"loss": 1.0, "words": words - 1}, {})
