@@ -26,6 +26,7 @@ from common.spatial.geometry import Window, output_size, resolve, rows_of
 from common.spatial.layers import AveragePool, Enter, GlobalAverage, Leave, MaxPool
 from common.step import State, make_eval_step, make_train_step
 from resnet.config import PRESETS
+from resnet.layers import PaddedConv2D
 from resnet.task import Task
 from tests.common import processes, toy
 
@@ -303,8 +304,8 @@ def resnet_config(replicas, k, **changes):
         replicas="single" if replicas == 1 else "mirrored",
         num_replicas=replicas,
         partitions=k,
+        **changes,
     )
-    config = dataclasses.replace(config, **changes)
     config.validate()
     return config
 
@@ -383,7 +384,8 @@ def operations_in_a_process(backend, number):
 
 
 def resnet_in_a_process(backend, number, k):
-    check_resnet(resnet_config(number, k, replicas=backend, batch_norm_span=4))
+    config = resnet_config(number, k, batch_norm_span=4)
+    check_resnet(dataclasses.replace(config, replicas=backend))
     return True
 
 
@@ -401,3 +403,98 @@ def test_processes_share_images(backend, number):
 def test_processes_share_images_of_a_resnet50(backend, number, k):
     calls = {"resnet": functools.partial(resnet_in_a_process, backend, number, k)}
     assert all(processes.run(backend, number, calls, timeout=900)["resnet"])
+
+
+# -- The loop ------------------------------------------------------------------------------------------------
+
+
+class ImageTask(toy.Task):
+    """The toy's vectors as images of 5 rows and 2 columns: a convolution, batch norm, both poolings, two heads."""
+
+    def build(self, replicas, precision):
+        spatial = Spatial(replicas, self.config.partitions)
+        inputs = replicas.model_input([toy.FEATURES], self.config.micro_batch_size, precision.variable)
+        x = tf_keras.layers.Lambda(lambda x: tf.concat([x, x[:, :2]], 1), dtype=precision.full)(inputs)
+        x = tf_keras.layers.Reshape([5, 2, 1], dtype=precision.full)(x)
+        x = Enter(spatial, dtype=precision.full)(x)
+        x = PaddedConv2D(6, 3, pad=1, spatial=spatial, use_bias=False, dtype=precision.full)(x)
+        x = SpanBatchNorm(replicas, self.config.batch_norm_span, precision, spatial=spatial)(x)
+        x = tf_keras.layers.Activation("tanh", dtype=precision.full)(x)
+        x = MaxPool(spatial, 2, 1, "same", dtype=precision.full)(x)
+        x = AveragePool(spatial, 3, 1, "same", dtype=precision.full)(x)
+        x = PaddedConv2D(4, 1, pad=0, spatial=spatial, dtype=precision.full)(x)
+        mean = GlobalAverage(spatial, dtype=precision.full)(x)
+        flat = tf_keras.layers.Flatten(dtype=precision.full)(Leave(spatial, dtype=precision.full)(x))
+        x = tf_keras.layers.Concatenate(dtype=precision.full)([mean, flat])
+        return tf_keras.Model(inputs, tf_keras.layers.Dense(toy.CLASSES, dtype=precision.full)(x))
+
+
+def free_run(**changes):
+    """(losses, qualities, weights) of 10 steps; quality() refuses what counts an image twice, or never."""
+    config = toy.config(precision="fp64", train_steps=10, quality_target=2.0, **changes)
+    config.validate()
+    loop = Loop(ImageTask(config), backends.make(config))
+    loop.compile()
+    seen = list(loop.run())
+    losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
+    weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
+    return losses, [e.value for e in seen if isinstance(e, events.Evaluated)], weights
+
+
+@pytest.mark.parametrize("replicas, k, accumulation", [(2, 2, 1), (4, 4, 1), (4, 2, 1), (2, 2, 2)])
+def test_a_run_is_that_of_one_device(replicas, k, accumulation):
+    """Input shared by groups, losses, updates, merged moments, and evaluations that count images once."""
+    changes = {"batch_norm_span": 8, "accumulation_steps": accumulation}
+    losses, qualities, weights = free_run(**changes)
+    other = free_run(replicas="mirrored", num_replicas=replicas, partitions=k, **changes)
+    np.testing.assert_allclose(other[0], losses, rtol=1e-8)
+    assert other[1] == qualities and len(qualities) == 3
+    for got, want in zip(other[2], weights, strict=True):
+        close(got, want)
+
+
+@pytest.mark.parametrize(
+    "num_replicas, num_processes, k, expected",
+    [
+        (4, 1, 2, [[0, 0, 1, 1, 2, 2]]),  # mirrored: pairs in one process
+        (4, 4, 2, [[0, 1, 2], [0, 1, 2], [10, 11, 12], [10, 11, 12]]),  # a pair of processes reads one shard
+        (4, 2, 4, [[0, 0, 1, 1, 2, 2]] * 2),
+        (4, 2, 2, [[0, 0, 1, 1, 2, 2], [10, 10, 11, 11, 12, 12]]),
+        (2, 2, 1, [[0, 1, 2], [10, 11, 12]]),
+    ],
+)
+def test_a_group_gets_the_same_batches(num_replicas, num_processes, k, expected):
+    backend = Single()
+    backend.num_replicas, backend.num_processes = num_replicas, num_processes
+
+    def make(shard):
+        assert shard.count == len({tuple(row) for row in expected})
+        return tf.data.Dataset.range(10 * shard.index, 10 * shard.index + 3).map(lambda i: {"x": i})
+
+    shared = shared_input(make, k, backend)
+    for index, wanted in enumerate(expected):
+        batches = shared(Shard(index, num_processes)).as_numpy_iterator()
+        assert [int(b["x"]) for b in batches] == wanted
+
+
+def test_mistakes_name_the_values():
+    backend = Single()
+    backend.num_replicas, backend.num_processes = 6, 2
+    with pytest.raises(UserError, match="partitions=2: groups do not fit processes of 3 replicas"):
+        shared_input(lambda shard: None, 2, backend)
+    with pytest.raises(UserError, match="partitions=3 does not divide config.num_replicas=4"):
+        resnet_config(4, 3)
+    with pytest.raises(UserError, match="groups of 3 replicas do not divide 4"):
+        Spatial(Mirrored(4), 3)
+    with pytest.raises(UserError, match="alexnet_bn cannot partition"):
+        resnet_config(2, 2, model="alexnet_bn")
+    with pytest.raises(UserError, match="clip_replica_norm"):
+        toy.config(
+            num_replicas=2, partitions=2, optimizer=Optimizer(name="sgd", clip_replica_norm=1.0)
+        ).validate()
+    spatial = Spatial(Mirrored(2), 2)
+    with pytest.raises(UserError, match="5 rows of 7 columns come from no partitioned layer"):
+        spatial.conv2d(tf.zeros([1, 5, 7, 1]), tf.zeros([3, 3, 1, 1]), 1, "same")
+    Mirrored(2).run(lambda: spatial.enter(tf.zeros([1, 10, 7, 1])))
+    with pytest.raises(UserError, match="would be of images of 10 and of 9 rows"):
+        Mirrored(2).run(lambda: spatial.enter(tf.zeros([1, 9, 7, 1])))
