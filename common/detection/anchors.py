@@ -1,0 +1,61 @@
+"""Anchor boxes of feature pyramids, as numpy float64 (cy, cx, h, w). TensorFlow-free."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+# Height : width pairs besides the two squares, by the number of anchors per cell (mlperf_facts 2, SSD: aspects {2} and
+# {2, 3}).
+_ASPECTS = {4: (2,), 6: (2, 3)}
+
+
+def ssd(
+    feature_sizes: Sequence[int],
+    scales: Sequence[float],
+    cells: Sequence[float],
+    per_cell: Sequence[int],
+) -> np.ndarray:
+    """SSD's default boxes in units of the image, in the order level, anchor, y, x.
+
+    Of each level l the anchors are: a square of scale s_l, a square of sqrt(s_l s_{l+1}), then s_l in aspect 2, 1/2
+    and, where there are six, 3, 1/3, the wide one first. Sides and centres are clipped to [0, 1] (mlperf_facts 2).
+
+    Args:
+      feature_sizes: cells along a side of each level's feature map.
+      scales: s_0 ... s_L, parts of the image's side; one more than there are levels.
+      cells: image side over step, by which the centres are spaced: 37.5 at the level of 38 cells of step 8 in 300.
+      per_cell: anchors per cell, 4 or 6.
+
+    Returns:
+      [A, 4].
+
+    Raises:
+      ValueError: the arguments have different lengths, or a number of anchors other than 4 and 6.
+    """
+    if not len(feature_sizes) == len(scales) - 1 == len(cells) == len(per_cell):
+        raise ValueError(
+            f"{len(feature_sizes)} levels, {len(scales)} scales, {len(cells)} steps, {len(per_cell)} counts of "
+            "anchors: give one of each per level, and one scale more"
+        )
+    found = []
+    for level, (size, number, spacing) in enumerate(zip(feature_sizes, per_cell, cells)):
+        if number not in _ASPECTS:
+            raise ValueError(f"{number} anchors per cell; known: {sorted(_ASPECTS)}")
+        for height, width in _shapes(scales[level], scales[level + 1], _ASPECTS[number]):
+            centres = (np.arange(size) + 0.5) / spacing
+            cy, cx = np.meshgrid(centres, centres, indexing="ij")
+            sides = np.broadcast_to([height, width], [size * size, 2])
+            found.append(np.concatenate([np.stack([cy.ravel(), cx.ravel()], -1), sides], -1))
+    return np.clip(np.concatenate(found), 0.0, 1.0)
+
+
+def _shapes(scale: float, following: float, aspects: Sequence[int]) -> list[tuple[float, float]]:
+    """(height, width) of each anchor of a cell."""
+    between = math.sqrt(scale * following)
+    wide = [(scale / math.sqrt(a), scale * math.sqrt(a)) for a in aspects]
+    both = itertools.chain.from_iterable(((h, w), (w, h)) for h, w in wide)
+    return [(scale, scale), (between, between), *both]

@@ -1,0 +1,96 @@
+"""Boxes as [..., 4] tensors: (ymin, xmin, ymax, xmax) corners or (cy, cx, h, w) centres, in any one unit.
+
+Everything is element-wise in the dtype that comes in and compiles under XLA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+# Scales of the encoded (cy, cx, h, w): the inverse of SSD's published variances 0.1 and 0.2 (mlperf_facts 2).
+SSD_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
+SMALLEST_SIDE = 1e-8  # As in tf-models-official official/vision/ops/box_ops.py (EPSILON).
+
+
+def to_corners(centres: tf.Tensor) -> tf.Tensor:
+    """(cy, cx, h, w) -> (ymin, xmin, ymax, xmax)."""
+    middle, size = centres[..., :2], centres[..., 2:]
+    return tf.concat([middle - size / 2, middle + size / 2], -1)
+
+
+def to_centres(corners: tf.Tensor) -> tf.Tensor:
+    """(ymin, xmin, ymax, xmax) -> (cy, cx, h, w)."""
+    low, high = corners[..., :2], corners[..., 2:]
+    return tf.concat([(low + high) / 2, high - low], -1)
+
+
+def area(boxes: tf.Tensor) -> tf.Tensor:
+    """Area of corner boxes, [...]; 0 where a box is inverted."""
+    size = tf.maximum(boxes[..., 2:] - boxes[..., :2], 0)
+    return size[..., 0] * size[..., 1]
+
+
+def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Intersection over union of every box of `a`, [..., N, 4], with every box of `b`, [..., M, 4]: [..., N, M].
+
+    0 where both boxes are empty, so that padding overlaps nothing.
+    """
+    low = tf.maximum(a[..., :, None, :2], b[..., None, :, :2])
+    high = tf.minimum(a[..., :, None, 2:], b[..., None, :, 2:])
+    size = tf.maximum(high - low, 0)
+    intersection = size[..., 0] * size[..., 1]
+    union = area(a)[..., :, None] + area(b)[..., None, :] - intersection
+    return tf.math.divide_no_nan(intersection, tf.maximum(union, 0))
+
+
+def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Tensor = 1.0) -> tf.Tensor:
+    """Corner boxes cut off at an image of `height` x `width`, scalars in the unit of the boxes."""
+    size = tf.cast(tf.stack([height, width, height, width]), boxes.dtype)
+    return tf.clip_by_value(boxes, tf.zeros_like(size), size)
+
+
+def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: Sequence[float] = SSD_WEIGHTS) -> tf.Tensor:
+    """What a network has to say to turn anchors into boxes.
+
+    Args:
+      boxes: corners [..., 4]; sides below SMALLEST_SIDE count as that, so that padding stays finite.
+      anchors: centres [..., 4].
+      weights: scales of (cy, cx, h, w).
+
+    Returns:
+      [..., 4]: the offset of the centre in sides of the anchor and the logarithm of the ratio of sides, scaled.
+    """
+    target = to_centres(boxes)
+    ratio = tf.maximum(target[..., 2:], SMALLEST_SIDE) / anchors[..., 2:]
+    offset = (target[..., :2] - anchors[..., :2]) / anchors[..., 2:]
+    return tf.concat([offset, tf.math.log(ratio)], -1) * tf.constant(weights, boxes.dtype)
+
+
+def decode(
+    codes: tf.Tensor,
+    anchors: tf.Tensor,
+    weights: Sequence[float] = SSD_WEIGHTS,
+    max_log_ratio: float | None = None,
+) -> tf.Tensor:
+    """The inverse of `encode`: codes [..., 4] and anchors (centres) [..., 4] -> corners [..., 4].
+
+    Args:
+      codes: what the network said.
+      anchors: centres.
+      weights: scales of (cy, cx, h, w).
+      max_log_ratio: the logarithms of the sides' ratios are cut off here, against overflow; None: nowhere.
+    """
+    codes = codes / tf.constant(weights, codes.dtype)
+    ratio = codes[..., 2:]
+    if max_log_ratio is not None:
+        ratio = tf.minimum(ratio, max_log_ratio)
+    middle = codes[..., :2] * anchors[..., 2:] + anchors[..., :2]
+    return to_corners(tf.concat([middle, tf.exp(ratio) * anchors[..., 2:]], -1))
+
+
+def flip_columns(boxes: tf.Tensor, width: float | tf.Tensor = 1.0) -> tf.Tensor:
+    """Corner boxes of the image mirrored left to right."""
+    ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
+    return tf.stack([ymin, width - xmax, ymax, width - xmin], -1)

@@ -1,0 +1,144 @@
+"""COCO's average precision by pycocotools, from the arrays that an evaluation brought back. TensorFlow-free.
+
+Made for a worker process (common/evaluator.py): the annotations are read once per process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+# The order of COCOeval.stats.
+STATISTICS = (
+    *("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large"),
+    *("AR1", "AR10", "AR100", "AR_small", "AR_medium", "AR_large"),
+)
+
+
+@functools.lru_cache(maxsize=4)
+def ground_truth(annotations: str) -> COCO:
+    """The annotation file, indexed.
+
+    Raises:
+      ValueError: not a COCO file, or an object that cannot be evaluated; its image is named.
+    """
+    try:
+        with open(annotations, encoding="utf-8") as file:
+            content = json.load(file)
+        images = {image["id"]: image for image in content["images"]}
+        categories = {category["id"] for category in content["categories"]}
+        for item in content["annotations"]:
+            _check(item, images, categories, annotations)
+    except OSError as error:
+        raise ValueError(f"cannot read {annotations}: {error.strerror}") from error
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"{annotations} is no COCO annotation file ({type(error).__name__}: {error})"
+        ) from error
+    truth = COCO()
+    truth.dataset = content
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+    return truth
+
+
+def _check(item: Mapping, images: Mapping, categories: set, path: str) -> None:
+    name = f"{path}: image {item['image_id']}, annotation {item['id']}"
+    if item["image_id"] not in images:
+        raise ValueError(f"{name}: there is no such image")
+    if item["category_id"] not in categories:
+        raise ValueError(f"{name}: category {item['category_id']} is unknown")
+    if not (item["bbox"][2] > 0 and item["bbox"][3] > 0):
+        raise ValueError(f"{name}: box {item['bbox']} has no area")
+    shape, size = item.get("segmentation"), images[item["image_id"]]
+    if isinstance(shape, list) and any(len(polygon) < 6 for polygon in shape):
+        raise ValueError(f"{name}: a polygon of fewer than three points")
+    if isinstance(shape, dict) and list(shape["size"]) != [size["height"], size["width"]]:
+        raise ValueError(f"{name}: mask of {shape['size']}, image of {[size['height'], size['width']]}")
+
+
+def each_image_once(
+    annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """`arrays` without padding.
+
+    Args:
+      annotations: of the images that were to be evaluated.
+      arrays: "image_id" [n], "weight" [n], 0 for padding, and others [n, ...].
+
+    Raises:
+      ValueError: an image is missing, unknown or there twice.
+    """
+    real = np.asarray(arrays["weight"]) > 0
+    kept = {name: np.asarray(array)[real] for name, array in arrays.items()}
+    ids = kept["image_id"].tolist()
+    wanted = set(ground_truth(os.fspath(annotations)).imgs)
+    if len(ids) != len(set(ids)) or set(ids) != wanted:
+        missing, unknown = wanted - set(ids), set(ids) - wanted
+        example = next(iter(sorted(missing or unknown) or sorted(i for i in ids if ids.count(i) > 1)))
+        raise ValueError(
+            f"{len(ids)} images seen, {len(set(ids))} of them different, {len(missing)} missing, {len(unknown)} not in "
+            f"{annotations}; image {example} for one"
+        )
+    return kept
+
+
+def box_results(
+    annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray], category_ids: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Detections in pycocotools' form, in pixels of the original images, with the original category ids.
+
+    Args:
+      annotations: for the images' sizes.
+      arrays: "image_id" [n], "boxes" [n, d, 4] corners in parts of the image, "scores" [n, d], 0 where there is no
+        detection, "classes" [n, d] from 1.
+      category_ids: of class 1, 2, ...
+    """
+    images, ids = ground_truth(os.fspath(annotations)).imgs, np.asarray(category_ids)
+    results = []
+    for number, image in enumerate(arrays["image_id"].tolist()):
+        found = arrays["scores"][number] > 0
+        height, width = images[image]["height"], images[image]["width"]
+        corners = arrays["boxes"][number][found].astype(np.float64) * [height, width, height, width]
+        ymin, xmin, ymax, xmax = corners.T
+        boxes = np.stack([xmin, ymin, xmax - xmin, ymax - ymin], -1).tolist()
+        classes = ids[arrays["classes"][number][found] - 1].tolist()
+        scores = arrays["scores"][number][found].astype(np.float64).tolist()
+        results += [
+            {"image_id": image, "category_id": category, "bbox": box, "score": score}
+            for category, box, score in zip(classes, boxes, scores)
+        ]
+    return results
+
+
+def average_precision(
+    annotations: str | os.PathLike, results: Sequence[dict[str, Any]], kind: str
+) -> dict[str, float]:
+    """COCO's twelve statistics over all images of the annotation file.
+
+    Args:
+      annotations: the file.
+      results: pycocotools' form; changed by it.
+      kind: "bbox" or "segm".
+
+    Returns:
+      {name of STATISTICS: value}; -1 where no object is of that size, as pycocotools has it.
+    """
+    if not results:
+        return dict.fromkeys(STATISTICS, 0.0)
+    truth = ground_truth(os.fspath(annotations))
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = COCOeval(truth, truth.loadRes(list(results)), kind)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return {name: float(value) for name, value in zip(STATISTICS, evaluation.stats, strict=True)}

@@ -1,0 +1,111 @@
+"""Non-maximum suppression in tiles, batched over images and classes, with static shapes throughout."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from common.detection import boxes as box_ops
+
+# Candidates compared at once: 256 in G6 ssd, 512 in its Mask R-CNN (mlperf_facts 3.19).
+TILE = 256
+
+
+class Detections(NamedTuple):
+    """The best detections of each image, best first; `valid` says which of them are detections at all."""
+
+    boxes: tf.Tensor  # [b, n, 4], corners
+    scores: tf.Tensor  # [b, n]
+    classes: tf.Tensor  # int32 [b, n]
+    valid: tf.Tensor  # bool [b, n]
+
+
+def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int = TILE) -> tf.Tensor:
+    """Greedy suppression: a box is kept unless it overlaps a kept one before it by `threshold` or more.
+
+    A tile first loses what kept boxes of earlier tiles suppress. Within it, starting from all that is left, "kept are
+    those that no kept one before suppresses" is repeated until nothing changes: after i rounds the first i boxes are
+    as the greedy loop has them, and they are the same as soon as a round changes nothing.
+
+    Args:
+      boxes: corners [..., n, 4], best first along n.
+      valid: bool [..., n]; others neither are kept nor suppress.
+      threshold: of the intersection over union.
+      tile: boxes per tile.
+
+    Returns:
+      bool [..., n]: what is kept.
+    """
+    boxes, valid = tf.stop_gradient(boxes), tf.convert_to_tensor(valid)
+    count = boxes.shape[-2]
+    kept: list[tf.Tensor] = []
+    for start in range(0, count, tile):
+        here = boxes[..., start : start + tile, :]
+        left = valid[..., start : start + tile]
+        if start:
+            before = box_ops.iou(boxes[..., :start, :], here) >= threshold
+            left &= ~tf.reduce_any(before & tf.concat(kept, -1)[..., None], -2)
+        kept.append(_within(here, left, threshold))
+    return tf.concat(kept, -1)
+
+
+def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float) -> tf.Tensor:
+    """`suppress` of one tile: the fixed point."""
+    size = boxes.shape[-2]
+    earlier = tf.range(size)[:, None] < tf.range(size)
+    overlaps = (box_ops.iou(boxes, boxes) >= threshold) & earlier  # [..., i, j]: i would suppress j
+
+    def round_(_: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        after = valid & ~tf.reduce_any(overlaps & kept[..., None], -2)
+        return tf.reduce_any(after != kept), after
+
+    _, kept = tf.while_loop(
+        lambda changed, _: changed,
+        round_,
+        (tf.constant(True), valid),
+        shape_invariants=(tf.TensorShape([]), valid.shape),
+    )
+    return kept
+
+
+def per_class(
+    boxes: tf.Tensor,
+    scores: tf.Tensor,
+    score_threshold: float,
+    iou_threshold: float,
+    candidates: int,
+    detections: int,
+) -> Detections:
+    """The detections of each image: suppression within each class, then the best of all classes.
+
+    Args:
+      boxes: corners [b, A, 4], one per anchor, or [b, A, C, 4], one per anchor and class.
+      scores: [b, A, C], of the classes without the background.
+      score_threshold: detections must score more.
+      iou_threshold: see `suppress`.
+      candidates: of each class, its best so many are considered.
+      detections: of each image, the best so many are returned.
+
+    Returns:
+      Detections whose classes count from 1.
+    """
+    classes = scores.shape[-1]
+    candidates = min(candidates, scores.shape[1])
+    best, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), candidates)  # [b, C, k]
+    if boxes.shape.rank == 4:
+        chosen = tf.gather(tf.transpose(boxes, [0, 2, 1, 3]), index, batch_dims=2)
+    else:
+        chosen = tf.gather(boxes, index, batch_dims=1)
+    kept = suppress(chosen, best > score_threshold, iou_threshold)
+    ranked = tf.where(kept, best, -tf.ones_like(best))
+    ranked = tf.reshape(ranked, [-1, classes * candidates])
+    total = min(detections, classes * candidates)
+    top, place = tf.math.top_k(ranked, total)
+    valid = top >= 0
+    return Detections(
+        tf.gather(tf.reshape(chosen, [-1, classes * candidates, 4]), place, batch_dims=1),
+        tf.where(valid, top, tf.zeros_like(top)),
+        tf.where(valid, place // candidates + 1, 0),
+        valid,
+    )

@@ -1,0 +1,46 @@
+"""The k largest of each row without sorting, k of each row its own: the shapes stay static under XLA."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+_INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
+
+
+def topk_mask(values: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    """Which elements are at least as large as the k-th largest of their row.
+
+    Read as integers, floating-point numbers keep their order, so the k-th largest is found bit by bit: of 32 (64)
+    questions "are there k elements at least this large?" (mlperf_facts 3.18). Ties of the k-th are all included:
+    the mask may hold more than k.
+
+    Args:
+      values: float32 or float64 [..., n], no NaN; subnormal numbers may count as 0, as the hardware has it.
+      k: int32 [...]; 0 gives an empty mask, n or more a full one.
+
+    Returns:
+      bool [..., n].
+    """
+    integer = _INTEGERS[values.dtype]
+    bits = values.dtype.size * 8
+    # -0.0 + 0.0 is 0.0: equal numbers have equal bits.
+    ordered = tf.bitcast(tf.stop_gradient(values) + 0, integer)
+    # Of negative numbers the larger pattern is the smaller number: flip all bits but the sign.
+    ordered = tf.where(ordered < 0, tf.bitwise.bitwise_xor(ordered, integer.max), ordered)
+    k = tf.minimum(k, tf.shape(values)[-1])[..., None]
+
+    def enough(threshold: tf.Tensor) -> tf.Tensor:
+        count = tf.reduce_sum(tf.cast(ordered >= threshold, tf.int32), -1, keepdims=True)
+        return count >= k
+
+    zero = tf.zeros_like(k, integer)
+    start = tf.where(enough(zero), zero, zero + integer.min)
+
+    def raise_bit(i: tf.Tensor, threshold: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        candidate = threshold + tf.bitwise.left_shift(tf.ones([], integer), tf.cast(bits - 2 - i, integer))
+        return i + 1, tf.where(enough(candidate), candidate, threshold)
+
+    _, threshold = tf.while_loop(
+        lambda i, _: i < bits - 1, raise_bit, (tf.constant(0), start), maximum_iterations=bits - 1
+    )
+    return (ordered >= threshold) & (k > 0)
