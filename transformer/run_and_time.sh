@@ -46,7 +46,7 @@ for ((i = 0; i < NEXP; i++)); do
   fi
   seed=()
   if [[ -n ${SEED:-} || $NEXP -gt 1 ]]; then seed=("--seed=$((${SEED:-0} + i))"); fi
-  "$PYTHON" -m common.launch.preset resnet --launcher="${LAUNCHER:-auto}" "${shown[@]}" -- \
+  "$PYTHON" -m common.launch.preset transformer --launcher="${LAUNCHER:-auto}" "${shown[@]}" -- \
     --system="$SYSTEM" --data_dir="$DATA_DIR" --result_dir="$RESULT_DIR" \
     "${seed[@]}" "${cleared[@]}" "$@" || status=$?
   # A run that missed its target is a result too; anything else ends the series.

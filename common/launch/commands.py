@@ -18,8 +18,9 @@ from common.errors import UserError
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SBATCH = "common/launch/slurm.sbatch"
 LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
-# A TPU v3 chip has two cores, each a replica; so has v4, which its presets use singly or joined (megacore).
-CORES_PER_CHIP = (1, 2)
+# A TPU v3 or v4 chip has two cores. Presets have a replica on each, on each chip (v4's megacore), or on a part of the
+# cores (v0.7's transformer on 8,192).
+CORES_PER_CHIP = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +67,11 @@ def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
     accelerators = int(system["accelerators_per_node"] or 0)
     name = f"config.num_replicas={config.num_replicas}: {config.hardware} has {hosts} hosts"
     if config.replicas == "tpu":
-        if config.num_replicas not in [hosts * accelerators * cores for cores in CORES_PER_CHIP]:
-            raise UserError(f"{name} of {accelerators} chips; use as many replicas as chips, or as cores")
+        cores = hosts * accelerators * CORES_PER_CHIP
+        if not cores or cores % config.num_replicas:
+            raise UserError(
+                f"{name} of {accelerators} chips; use as many replicas as cores, {cores}, or a divisor"
+            )
         return Shape(1, hosts, accelerators, 0)
     if config.replicas == "multiworker":
         processes = hosts if hosts > 1 or accelerators else config.num_replicas
