@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from common import replicas as backends
+from common.config import RunConfig
 from common.errors import UserError
 from common.placement import branches
 from common.replicas.base import contiguous_groups
@@ -60,8 +62,7 @@ def run(replicas, size, run_heads, dynamic=False, traced=False):
 
     def step():
         outputs, gradients = replicas.run(one)
-        local = replicas.local_results
-        return [local(y) for y in outputs], [tf.add_n(local(g)) for g in gradients]
+        return [replicas.local_results(y) for y in outputs], [replicas.sum(g) for g in gradients]
 
     return (tf.function(step, autograph=False) if traced else step)()
 
@@ -74,13 +75,25 @@ def everywhere(replicas, functions, groups):
 @pytest.mark.parametrize("replicas, size", [(2, 2), (4, 4), (4, 2), (2, 1)])
 def test_branches_equal_every_head_on_every_replica(replicas, size, dynamic):
     """Three heads on groups of 2 (one replica runs two of them), of 4 (one runs none) and of 1."""
-    outputs, gradients = run(Mirrored(replicas), size, branches, dynamic, traced=True)
-    naive_outputs, naive_gradients = run(Mirrored(replicas), size, everywhere)
+    check(Mirrored(replicas), size, dynamic)
+
+
+def check(replicas, size, dynamic=False):
+    naive_outputs, naive_gradients = run(replicas, size, everywhere)
+    outputs, gradients = run(replicas, size, branches, dynamic, traced=True)
     for copies, wanted in zip(outputs, naive_outputs, strict=True):
         for copy, want in zip(copies, wanted, strict=True):
             np.testing.assert_allclose(copy, want, rtol=1e-8)
     for got, want in zip(gradients, naive_gradients, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8)
+
+
+def check_in_a_process(backend, number):
+    """Called by tests/common/test_spatial.py in each process."""
+    replicas = backends.make(RunConfig(replicas=backend, num_replicas=number))
+    for size in {2, number}:
+        check(replicas, size)
+    return True
 
 
 def test_a_replica_runs_its_own_branches_only():
