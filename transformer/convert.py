@@ -21,6 +21,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def convert(
     """
     held_out = list(evaluation.pairs())
     _prepare(folder, settings)
-    words = _vocabulary(folder / _FILES.vocabulary, train, vocabulary)
+    words = _vocabulary(folder / _FILES.vocabulary, train, vocabulary, settings)
     for name, side in ((_FILES.eval_source, 0), (_FILES.eval_reference, 1)):
         _write_text(folder / name, (pair[side] for pair in held_out))
     dropped = parallel.Dropped()
@@ -120,10 +121,17 @@ def _prepare(folder: Path, settings: Settings) -> None:
         raise UserError(f"{folder} holds {present} already; remove it or name another DATA_DIR")
 
 
-def _vocabulary(path: Path, train: Text, vocabulary: Path | int) -> Subwords:
+def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Settings) -> Subwords:
     if isinstance(vocabulary, int):
         path.unlink(missing_ok=True)  # Of an interrupted conversion: there are no shards.
-        return subwords.build(path, [*train.sources, *train.targets], vocabulary)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            clean = [Path(scratch) / side for side in ("source", "target")]
+            with contextlib.ExitStack() as stack:
+                files = [stack.enter_context(open(p, "w", encoding="utf-8", newline="\n")) for p in clean]
+                for pair in train.pairs(parallel.Dropped() if settings.drop_bad else None):
+                    for file, text in zip(files, pair):
+                        file.write(text + "\n")
+            return subwords.build(path, clean, vocabulary)
     words = Subwords(vocabulary)
     if vocabulary.resolve() != path.resolve():
         shutil.copyfile(vocabulary, path)

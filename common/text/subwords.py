@@ -7,7 +7,7 @@ be encoded: characters that the vocabulary lacks are written as their code point
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import UserError
@@ -56,37 +56,59 @@ def check_size(subwords: Subwords, expected: int) -> None:
         )
 
 
-def build(path: str | os.PathLike, texts: Iterable[str | os.PathLike], size: int) -> Subwords:
-    """Makes a vocabulary of about `size` subwords from text files, and writes it to `path`.
+def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int) -> Subwords:
+    """Makes a vocabulary of about `size` subwords from UTF-8 text files, and writes it to `path`.
 
     Raises:
-      UserError: `path` exists already, or cannot be written.
+      UserError: `path` exists already or cannot be written, or there is hardly any text.
     """
-    from absl import logging
-    from official.legacy.transformer.utils import tokenizer
-
     path = Path(path)
     if path.exists():
         raise UserError(f"{path}: exists; remove it, or use it as the vocabulary")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
     try:
-        # Binary search for the least count that gives `size` subwords, to a hundredth (T2T: 327 of 32,768).
-        tokenizer.Subtokenizer.init_from_files(
-            os.fspath(partial),
-            [os.fspath(t) for t in texts],
-            size,
-            max(1, size // 100),
-            reserved_tokens=list(RESERVED),
-        )
-        os.replace(partial, path)
+        found = _search(partial, [os.fspath(text) for text in texts], size)
+        if found is None:
+            raise UserError(f"{texts[0]}: too little text for a vocabulary; give a vocabulary instead")
+        path.write_text(found, encoding="utf-8", newline="\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another folder") from error
     finally:
-        logging.set_verbosity(before)
         partial.unlink(missing_ok=True)
     return Subwords(path)
+
+
+def _search(partial: Path, texts: Sequence[str], size: int) -> str | None:
+    """Bisects for the least count of a subword that gives about `size` of them, to a hundredth (T2T: 327 of 32,768).
+
+    tf-models-official's own search fails on small texts, in which no subword occurs as often as its first guess asks.
+    """
+    from absl import logging
+    from official.legacy.transformer.utils import tokenizer
+
+    low, high, best = 1, 1000, None
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        while low <= high:
+            count = (low + high) // 2
+            partial.unlink(missing_ok=True)
+            try:
+                made = tokenizer.Subtokenizer.init_from_files(
+                    os.fspath(partial), texts, size, 1, min_count=count, reserved_tokens=list(RESERVED)
+                )
+            except ValueError:  # Not even a character occurs so often.
+                high = count - 1
+                continue
+            entries = len(made.subtoken_list)
+            if best is None or abs(entries - size) < best[0]:
+                best = abs(entries - size), partial.read_text(encoding="utf-8")
+            if best[0] <= size // 100:
+                break
+            low, high = (count + 1, high) if entries > size else (low, count - 1)
+    finally:
+        logging.set_verbosity(before)
+    return best[1] if best else None
 
 
 def _reserved(path: Path) -> list[str]:

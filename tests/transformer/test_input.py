@@ -132,7 +132,7 @@ def test_quality_is_bleu_of_the_real_sentences(data):
     words = pipeline.Subwords(folder / config.data.vocabulary)
     texts = pipeline.references(config, folder)
     hypotheses = [texts[0].upper(), *texts[1:5], *texts[6:], texts[5]]
-    tokens = np.zeros([12, 50], np.int32)
+    tokens = np.zeros([12, 120], np.int32)
     for i, text in enumerate(hypotheses):
         encoded = words.encode(text)
         tokens[i, : len(encoded)] = encoded
@@ -274,7 +274,8 @@ def test_bad_training_text_is_dropped_when_told_and_counted(tmp_path, capsys):
     assert run(tmp_path, train, held) == 2
     assert "t.src: line 61 is empty" in capsys.readouterr().err
     assert run(tmp_path, train, held, "--drop-bad") == 0
-    assert "pairs 60" in (out := capsys.readouterr().out) and "empty 1, too_long 1, not_utf8 1" in out
+    out = capsys.readouterr().out
+    assert "pairs 60" in out and "empty 1, too_long 1, not_utf8 1" in out
 
 
 def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
