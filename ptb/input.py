@@ -23,7 +23,6 @@ from common.replicas.base import Shard
 from ptb import text
 from ptb.config import Config
 
-
 _ENDLESS = 2**40  # Steps; times the batches of a step it must stay a 64-bit number.
 
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 
 from common.errors import UserError
-from studies import resnet_photos
+from studies import legw_mnist, legw_ptb, resnet_photos
 
-STUDIES = {"resnet-photos": resnet_photos}
+STUDIES = {"legw-mnist": legw_mnist, "legw-ptb": legw_ptb, "resnet-photos": resnet_photos}
 
 
 def main() -> int:

@@ -1,0 +1,55 @@
+"""LEGW on the Penn Treebank: batches 20 to 640, its competitors, seven solvers, the tuned rate, long runs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import zipfile
+
+from studies import legw, legw_mnist
+from studies.data import unpack
+
+
+def _data() -> pathlib.Path:
+    """The three text files, unpacked a second time from the archive's zip file."""
+    source = unpack("text") / "ptb"
+    with zipfile.ZipFile(source / "ptb.zip") as archive:
+        for split in ("train", "valid", "test"):
+            name = f"ptb.{split}.txt"
+            if not (source / name).is_file():
+                archive.extract(name, source)
+    return source
+
+
+# PRESETS of ptb/config.py; tests/studies holds the two together.
+STUDY = dataclasses.replace(
+    legw_mnist.STUDY,
+    name="legw-ptb",
+    benchmark="ptb",
+    preset="cpu-20",
+    batch=20,
+    rate=0.1,
+    factors=(1, 2, 4, 8, 16, 32),
+    never=0.0,
+    lower_is_better=True,
+    unit="perplexity",
+    held_out=("--config.data.eval_split=valid", "--config.num_eval_examples=73760"),
+    tuned_rates=(0.1, 0.2, 0.4, 0.8, 1.6),
+    base_rates=(0.025, 0.05, 0.1, 0.2),
+    long_epochs=50,
+    # The rate is halved over the last six epochs, as in the short run.
+    long_flags=("--config.schedule.boundaries=44,45,46,47,48,49",),
+    solvers={
+        **legw_mnist.STUDY.solvers,
+        "sgd": ("--config.optimizer.momentum=0", "--config.optimizer.base_learning_rate=1"),
+        "adagrad": ("--config.optimizer.name=adagrad", "--config.optimizer.base_learning_rate=0.1"),
+    },
+    data=_data,
+)
+add_arguments = legw.add_arguments
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0; see `legw.run`."""
+    return legw.run(STUDY, args)

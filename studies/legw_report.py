@@ -1,0 +1,142 @@
+"""Table and pictures of a LEGW study, from the records of its rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pathlib
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+COLUMNS = ("part", "method", "batch", "rate", "seed", "quality", "diverged", "epochs", "minutes")
+Groups = dict[str, dict[float, list[float]]]
+
+
+def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str) -> None:
+    """Writes NAME.csv, NAME.json, NAME.md and a picture per part into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{name}.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(_plain(r) for r in records)
+    (folder / f"{name}.json").write_text(json.dumps(records, indent=1) + "\n")
+    table = markdown(study, records)
+    (folder / f"{name}.md").write_text(table)
+    print(table)
+    drawn = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
+    for part, draw in drawn.items():
+        mine = [r for r in records if r["part"] == part]
+        if mine:
+            draw(study, mine, records, folder / f"{part}.png")
+
+
+def _plain(record: dict) -> dict:
+    quality = record["quality"]
+    return {
+        **record,
+        "rate": "" if record["rate"] is None else f"{record['rate']:.6g}",
+        "quality": "" if quality is None else f"{quality:.6g}",
+        "epochs": len(record["evaluations"]),
+        "minutes": f"{record['minutes']:.2f}",
+    }
+
+
+def grouped(records: Sequence[dict], key: str) -> Groups:
+    """{method: {key: qualities over seeds}} of the runs that did not diverge."""
+    groups: Groups = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if record["quality"] is not None:
+            groups[record["method"]][record[key]].append(record["quality"])
+    return groups
+
+
+def spread(values: Sequence[float]) -> str:
+    """ "mean +- standard deviation (n)", or the value."""
+    if len(values) == 1:
+        return f"{values[0]:.5g}"
+    return f"{statistics.mean(values):.5g} ± {statistics.stdev(values):.2g} ({len(values)})"
+
+
+def markdown(study: Any, records: Sequence[dict]) -> str:
+    """Quality by method and batch, then the other parts as lists."""
+    lines = []
+    compared = [r for r in records if r["part"] == "methods"]
+    if compared:
+        batches = sorted({r["batch"] for r in compared})
+        lines += ["| method | " + " | ".join(map(str, batches)) + " |", "|---" * (len(batches) + 1) + "|"]
+        groups = grouped(compared, "batch")
+        for method in dict.fromkeys(r["method"] for r in compared):
+            tried = {r["batch"] for r in compared if r["method"] == method}
+            cells = [
+                spread(groups[method][b]) if groups[method][b] else "diverged" if b in tried else ""
+                for b in batches
+            ]
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append("")
+    rest = [r for r in records if r["part"] != "methods"]
+    if rest:
+        lines += ["| part | method | batch | rate | " + study.unit + " |", "|---|---|---|---|---|"]
+        for r in map(_plain, rest):
+            quality = r["quality"] or "diverged"
+            lines.append(f"| {r['part']} | {r['method']} | {r['batch']} | {r['rate']} | {quality} |")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _figure(study: Any, xlabel: str, logarithmic: bool = True) -> tuple[Any, Any]:
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(study.unit)
+    if logarithmic:
+        axes.set_xscale("log", base=2)
+    if study.lower_is_better:
+        axes.set_yscale("log")
+    return figure, axes
+
+
+def _save(figure: Any, axes: Any, path: pathlib.Path) -> None:
+    from matplotlib import pyplot
+
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
+    """Figures 1, 4 and 5: quality over batch. A run that diverged has no point."""
+    figure, axes = _figure(study, "batch")
+    for method, by_batch in grouped(mine, "batch").items():
+        batches = sorted(by_batch)
+        means = [statistics.mean(by_batch[b]) for b in batches]
+        spreads = [max(by_batch[b]) - min(by_batch[b]) for b in batches]
+        axes.errorbar(batches, means, yerr=[s / 2 for s in spreads], marker="o", label=method, capsize=3)
+    _save(figure, axes, path)
+
+
+def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
+    """Figure 6: quality over rate, and LEGW's beside it."""
+    figure, axes = _figure(study, "learning rate")
+    for method, by_rate in grouped(mine, "rate").items():
+        rates = sorted(by_rate)
+        axes.plot(rates, [statistics.mean(by_rate[r]) for r in rates], marker="o", label=method)
+    batch = mine[0]["batch"]
+    ours = [r for r in records if (r["part"], r["method"], r["batch"]) == ("methods", "legw", batch)]
+    values = [r["quality"] for r in ours if r["quality"] is not None]
+    if values:
+        axes.axhline(statistics.mean(values), color="k", linestyle="--", label="legw")
+    _save(figure, axes, path)
+
+
+def _draw_curves(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
+    """Figure 7: quality over evaluations."""
+    figure, axes = _figure(study, "evaluation", logarithmic=False)
+    for record in mine:
+        axes.plot(range(1, len(record["evaluations"]) + 1), record["evaluations"], label=record["method"])
+    _save(figure, axes, path)

@@ -1,0 +1,173 @@
+"""The table of a LEGW study, its resumption row by row, and what it writes; no row is trained here."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import importlib
+import json
+import math
+
+import pytest
+
+from common import config as configs
+from common.errors import UserError
+from studies import legw, legw_mnist, legw_ptb
+
+STUDIES = [legw_mnist.STUDY, legw_ptb.STUDY]
+
+
+def configured(study: legw.Study, row: legw.Row) -> configs.RunConfig:
+    """The configuration that a row's flags give."""
+    module = importlib.import_module(f"{study.benchmark}.config")
+    config = module.PRESETS[study.preset]
+    for path, value in configs.split_overrides(row.flags)[0]:
+        config = configs.override(config, path, value)
+    config.validate()
+    return config
+
+
+def every_row(study: legw.Study) -> list[legw.Row]:
+    return [*legw.rows(study), *legw.long_rows(study, 0.1), *legw.tune_rows(study)]
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
+def test_the_study_starts_from_the_preset(study) -> None:
+    base = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
+    assert (base.global_batch_size, base.optimizer.base_learning_rate) == (study.batch, study.rate)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
+def test_every_row_is_a_sound_configuration_with_an_id_of_its_own(study) -> None:
+    table = every_row(study)
+    assert len({row.id for row in table}) == len(table)
+    for row in table:
+        config = configured(study, row)
+        assert config.global_batch_size == row.batch, row.id
+        if row.rate is not None:
+            assert config.optimizer.base_learning_rate == pytest.approx(row.rate), row.id
+        if row.part == "long":
+            assert config.train_epochs == study.long_epochs
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
+def test_methods_scale_as_their_names_say(study) -> None:
+    for row in legw.rows(study):
+        if row.part != "methods":
+            continue
+        k, config = row.batch / study.batch, configured(study, row)
+        rate, schedule = config.optimizer.base_learning_rate, config.schedule
+        wanted = {"legw": math.sqrt(k), "unscaled": 1.0}.get(row.method, k)
+        if row.method != "adam":
+            assert rate == pytest.approx(study.rate * wanted), row.id
+        else:
+            assert (config.optimizer.name, rate) == ("adam", 0.001)
+        assert ("poly" in row.method) == (schedule.kind == "poly")
+        warmup = {"legw": 0.1 * k, "linear-poly-warmup": 5.0}.get(row.method, 0.0)
+        assert schedule.warmup_epochs == pytest.approx(warmup), row.id
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
+def test_both_ends_of_legw_have_three_seeds_and_come_first(study) -> None:
+    ours = [row for row in legw.rows(study) if (row.part, row.method) == ("methods", "legw")]
+    assert ours == list(legw.rows(study))[: len(ours)]
+    seeds = {row.batch: sum(r.batch == row.batch for r in ours) for row in ours}
+    ends = (study.batch, study.batch * study.largest)
+    assert all(count == (3 if batch in ends else 1) for batch, count in seeds.items())
+    assert len(seeds) == len(study.factors)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
+def test_tuning_never_sees_the_test_set(study) -> None:
+    for row in legw.tune_rows(study):
+        data = configured(study, row).data
+        assert getattr(data, "held_out", 0) > 0 or getattr(data, "eval_split", "test") == "valid"
+
+
+def test_seven_solvers() -> None:
+    for study in STUDIES:
+        names = [
+            (c.optimizer.name, c.optimizer.momentum, c.optimizer.nesterov)
+            for c in (configured(study, r) for r in legw.rows(study) if r.part == "solvers")
+        ]
+        assert len(set(names)) == 7
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch) -> legw.Study:
+    """A study in a folder of its own whose runs cost nothing: the quality is the row's rate."""
+    monkeypatch.setattr(legw, "ROOT", tmp_path)
+    trained: list[str] = []
+
+    def train(self: legw.Runner, row: legw.Row) -> dict:
+        trained.append(row.id)
+        rate = row.rate or 0.001
+        found = {"quality": None if rate > 1 else 0.9 + rate / 10, "diverged": rate > 1}
+        result = {"evaluations": [0.5, 0.9], "minutes": 0.1, **found}
+        return {
+            **dataclasses.asdict(row),
+            **result,
+            "flags": [*row.flags, *self.extra],
+            "version": legw.VERSION,
+        }
+
+    monkeypatch.setattr(legw.Runner, "_train", train)
+    made = dataclasses.replace(legw_mnist.STUDY, factors=(1, 64))
+    object.__setattr__(made, "trained", trained)
+    return made
+
+
+def flags(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    legw.add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def test_a_study_resumes_row_by_row_and_runs_the_long_ones_last(study, tmp_path) -> None:
+    assert legw.run(study, flags("--limit=3")) == 0
+    assert len(study.trained) == 3
+    legw.run(study, flags())
+    assert len(study.trained) == len(set(study.trained)) == len(list(legw.rows(study))) + 2
+    assert study.trained[-2:] == ["long-legw-8192-0.16-0", "long-tuned-8192-0.16-0"]
+    legw.run(study, flags())
+    assert len(set(study.trained)) == len(study.trained)
+    folder = tmp_path / "studies" / "legw-mnist"
+    table = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    assert len(table) == len(study.trained) == len(json.loads((folder / "results.json").read_text()))
+    assert {p.name for p in folder.glob("*.png")} == {"methods.png", "rates.png", "long.png"}
+    text = (folder / "results.md").read_text()
+    assert "| legw | 0.902 ± 0 (3) | 0.916 ± 0 (3) |" in text and "diverged" in text
+
+
+def test_time_and_trials(study, tmp_path) -> None:
+    legw.run(study, flags("--minutes=1e-9"))
+    assert study.trained == []
+    legw.run(study, flags("--epochs=0.5", "--limit=1"))
+    assert (tmp_path / "results" / "study-legw-mnist-trial-0.5" / "results.csv").is_file()
+    assert not (tmp_path / "studies" / "legw-mnist" / "methods.png").exists()
+
+
+def test_tuning_writes_a_table_of_its_own(study, tmp_path) -> None:
+    legw.run(study, flags("--tune"))
+    assert [name.split("-")[0] for name in study.trained] == ["tune"] * 5
+    assert (tmp_path / "studies" / "legw-mnist" / "tune.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "no record of this study"), ('{"version": 0, "flags": []}', "written by another version")],
+)
+def test_rows_of_another_version_are_one_line(study, tmp_path, content, message) -> None:
+    row = next(iter(legw.rows(study)))
+    path = tmp_path / "results" / "study-legw-mnist" / "rows" / f"{row.id}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        legw.run(study, flags())
+    assert str(path) in str(error.value)
+
+
+def test_unknown_parts_are_one_line(study) -> None:
+    with pytest.raises(UserError, match="--parts=figures: unknown figures; known: methods"):
+        legw.run(study, flags("--parts=figures"))
