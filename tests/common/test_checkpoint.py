@@ -164,7 +164,7 @@ def test_any_number_of_replicas_restores_a_sharded_checkpoint(saved, before, aft
     number, sharded = after
     # Other buckets and another route, where there is one: what a replica holds is cut otherwise.
     algorithm = "2d" if number == 4 and before[0] != 4 else "flat"
-    communication = updates.sharded(algorithm=algorithm, bucket_bytes=150) if sharded else Communication()
+    communication = updates.sharded(algorithm=algorithm, bucket_bytes=700) if sharded else Communication()
     runner = updates.Runner("mirrored", number, "lazy_adam", communication)
     assert checkpoint.restore_latest(runner, folder) == 5
     for mine, other in zip(canonical(runner), at_5, strict=True):

@@ -25,7 +25,7 @@ CASES = {
     )
     for algorithm in ("flat", "hierarchical", "2d")
     for wire in ("full", "bf16")
-    for size in (100, 1 << 20)
+    for size in (400, 1 << 20)
 }
 
 
@@ -85,7 +85,7 @@ def test_one_replica_has_the_sums_already():
 def test_the_bf16_bound_is_no_wider_than_needed():
     """Summands just above half a unit in the last place lose nearly all that the bound allows, at every rounding."""
     replicas, number = replicas_of("mirrored", 4), 4
-    case = dataclasses.replace(CASES["2d bf16 100"], group_size=2)
+    case = dataclasses.replace(CASES["2d bf16 400"], group_size=2)
     value = 1 + 2.0**-8 - 2.0**-16
 
     @tf.function(autograph=False)
@@ -130,7 +130,7 @@ class Spy:
         return spied
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n.endswith("100")])
+@pytest.mark.parametrize("name", [n for n in CASES if n.endswith(" 400")])
 def test_bytes_moved_are_those_of_the_collectives(monkeypatch, name):
     replicas = replicas_of("mirrored", 4)
     spy = Spy(replicas, monkeypatch)
@@ -158,18 +158,29 @@ def test_a_sharded_update_moves_as_many_bytes_as_a_sum_and_half_as_many_over_bf1
     doubles=st.sets(st.integers(0, 19)),
     limit=st.integers(1, 400),
 )
-def test_buckets_hold_every_tensor_once_in_reverse_and_within_the_limit(sizes, doubles, limit):
+def test_buckets_hold_every_tensor_once_and_keep_to_the_limit(sizes, doubles, limit):
     dtypes = [tf.float64 if i in doubles else tf.float32 for i in range(len(sizes))]
     tensors = [tf.TensorSpec([s], d) for s, d in zip(sizes, dtypes)]
     found = summation.buckets(tensors, limit)
-    assert [i for bucket in found for i in bucket] == list(reversed(range(len(sizes))))
+    assert sorted(i for bucket in found for i in bucket) == list(range(len(sizes)))
     size = [s * d.size for s, d in zip(sizes, dtypes)]
-    for bucket, after in zip(found, [*found[1:], None]):
-        assert len(bucket) == 1 or sum(size[i] for i in bucket) <= limit
+    for bucket in found:
+        assert bucket == sorted(bucket, reverse=True)
         assert len({dtypes[i] for i in bucket}) == 1
-        if after:
-            full = sum(size[i] for i in bucket) + size[after[0]] > limit
-            assert full or dtypes[after[0]] != dtypes[bucket[0]], "a bucket ended early"
+        assert len(bucket) == 1 or sum(size[i] for i in bucket) <= limit
+        assert len(bucket) == 1 or all(8 * size[i] < limit for i in bucket), "large ones travel alone"
+    joined = [b for b in found if 8 * size[b[0]] < limit]
+    for bucket, after in zip(joined, joined[1:]):
+        full = sum(size[i] for i in bucket) + size[after[0]] > limit
+        assert full or dtypes[after[0]] != dtypes[bucket[0]], "a bucket ended early"
+
+
+def test_a_bucket_leaves_when_it_is_full_not_when_it_begins():
+    """Tensors 5, 4, ... are ready in this order; the large one, 3, is before 2 and 1 fill the bucket of 5 and 4."""
+    tensors = [tf.TensorSpec([n]) for n in (2, 2, 2, 90, 2, 2)]
+    assert summation.buckets(tensors, 100) == [[3], [5, 4, 2, 1, 0]]
+    assert summation.buckets(tensors, 70)[0] == [3]
+    assert summation.buckets(tensors, 8) == [[5], [4], [3], [2], [1], [0]]
 
 
 @pytest.mark.parametrize("number, row", [(1, 1), (2, 2), (4, 2), (6, 2), (8, 2), (12, 3), (16, 4), (7, 7)])

@@ -149,8 +149,8 @@ def free_run(
 
 
 def sharded(**changes: Any) -> Communication:
-    """Three buckets or so."""
-    return dataclasses.replace(Communication(shard_weight_update=True, bucket_bytes=500), **changes)
+    """A bucket of five weights, and a weight that travels alone."""
+    return dataclasses.replace(Communication(shard_weight_update=True, bucket_bytes=2500), **changes)
 
 
 def furthest(mine: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
