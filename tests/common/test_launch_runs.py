@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -62,24 +63,30 @@ def run_and_kill(data, folder, backend, processes, rank, *flags):
     """A run one of whose processes is killed once two blocks have ended; (exit status, what was said)."""
     line = command(data, folder, backend, processes, *flags)
     launcher = subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 200
-    while len(list((folder / "checkpoints").glob("*.npz"))) < 2:
-        assert time.monotonic() < until and launcher.poll() is None, launcher.communicate(timeout=60)
-        time.sleep(0.05)
+    wait_for_checkpoints(folder, launcher)
     os.kill(process_of(launcher.pid, rank), signal.SIGKILL)
     text = launcher.communicate(timeout=200)[1]
     return launcher.returncode, text
 
 
-def process_of(launcher, rank):
+def wait_for_checkpoints(folder, launcher):
+    until = time.monotonic() + 200
+    while len(list((folder / "checkpoints").glob("*.npz"))) < 2:
+        assert time.monotonic() < until and launcher.poll() is None, launcher.communicate(timeout=60)
+        time.sleep(0.05)
+
+
+def process_of(launcher, rank, mark=""):
+    """The process of that rank: the launcher's child, or the one whose environment has the mark."""
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[1]
             variables = path.joinpath("environ").read_bytes().split(b"\0")
+            theirs = mark.encode() in variables if mark else int(parent) == launcher
             mine = b"HOROVOD_RANK=%d" % rank in variables or any(
                 v.startswith(b"TF_CONFIG=") and json.loads(v[10:])["task"]["index"] == rank for v in variables
             )
-            if int(parent) == launcher and mine:
+            if theirs and mine and b"mnist" in path.joinpath("cmdline").read_bytes().split(b"\0"):
                 return int(path.name)
     raise AssertionError(f"no process of rank {rank}")
 
@@ -145,6 +152,34 @@ def test_an_elastic_run_without_rank_0_ends(data, tmp_path):
     code, text = run_and_kill(data, tmp_path, "horovod", 3, 0, "--elastic")
     assert code == 137 and "error: rank 0 was killed by SIGKILL; all 3 processes have ended" in text
     assert log_records(tmp_path)[-1]["metadata"]["status"] == "aborted"
+
+
+def test_horovodrun_with_a_discovery_script_loses_one_of_three(data, tmp_path, alone):
+    need("horovod")
+    script = tmp_path / "discover.sh"
+    script.write_text(f"#!/bin/sh\nprintf 'localhost:1\\n127.0.0.1:1\\n{socket.gethostname()}:1\\n'\n")
+    script.chmod(0o755)
+    line = command(data, tmp_path, "horovod", 3)
+    horovodrun = str(pathlib.Path(sys.executable).with_name("horovodrun"))
+    start = [horovodrun, "--gloo", "-np", "3", "--min-np", "1", "--host-discovery-script", str(script)]
+    with open(tmp_path / "output", "wb") as output:
+        launcher = subprocess.Popen(
+            [*start, *line[line.index("--") + 1 :]],
+            cwd=ROOT,
+            env={**environment(), "FAULT_MARK": str(tmp_path)},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        wait_for_checkpoints(tmp_path, launcher)
+        os.kill(process_of(None, 1, f"FAULT_MARK={tmp_path}"), signal.SIGKILL)
+        launcher.wait(timeout=200)
+    finally:
+        launcher.kill()
+    assert "from step" in (tmp_path / "output").read_text()
+    assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
+    for name, value in weights(tmp_path).items():
+        np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def slurm_runs():
