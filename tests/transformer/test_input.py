@@ -269,7 +269,7 @@ def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
 
 
 def test_bad_training_text_is_dropped_when_told_and_counted(tmp_path, capsys):
-    train = texts(tmp_path, "t", SOURCE + b"\nx\n" + b"cat " * 70 + b"\n", TARGET + b"y\n\xff\nkatze\n")
+    train = texts(tmp_path, "t", SOURCE + b"\nx\n" + b"cat " * 90 + b"\n", TARGET + b"y\n\xff\nkatze\n")
     held = texts(tmp_path, "e", b"the cat\n", b"katze\n")
     assert run(tmp_path, train, held) == 2
     assert "t.src: line 61 is empty" in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""One step after another on one replica, on two, and in micro-batches: the same losses, weights and translations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from common import events, replicas
+from common.loop import Loop
+from transformer import tiny
+from transformer.config import PRESETS, Decode
+from transformer.task import Task
+
+pytest.importorskip("official.nlp.metrics.bleu", reason="tf-models-official absent")
+
+
+class Here(Task):
+    """Scores in this process; keeps what it scored."""
+
+    evaluate_in_worker = False
+
+    def quality(self, sums, arrays):
+        self.found = self.translations(arrays)
+        return super().quality(sums, arrays)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pair")
+    counts = tiny.generate(folder, tiny.Tiny(train_pairs=100, eval_pairs=5, vocabulary_size=300))
+    base = dataclasses.replace(
+        PRESETS["cpu-tiny"],
+        precision="fp64",
+        num_train_examples=counts["packed"],
+        num_eval_examples=counts["eval"],
+        vocabulary_size=counts["vocabulary"],
+        global_batch_size=4,
+        eval_batch_size=4,
+        train_steps=3,
+        steps_per_block=3,
+        layers=1,
+        width=16,
+        hidden=32,
+        heads=2,
+        residual_dropout=0.0,
+        attention_dropout=0.0,
+        relu_dropout=0.0,
+        schedule=dataclasses.replace(PRESETS["cpu-tiny"].schedule, warmup_steps=2.0, width=16),
+        decode=Decode(source_length=40, extra_length=0, beam_size=2),
+    )
+
+    def run(**changes):
+        task = Here(dataclasses.replace(base, **changes), folder)
+        loop = Loop(task, replicas.make(task.config))
+        losses = [e.losses for e in loop.run() if isinstance(e, events.Trained)][0]
+        weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
+        return losses, weights, task.found
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(run):
+    return run()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"replicas": "mirrored", "num_replicas": 2}, {"accumulation_steps": 2}],
+    ids=["replicas", "micro-batches"],
+)
+def test_equal_to_one_replica(run, alone, changes):
+    """The loss is per token of the global batch, however its sequences are dealt out."""
+    losses, weights, found = run(**changes)
+    np.testing.assert_allclose(losses, alone[0], rtol=1e-8)
+    assert losses[0] != losses[-1]
+    for mine, other in zip(weights, alone[1], strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-9)
+    assert found == alone[2] and len(found) == 5
