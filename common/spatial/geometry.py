@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from common.errors import UserError
+
 # "same" and "valid" as in TensorFlow, so many zeros on every side, or ((top, bottom), (left, right)).
 Padding = str | int | tuple[tuple[int, int], tuple[int, int]]
 
@@ -63,8 +65,14 @@ class Window:
 
     @classmethod
     def of(cls, height: int, partitions: int, kernel: int, stride: int, top: int, bottom: int) -> Window:
-        """The window of an operation with a square `kernel` on an image of `height` rows."""
+        """The window of an operation with a square `kernel` on an image of `height` rows.
+
+        Raises:
+          UserError: not even one window fits into the image.
+        """
         out = output_size(height, kernel, stride, top, bottom)
+        if out < 1:
+            raise UserError(f"images too small: a window of {kernel} rows on {height}; use larger ones")
         rows, out_rows = rows_of(height, partitions), rows_of(out, partitions)
         length = (out_rows - 1) * stride + kernel
         drift = out_rows * stride - rows

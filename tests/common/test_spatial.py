@@ -25,6 +25,7 @@ from common.spatial import Spatial, shared_input
 from common.spatial.geometry import Window, output_size, resolve, rows_of
 from common.spatial.layers import AveragePool, Enter, GlobalAverage, Leave, MaxPool
 from common.step import State, make_eval_step, make_train_step
+from common.task import Over, WeightedSum
 from resnet.config import PRESETS
 from resnet.layers import PaddedConv2D
 from resnet.task import Task
@@ -327,8 +328,9 @@ def resnet_step(config, replicas, weights=None):
         "label": rng.integers(0, config.num_classes, config.global_batch_size).astype(np.int32),
         "weight": np.array([1, 1, 0, 1], np.float32),
     }
-    parts = tf.data.Dataset.from_tensor_slices(batch).batch(config.micro_batch_size).repeat()
-    batches = iter(replicas.dataset(shared_input(lambda _: parts, config.partitions, replicas)))
+    parts = tf.data.Dataset.from_tensor_slices(batch).batch(config.micro_batch_size)
+    make = shared_input(lambda s: parts.shard(s.count, s.index).repeat(), config.partitions, replicas)
+    batches = iter(replicas.dataset(make))
     step = make_train_step(task, state, policy, Clock.of(config))
     loss = replicas.sum(replicas.run(step, (next(batches), tf.constant(100, tf.int64))))
     # Momentum 0: a slot is rate times gradient.
@@ -435,11 +437,21 @@ class ImageTask(toy.Task):
         return tf_keras.Model(inputs, tf_keras.layers.Dense(toy.CLASSES, dtype=precision.full)(x))
 
 
-def free_run(**changes):
+class UnevenTask(ImageTask):
+    """With a term that is averaged over replicas, whose weights differ."""
+
+    def loss(self, model, batch):
+        logits = model(batch["x"], training=True)
+        weight = tf.cast(batch["label"], logits.dtype) + 1
+        total = tf.reduce_sum(tf.reduce_sum(logits**2, axis=1) * weight)
+        return {**super().loss(model, batch), "norm": WeightedSum(total, tf.reduce_sum(weight), Over.REPLICA)}
+
+
+def free_run(task=ImageTask, **changes):
     """(losses, qualities, weights) of 10 steps; quality() refuses what counts an image twice, or never."""
     config = toy.config(precision="fp64", train_steps=10, quality_target=2.0, **changes)
     config.validate()
-    loop = Loop(ImageTask(config), backends.make(config))
+    loop = Loop(task(config), backends.make(config))
     loop.compile()
     seen = list(loop.run())
     losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
@@ -456,6 +468,16 @@ def test_a_run_is_that_of_one_device(replicas, k, accumulation):
     np.testing.assert_allclose(other[0], losses, rtol=1e-8)
     assert other[1] == qualities and len(qualities) == 3
     for got, want in zip(other[2], weights, strict=True):
+        close(got, want)
+
+
+def test_terms_over_replicas_are_averaged_over_groups():
+    """Two groups of two replicas are two replicas."""
+    changes = {"task": UnevenTask, "batch_norm_span": 8, "replicas": "mirrored"}
+    losses, _, weights = free_run(num_replicas=2, **changes)
+    other_losses, _, others = free_run(num_replicas=4, partitions=2, **changes)
+    np.testing.assert_allclose(other_losses, losses, rtol=1e-8)
+    for got, want in zip(others, weights, strict=True):
         close(got, want)
 
 
@@ -498,6 +520,8 @@ def test_mistakes_name_the_values():
         toy.config(
             num_replicas=2, partitions=2, optimizer=Optimizer(name="sgd", clip_replica_norm=1.0)
         ).validate()
+    with pytest.raises(UserError, match="a window of 3 rows on 2"):
+        Window.of(2, 2, 3, 1, 0, 0)
     spatial = Spatial(Mirrored(2), 2)
     with pytest.raises(UserError, match="5 rows of 7 columns come from no partitioned layer"):
         spatial.conv2d(tf.zeros([1, 5, 7, 1]), tf.zeros([3, 3, 1, 1]), 1, "same")
