@@ -51,7 +51,7 @@ $(VENV)/bin/python:
 	  { echo "error: $(PYTHON) is no Python 3.10 to 3.12, which TensorFlow 2.20 and the lock file need; set PYTHON=" >&2; exit 1; }
 	@if [ -n "$(UV)" ]; then $(UV) venv -q --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
 
-$(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.txt) $(VENV)/.train
+$(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.txt tools/horovod/*.patch) $(VENV)/.train
 	@tools/horovod/build.sh $(PY)
 	@touch $@
 

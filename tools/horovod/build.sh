@@ -19,6 +19,8 @@ fail() { echo "error: horovod: $1" >&2; exit 1; }
 key=$(TF_CPP_MIN_LOG_LEVEL=3 "$python" -c 'import sys, tensorflow as tf
 print("tf{}-cp{}{}-{}".format(tf.__version__, *sys.version_info[:2], sys.platform))' 2>/dev/null) ||
   fail "$python cannot import tensorflow; run make setup first"
+# Another patch, another wheel.
+key+=-p$(cksum <"$here/process_sets.patch" | cut -d' ' -f1)
 [[ -n ${HOROVOD_GPU_OPERATIONS:-} ]] && key+=-${HOROVOD_GPU_OPERATIONS,,}
 wheels=$root/.cache/wheels/horovod-$key
 uv=$(command -v uv || true)
@@ -28,27 +30,34 @@ install() {  # ARGS...: pip's or uv's `install`
   else "$python" -m pip install -q --disable-pip-version-check "$@"; fi
 }
 
-build() {
+build() (
   local tool work=$root/.cache/horovod-build
-  for tool in g++ make; do
-    command -v "$tool" >/dev/null || fail "$tool is missing; install it (on Debian: apt-get install g++ make)"
+  for tool in g++ make patch tar; do
+    command -v "$tool" >/dev/null || fail "$tool is missing; install it (on Debian: apt-get install g++ make patch tar)"
   done
   echo "building Horovod for $key (once, about two minutes on two cores)" >&2
   rm -rf "$work"
-  mkdir -p "$work/out" "$wheels"
+  mkdir -p "$work"/{out,source} "$wheels"
   # pip is among the tools because an environment that uv made has none.
   install --target "$work/tools" -r "$here/build-requirements.txt"
+  export PATH=$work/tools/bin:$PATH PYTHONPATH=$work/tools${PYTHONPATH:+:$PYTHONPATH}
   # MPI is off: Gloo, which Horovod brings along, and NCCL need none. -Wl,-s: 1 MB in place of 15.
-  PATH=$work/tools/bin:$PATH PYTHONPATH=$work/tools${PYTHONPATH:+:$PYTHONPATH} \
-    CXXFLAGS="-I$here/include ${CXXFLAGS:-}" LDFLAGS="-Wl,-s ${LDFLAGS:-}" MAKEFLAGS=-j$(nproc) \
-    CMAKE_POLICY_VERSION_MINIMUM=3.5 HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 \
+  export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 \
     HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 \
-    nice "$python" -m pip wheel --no-build-isolation --no-cache-dir --no-deps --no-binary horovod \
-    --disable-pip-version-check -w "$work/out" -r "$here/requirements.txt" >"$work/log.txt" 2>&1 ||
+    CXXFLAGS="-I$here/include ${CXXFLAGS:-}" LDFLAGS="-Wl,-s ${LDFLAGS:-}" MAKEFLAGS=-j$(nproc) \
+    CMAKE_POLICY_VERSION_MINIMUM=3.5
+  local pip=("$python" -m pip --disable-pip-version-check)
+  {
+    "${pip[@]}" download --no-build-isolation --no-cache-dir --no-deps --no-binary horovod \
+      -d "$work" -r "$here/requirements.txt" &&
+      tar -xzf "$work"/horovod-*.tar.gz -C "$work/source" --strip-components=1 &&
+      patch -d "$work/source" -p1 <"$here/process_sets.patch" &&
+      nice "${pip[@]}" wheel --no-build-isolation --no-cache-dir --no-deps -w "$work/out" "$work/source"
+  } >"$work/log.txt" 2>&1 ||
     { tail -n 20 "$work/log.txt" >&2; fail "the build failed; all of it: $work/log.txt"; }
   mv "$work"/out/horovod-*.whl "$wheels/"
   rm -rf "$work"
-}
+)
 
 compgen -G "$wheels/horovod-*.whl" >/dev/null || build
 install -r "$here/runtime-requirements.txt"
