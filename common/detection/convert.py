@@ -1,0 +1,259 @@
+"""COCO 2017 to the TFRecords that tf-models and the TPU submissions read, with or without masks.
+
+    python -m common.detection.convert DATA_DIR --train train2017.zip --val val2017.zip \\
+        --annotations annotations_trainval2017.zip [--masks]
+    python -m common.detection.convert DATA_DIR --train photos --train-annotations train.json \\
+        --val photos --val-annotations val.json --train-shards 4 --val-shards 2
+
+Zip files are read in place, never unpacked. The annotation files are copied beside the records as
+instances_train2017.json and instances_val2017.json. Shards appear under their names when they are complete; after an
+interruption the finished ones are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tqdm
+from PIL import Image
+
+from common import records
+from common.detection import coco_write
+from common.errors import UserError
+
+_ORDER_SEED = 2017  # Of the order in which images are dealt to shards.
+SPLITS = ("train", "val")
+
+
+class Pictures:
+    """The JPEGs of a zip file or a folder, by file name."""
+
+    def __init__(self, source: str):
+        self.source, self._zip = source, None
+        if not os.path.isdir(source):
+            try:
+                self._zip = zipfile.ZipFile(source)
+            except (OSError, zipfile.BadZipFile) as error:
+                raise UserError(f"{source} is no folder or zip file ({error}); download it again") from error
+            self._names = {os.path.basename(name): name for name in self._zip.namelist()}
+
+    def read(self, image: Mapping[str, Any]) -> bytes:
+        """The bytes of an entry of "images", decoded once to see that they are whole and of that size.
+
+        Raises:
+          UserError: missing, damaged or of another size; the image is named.
+        """
+        name, where = image["file_name"], f"{self.source}: image {image['id']} ({image['file_name']})"
+        try:
+            encoded = self._zip.read(self._names[name]) if self._zip else Path(self.source, name).read_bytes()
+        except (OSError, KeyError, zipfile.BadZipFile) as error:
+            raise UserError(f"{where} cannot be read ({type(error).__name__}); get a sound copy") from error
+        try:
+            with Image.open(io.BytesIO(encoded)) as picture:
+                picture.load()
+                size = picture.size
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            raise UserError(f"{where} is no whole picture ({error}); get a sound copy") from error
+        if size != (image["width"], image["height"]):
+            raise UserError(
+                f"{where} has {size[0]}x{size[1]} pixels, its entry says {image['width']}x{image['height']}"
+            )
+        return encoded
+
+
+def read_annotations(path: str, split: str) -> bytes:
+    """The split's annotation file: `path` itself, or instances_<split>2017.json of a zip file.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    try:
+        if not path.endswith(".zip"):
+            return Path(path).read_bytes()
+        with zipfile.ZipFile(path) as packed:
+            return packed.read(f"annotations/instances_{split}2017.json")
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: no annotations of {split} in it ({error}); download it again") from error
+
+
+def convert(
+    data_dir: str | os.PathLike,
+    split: str,
+    source: str,
+    annotations: bytes,
+    shards: int,
+    masks: bool,
+    workers: int,
+) -> list[str]:
+    """Writes the split's shards that are not there yet, and its annotation file.
+
+    Returns:
+      What was left out: image, annotation, reason.
+
+    Raises:
+      UserError: a damaged source, or a folder that holds something else.
+    """
+    folder = Path(data_dir)
+    try:
+        content = json.loads(annotations)
+        images = content["images"]
+        objects = coco_write.by_image(content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"the annotations of {split} are no COCO file ({error}); download them again"
+        ) from error
+    if not 1 <= shards <= len(images):
+        raise UserError(f"--{split}-shards {shards}: must be 1..{len(images)}, the number of images")
+    _note(folder, split, f"{hashlib.sha256(annotations).hexdigest()} {shards} {masks}")
+    order = np.random.default_rng(_ORDER_SEED).permutation(len(images))
+    tasks = []
+    for i in range(shards):
+        path = folder / coco_write.shard_name(split, i, shards)
+        if not path.exists():
+            part = [images[j] for j in order[i::shards]]
+            items = [item for image in part for item in objects.get(image["id"], ())]
+            slice_ = {"images": part, "annotations": items, "categories": content["categories"]}
+            tasks.append((path, source, slice_, masks))
+    dropped = _run(tasks, workers)
+    partial = folder / f".instances_{split}2017.json.partial"
+    partial.write_bytes(annotations)
+    partial.replace(folder / f"instances_{split}2017.json")
+    return dropped
+
+
+def _write_shard(path: Path, source: str, content: dict[str, Any], masks: bool) -> list[str]:
+    dropped: list[str] = []
+    records.write(path, coco_write.examples(content, Pictures(source).read, masks, dropped))
+    return dropped
+
+
+def _run(tasks: list[tuple], workers: int) -> list[str]:
+    if workers == 1:
+        return [line for task in _progress(tasks, len(tasks)) for line in _write_shard(*task)]
+    dropped: list[str] = []
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running = [pool.submit(_write_shard, *task) for task in tasks]
+        try:
+            for future in _progress(concurrent.futures.as_completed(running), len(running)):
+                dropped += future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return dropped
+
+
+def _progress(items: Iterable, total: int) -> Iterator:
+    """A bar in a terminal, a line every twentieth elsewhere."""
+    if sys.stderr.isatty():
+        yield from tqdm.tqdm(items, total=total, unit="shard")
+        return
+    for done, item in enumerate(items, 1):
+        yield item
+        if done == total or done * 20 // total > (done - 1) * 20 // total:
+            print(f"{done} of {total} shards", file=sys.stderr, flush=True)
+
+
+def _note(folder: Path, split: str, text: str) -> None:
+    """Makes sure that shards of two different conversions never lie side by side."""
+    note = folder / f"convert-{split}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        present = next((p.name for p in folder.glob(f"{split}-*-of-*")), None)
+        if present and (not note.is_file() or note.read_text() != text):
+            raise UserError(
+                f"{folder} holds {present} of another conversion; remove it or name another DATA_DIR"
+            )
+        note.write_text(text)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+
+def verify(path: str, expected: str | None) -> None:
+    """Raises UserError where the file has another MD5 checksum."""
+    if not expected:
+        return
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        size, done = os.path.getsize(path), 0
+        with open(path, "rb") as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
+                before, done = done, done + len(block)
+                if size > 1 << 30 and done * 10 // size > before * 10 // size:
+                    print(f"verifying {path}: {done * 100 // size} %", file=sys.stderr, flush=True)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; download it again") from error
+    if digest.hexdigest() != expected:
+        raise UserError(
+            f"{path}: MD5 is {digest.hexdigest()}, not {expected}; remove it and download it again"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m common.detection.convert`; see --help."""
+    parser = argparse.ArgumentParser(
+        prog="python -m common.detection.convert",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("data_dir", help="folder for the TFRecords")
+    parser.add_argument("--annotations", help="annotations_trainval2017.zip")
+    parser.add_argument("--annotations-md5", help="refuse an annotation zip file with another checksum")
+    for split, shards in (("train", 256), ("val", 32)):
+        parser.add_argument(f"--{split}", required=True, help=f"{split}2017.zip, or a folder of its JPEGs")
+        parser.add_argument(f"--{split}-annotations", help="its annotation file, in place of --annotations")
+        parser.add_argument(f"--{split}-shards", type=int, default=shards)
+        parser.add_argument(f"--{split}-md5", help="refuse a zip file with another checksum")
+    parser.add_argument("--masks", action="store_true", help="write the masks too, which Mask R-CNN needs")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    arguments = vars(parser.parse_args(argv))
+    try:
+        if arguments["annotations"]:
+            verify(arguments["annotations"], arguments["annotations_md5"])
+        for split in SPLITS:
+            _convert_split(split, arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with the shards that are missing", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _convert_split(split: str, arguments: Mapping[str, Any]) -> None:
+    path = arguments[f"{split}_annotations"] or arguments["annotations"]
+    if not path:
+        raise UserError(
+            f"--{split}-annotations: name the annotation file, or the zip file with --annotations"
+        )
+    verify(arguments[split], arguments[f"{split}_md5"])
+    dropped = convert(
+        arguments["data_dir"],
+        split,
+        arguments[split],
+        read_annotations(path, split),
+        arguments[f"{split}_shards"],
+        arguments["masks"],
+        arguments["workers"],
+    )
+    for line in dropped[:20]:
+        print(f"{split}: left out: {line}", file=sys.stderr)
+    print(f"{split}: {arguments[f'{split}_shards']} shards, {len(dropped)} annotations left out")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

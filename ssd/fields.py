@@ -1,0 +1,183 @@
+"""The fields of an SSD configuration. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from common.config import RunConfig
+from common.errors import UserError
+
+CACHES = ("none", "encoded")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """How images are read and augmented; defaults as published (mlperf_facts 2, SSD).
+
+    Attributes:
+      train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout.
+      annotations: COCO file of the evaluated images inside the data folder; its categories are the classes.
+      cache: what stays in memory after the first epoch: "none" or "encoded" (JPEG and boxes).
+      shuffle_buffer: examples, per input shard.
+      max_boxes: objects of an image that training sees; COCO's images have at most 93.
+      crop: the random crop of SSD; False leaves whole images.
+      crop_attempts: proposals for each drawn minimum of overlap; what the log calls max_samples.
+      crop_sides, crop_aspect: range of a crop's sides in parts of the image's; of its width / height.
+      crop_overlaps: minimum overlaps (IoU) of all boxes with the crop to draw from, besides "no crop at all".
+      flip: mirror half of the training images.
+      brightness, contrast, saturation: factors are drawn from 1 +- these.
+      hue: turned by up to this part of a circle.
+      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
+      deterministic: equal order in every run with the same seed.
+    """
+
+    train_pattern: str = "train-*"
+    eval_pattern: str = "val-*"
+    annotations: str = "instances_val2017.json"
+    cache: str = "encoded"
+    shuffle_buffer: int = 4096
+    max_boxes: int = 100
+    crop: bool = True
+    crop_attempts: int = 50
+    crop_sides: tuple[float, ...] = (0.3, 1.0)
+    crop_aspect: tuple[float, ...] = (0.5, 2.0)
+    crop_overlaps: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    flip: bool = True
+    brightness: float = 0.125
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 0.05
+    private_threads: int = 0
+    deterministic: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of SSD.
+
+    Attributes:
+      image_size: side of the square input, in pixels.
+      num_classes: outputs per anchor; 0 is the background.
+      width: channels of the first convolution; every other width is a multiple of it.
+      strided_extras, valid_extras: feature maps after the backbone's that halve theirs, and that lose a pixel on every
+        side; 3 and 2 make the published sizes 38, 19, 10, 5, 3, 1 of 300 pixels.
+      anchor_scales: of the levels' anchors and one more, in pixels of a 300 pixel image.
+      anchor_steps: distance of the levels' anchors, likewise.
+      anchors_per_cell: 4 or 6 for each level.
+      match_overlap: an anchor that overlaps an object this much is positive.
+      negatives_per_positive: so many of the hardest negatives of an image enter its loss.
+      score_threshold, suppression_overlap, candidates, detections: a detection scores more than the first; of two of a
+        class that overlap by the second the better one stays; so many of each class are looked at, and so many of an
+        image returned.
+      anchor_shift: cells by which detections are decoded beside their anchors: a deliberate fault, for tests.
+      batch_norm_span: images whose statistics are shared; 0: a replica's micro-batch.
+      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+      space_to_depth: compute the stem on 2x2 blocks; the result is the same.
+      backbone: checkpoint of a ResNet-34 to start from (ssd/backbone.py); "" starts from scratch.
+      epoch_images: images of an epoch as the schedule counts them; 0: `num_train_examples`. The published ones count
+        118,287 or 120,000, though 117,266 hold objects (mlperf_facts 0.9).
+      logged_rate_batch: the published base rate is for a batch of so many, and so is logged; 0: for the whole batch.
+    """
+
+    benchmark: str = "ssd"
+    model: str = "ssd300_resnet34"
+    num_train_examples: int = 117266
+    num_eval_examples: int = 5000
+    quality_target: float = 0.23
+    image_size: int = 300
+    num_classes: int = 81
+    width: int = 64
+    strided_extras: int = 3
+    valid_extras: int = 2
+    anchor_scales: tuple[float, ...] = (21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0)
+    anchor_steps: tuple[float, ...] = (8.0, 16.0, 32.0, 64.0, 100.0, 300.0)
+    anchors_per_cell: tuple[int, ...] = (4, 6, 6, 6, 4, 4)
+    match_overlap: float = 0.5
+    negatives_per_positive: int = 3
+    score_threshold: float = 0.05
+    suppression_overlap: float = 0.5
+    candidates: int = 200
+    detections: int = 200
+    anchor_shift: float = 0.0
+    batch_norm_span: int = 0
+    batch_norm_momentum: float = 0.9
+    batch_norm_epsilon: float = 1e-5
+    space_to_depth: bool = False
+    backbone: str = ""
+    epoch_images: int = 0
+    logged_rate_batch: int = 0
+    data: Data = Data()
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        if self.model != "ssd300_resnet34":
+            raise UserError(f"config.model={self.model!r}: unknown; known: ssd300_resnet34")
+        if self.optimizer.name != "sgd":
+            raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
+        if self.data.cache not in CACHES:
+            raise UserError(f"config.data.cache={self.data.cache!r}: unknown; known: {', '.join(CACHES)}")
+        for name in ("image_size", "width", "candidates", "detections"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        for name in ("max_boxes", "crop_attempts"):
+            if getattr(self.data, name) < 1:
+                raise UserError(f"config.data.{name}={getattr(self.data, name)}: must be at least 1")
+        if self.num_classes < 2:
+            raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
+        if self.space_to_depth and self.image_size % 2:
+            raise UserError(
+                f"config.space_to_depth=True needs an even config.image_size, not {self.image_size}"
+            )
+        self._validate_levels()
+        self._validate_span()
+
+    def _validate_levels(self) -> None:
+        levels = 1 + self.strided_extras + self.valid_extras
+        for name, extra in (("anchor_scales", 1), ("anchor_steps", 0), ("anchors_per_cell", 0)):
+            if len(getattr(self, name)) != levels + extra:
+                raise UserError(
+                    f"config.{name} has {len(getattr(self, name))} values; {levels} feature maps "
+                    f"(strided_extras, valid_extras) need {levels + extra}"
+                )
+        if any(n not in (4, 6) for n in self.anchors_per_cell):
+            raise UserError(f"config.anchors_per_cell={self.anchors_per_cell}: 4 or 6 each")
+        if self.feature_sizes[-1] < 1:
+            raise UserError(
+                f"config.image_size={self.image_size}: feature maps of {self.feature_sizes}; lower "
+                "config.strided_extras or config.valid_extras, or take larger images"
+            )
+
+    def _validate_span(self) -> None:
+        span, batch = self.bn_span, self.micro_batch_size
+        if span > batch:
+            fits = span % batch == 0 and self.num_groups % (span // batch) == 0
+        else:
+            fits = span > 0 and batch % span == 0
+        if not fits:
+            raise UserError(
+                f"config.batch_norm_span={span} does not group {self.num_groups} replicas of {batch} "
+                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_groups}"
+            )
+
+    @property
+    def bn_span(self) -> int:
+        """Images that share batch-norm statistics; what the log calls model_bn_span."""
+        return self.batch_norm_span or self.micro_batch_size
+
+    @property
+    def examples_per_epoch(self) -> int:
+        return self.epoch_images or self.num_train_examples
+
+    @property
+    def feature_sizes(self) -> tuple[int, ...]:
+        """Cells along a side of each feature map: 38, 19, 10, 5, 3, 1 of 300 pixels."""
+        size = self.image_size
+        for _ in range(3):  # Stem, pooling and second stage halve, rounding up.
+            size = -(-size // 2)
+        sizes = [size]
+        for _ in range(self.strided_extras):
+            sizes.append(-(-sizes[-1] // 2))
+        for _ in range(self.valid_extras):
+            sizes.append(sizes[-1] - 2)
+        return tuple(sizes)

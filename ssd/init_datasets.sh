@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Fills DATA_DIR with COCO 2017 as TFRecords: downloads, verifies, converts. Run it again after an interruption.
+#
+#   DATA_DIR           folder for the TFRecords                                             (needed)
+#   SYSTEM             cpu-tiny generates its small set instead                             (none)
+#   COCO_DIR           folder with, or for, the three zip files                             (DATA_DIR/coco)
+#   COCO_URL           where they are downloaded from if they are not there
+#   TRAIN_MD5, VAL_MD5, ANNOTATIONS_MD5   checksums of the zip files                        (the published ones)
+#   TRAIN_SHARDS, VAL_SHARDS              files to write                                    (256, 32)
+#   MASKS=1            write the masks too (Mask R-CNN reads the same records)              (0)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PYTHON=${PYTHON:-.venv/bin/python}
+[ -x "$PYTHON" ] || PYTHON=python3
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+if [[ -z ${DATA_DIR:-} ]]; then
+  echo "error: DATA_DIR is not set; name a folder for the TFRecords (45 GB free: zip files and records)" >&2
+  exit 2
+fi
+
+if [[ ${SYSTEM:-} == cpu-tiny ]]; then
+  exec "$PYTHON" -m ssd.tiny "$DATA_DIR"
+fi
+
+COCO_DIR=${COCO_DIR:-$DATA_DIR/coco}
+COCO_URL=${COCO_URL:-http://images.cocodataset.org}
+# mlcommons/training retired_benchmarks/ssd-v1/download_dataset.sh
+TRAIN_MD5=${TRAIN_MD5-cced6f7f71b7629ddf16f17bbcfab6b2}
+VAL_MD5=${VAL_MD5-442b8da7639aecaf257c1dceb8ba8c80}
+ANNOTATIONS_MD5=${ANNOTATIONS_MD5-f4bbac642086de4f52a3fdda2de5fa2c}
+
+# download FOLDER FILE: into FILE.part, which an interruption leaves behind and the next call completes.
+download() {
+  [[ -f $COCO_DIR/$2 ]] && return
+  command -v curl >/dev/null || { echo "error: curl is not installed; install it, or put $2 into $COCO_DIR yourself" >&2; exit 2; }
+  echo "downloading $COCO_URL/$1/$2" >&2
+  local progress=--progress-bar
+  [[ -t 2 ]] || progress=-s
+  if ! curl -fL "$progress" --retry 3 -C - -o "$COCO_DIR/$2.part" "$COCO_URL/$1/$2"; then
+    echo "error: cannot download $COCO_URL/$1/$2; set COCO_URL to a mirror, or put the file into $COCO_DIR" >&2
+    exit 2
+  fi
+  mv "$COCO_DIR/$2.part" "$COCO_DIR/$2"
+}
+
+mkdir -p "$COCO_DIR"
+download annotations annotations_trainval2017.zip
+download zips val2017.zip
+download zips train2017.zip
+
+masks=()
+if [[ ${MASKS:-0} == 1 ]]; then masks=(--masks); fi
+exec "$PYTHON" -m common.detection.convert "$DATA_DIR" \
+  --annotations "$COCO_DIR/annotations_trainval2017.zip" --annotations-md5 "$ANNOTATIONS_MD5" \
+  --train "$COCO_DIR/train2017.zip" --train-md5 "$TRAIN_MD5" --train-shards "${TRAIN_SHARDS:-256}" \
+  --val "$COCO_DIR/val2017.zip" --val-md5 "$VAL_MD5" --val-shards "${VAL_SHARDS:-32}" "${masks[@]}"

@@ -1,0 +1,210 @@
+"""COCO TFRecords to batches: SSD's random crop, mirroring, colours; plain resizing for evaluation.
+
+A batch is {"image": uint8 [b, S, S, 3], "boxes": float32 [b, G, 4] corners in parts of the image, "classes": int32
+[b, G], 0 where there is no object, "image_id": int64 [b], "weight": float32 [b]}. Matching and `normalise` run on the
+device; evaluation carries no boxes, its ground truth is the annotation file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import tensorflow as tf
+
+from common import padding, records
+from common.detection import coco_records
+from common.errors import UserError
+from common.replicas.base import Shard
+from ssd import augment
+from ssd.config import Config, Data
+
+# ImageNet's mean and standard deviation per channel, of values 0..255: the reference, ssd-v1 ssd/utils.py.
+MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
+FIX = "set DATA_DIR to a folder of COCO TFRecords, or make one with ssd/init_datasets.sh"
+
+
+def train_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
+) -> tf.data.Dataset:
+    """Endless, augmented training batches of one replica, of images with at least one object, crowds included.
+
+    Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard. Entering at
+    `start_step` gives what an uninterrupted stream gives from there.
+
+    Args:
+      config: `seed`, `image_size`, `num_classes` and `data` are read.
+      data_dir: folder of the TFRecords.
+      shard: this replica's part, see `records.assign`.
+      batch_size: images per batch of this replica.
+      start_step: batches to leave out.
+
+    Raises:
+      UserError: no files, or other categories than the configuration's.
+    """
+    data = config.data
+    files = records.list_files(data_dir, data.train_pattern, FIX)
+    categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
+    first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
+
+    def augmented(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict:
+        key = tf.stack([first_key + epoch, file * 2**40 + record])
+        image, boxes, classes = augment.train(
+            _decode(found["encoded"]), found["boxes"], found["classes"], key, config.image_size, data
+        )
+        return {**_padded(image, boxes, classes, found["image_id"], data), "weight": tf.constant(1.0)}
+
+    stream = coco_records.training_stream(
+        files,
+        shard,
+        config.seed,
+        data.shuffle_buffer,
+        start_step * batch_size,
+        transform=lambda serialized: _parse(serialized, categories),
+        cache=data.cache == "encoded",
+        deterministic=data.deterministic,
+    )
+    images = stream.map(augmented, num_parallel_calls=tf.data.AUTOTUNE, deterministic=data.deterministic)
+    return _finish(images.batch(batch_size, drop_remainder=True), data)
+
+
+def eval_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, multiple: int = 1
+) -> tf.data.Dataset:
+    """One pass over this shard's held-out images, resized, padded so that every shard yields equally many batches.
+
+    Images without objects are evaluated too. Padding has image id -1 and weight 0.
+
+    Args:
+      config: `image_size` and `data` are read.
+      data_dir: folder of the TFRecords.
+      shard: the part that is read, see `records.assign`.
+      batch_size: images per batch.
+      multiple: the number of batches is a multiple of it: of the replicas that take turns with them.
+
+    Raises:
+      UserError: no files, or one that ends inside a record.
+    """
+    data = config.data
+    files = records.list_files(data_dir, data.eval_pattern, FIX)
+    sizes = [records.size(files, Shard(i, shard.count)) for i in range(shard.count)]
+
+    def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = coco_records.parse(serialized)
+        return {"encoded": found["encoded"], "image_id": found["image_id"]}
+
+    def resized(file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict[str, tf.Tensor]:
+        image = augment.to_uint8(augment.resize(_decode(found["encoded"]), config.image_size))
+        none = tf.zeros([0, 4]), tf.zeros([0], tf.int32)
+        return _padded(image, *none, found["image_id"], data)
+
+    stream = records.once(files, shard, parse, cache=data.cache == "encoded")
+    images = stream.map(resized, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    side = config.image_size
+    black = _padded(tf.zeros([side, side, 3], tf.uint8), tf.zeros([0, 4]), tf.zeros([0], tf.int32), -1, data)
+    batches = padding.num_batches(sizes, batch_size * multiple) * multiple
+    return _finish(padding.pad(images, black, batch_size, batches), data)
+
+
+def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
+    """One batch of seeded noise for ever, with the element_spec of both inputs: to compile and to try on."""
+    key = tf.constant([config.seed, 0], tf.int64)
+    shape = [batch_size, config.image_size, config.image_size, 3]
+    pixels = tf.random.stateless_uniform(shape, key, maxval=256, dtype=tf.int32, alg="philox")
+    count = config.data.max_boxes
+    corner = tf.random.stateless_uniform([batch_size, count, 2], key, maxval=0.6, alg="philox")
+    number = tf.range(count)
+    classes = tf.where(number < 5, number % (config.num_classes - 1) + 1, 0)
+    boxes = tf.where(classes[:, None] > 0, tf.concat([corner, corner + 0.3], -1), 0.0)
+    batch = {
+        "image": tf.cast(pixels, tf.uint8),
+        "boxes": boxes,
+        "classes": tf.tile(classes[None], [batch_size, 1]),
+        "image_id": tf.range(batch_size, dtype=tf.int64),
+        "weight": tf.ones([batch_size]),
+    }
+    return tf.data.Dataset.from_tensors(batch).repeat()
+
+
+def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """(image - mean) / standard deviation per channel of [b, H, W, 3], values 0..255; on the device."""
+    compute = tf.float64 if dtype == tf.float64 else tf.float32
+    offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], compute)
+    scale = tf.constant([1 / s for s in STDDEV_RGB], compute)
+    return tf.cast(tf.cast(image, compute) * scale + offset, dtype)
+
+
+def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
+    """Path of the COCO file of the evaluated images."""
+    return os.path.join(os.fspath(data_dir), config.data.annotations)
+
+
+def check(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where there are no files, or no annotations of the configuration's classes."""
+    for _ in _all_files(config, data_dir):
+        pass
+    coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
+
+
+def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
+    """What is wrong with the data after the input has failed: reads all files again, names file, record and image."""
+    try:
+        categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
+        found = records.diagnose(
+            _all_files(config, data_dir), lambda record: coco_records.complaint(record, categories)
+        )
+    except UserError as error:
+        return error
+    return found or UserError(
+        f"reading {data_dir} failed, but every record is sound now; was a file replaced? Try again"
+    )
+
+
+def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:
+    for pattern in (config.data.train_pattern, config.data.eval_pattern):
+        yield from records.list_files(data_dir, pattern, FIX)
+
+
+def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[str, tf.Tensor]:
+    """An unknown category ends the stream, naming the image."""
+    found = coco_records.parse(serialized)
+    classes = categories.to_class(found["labels"])
+    told = ["category is not in the annotation file", "image", found["image_id"]]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), told)]):
+        classes = tf.identity(classes)
+    return {
+        "encoded": found["encoded"],
+        "image_id": found["image_id"],
+        "boxes": tf.clip_by_value(found["boxes"], 0.0, 1.0),
+        "classes": classes,
+    }
+
+
+def _decode(encoded: tf.Tensor) -> tf.Tensor:
+    """uint8 [H, W, 3]; greyscale JPEG, and PNG, become RGB."""
+    return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
+
+
+def _padded(
+    image: tf.Tensor, boxes: tf.Tensor, classes: tf.Tensor, image_id: tf.Tensor | int, data: Data
+) -> dict[str, tf.Tensor]:
+    """A batch's entries of one image: its first `max_boxes` objects, then zeros."""
+    boxes, classes = boxes[: data.max_boxes], classes[: data.max_boxes]
+    missing = data.max_boxes - tf.shape(classes)[0]
+    return {
+        "image": image,
+        "boxes": tf.ensure_shape(tf.pad(boxes, [[0, missing], [0, 0]]), [data.max_boxes, 4]),
+        "classes": tf.ensure_shape(tf.pad(classes, [[0, missing]]), [data.max_boxes]),
+        "image_id": tf.cast(image_id, tf.int64),
+    }
+
+
+def _finish(batches: tf.data.Dataset, data: Data) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = data.deterministic
+    options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
+    if data.private_threads:
+        options.threading.private_threadpool_size = data.private_threads
+    options.autotune.enabled = True
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,75 @@
+"""SSD's loss: smooth L1 of the positives' codes and cross-entropy of the positives and the hardest negatives.
+
+Every image is divided by its own number of positives, then the images are averaged (mlperf_facts 2); an image without a
+positive counts, with a loss of zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from common.detection import boxes as box_ops
+from common.detection import matching, topk
+
+
+class Targets(NamedTuple):
+    """What the network ought to say: codes [b, A, 4], classes int32 [b, A], 0 for the background."""
+
+    codes: tf.Tensor
+    classes: tf.Tensor
+
+
+def targets(boxes: tf.Tensor, classes: tf.Tensor, anchors: tf.Tensor, overlap: float) -> Targets:
+    """Matches and encodes.
+
+    Args:
+      boxes: corners [b, G, 4].
+      classes: int32 [b, G], 0 for padding.
+      anchors: centres [A, 4], of the boxes' dtype.
+      overlap: from which on an anchor is positive.
+    """
+    iou = box_ops.iou(box_ops.to_corners(anchors)[None], boxes)
+    found = matching.match(iou, classes > 0, overlap, overlap, force=True)
+    matched = tf.gather(boxes, found.index, batch_dims=1)
+    label = tf.gather(classes, found.index, batch_dims=1)
+    positive = tf.equal(found.state, matching.POSITIVE)
+    codes = box_ops.encode(matched, anchors[None])
+    return Targets(tf.where(positive[..., None], codes, tf.zeros_like(codes)), tf.where(positive, label, 0))
+
+
+def hard_negatives(losses: tf.Tensor, positive: tf.Tensor, ratio: int) -> tf.Tensor:
+    """The negatives of the largest loss, `ratio` for each positive of the image; ties of the last one are included.
+
+    Args:
+      losses: [b, A], at least 0.
+      positive: bool [b, A].
+      ratio: negatives per positive.
+
+    Returns:
+      bool [b, A].
+    """
+    wanted = ratio * tf.reduce_sum(tf.cast(positive, tf.int32), -1)
+    available = tf.reduce_sum(tf.cast(~positive, tf.int32), -1)
+    masked = tf.where(positive, -tf.ones_like(losses), losses)
+    return topk.topk_mask(masked, tf.minimum(wanted, available)) & ~positive
+
+
+def per_image(codes: tf.Tensor, logits: tf.Tensor, wanted: Targets, ratio: int) -> tf.Tensor:
+    """The loss of each image, [b].
+
+    Args:
+      codes, logits: the network's outputs, [b, A, 4] and [b, A, classes].
+      wanted: `targets`.
+      ratio: negatives per positive.
+    """
+    positive = wanted.classes > 0
+    count = tf.reduce_sum(tf.cast(positive, codes.dtype), -1)
+    error = tf.abs(codes - tf.cast(wanted.codes, codes.dtype))
+    smooth = tf.reduce_sum(tf.where(error < 1, 0.5 * error * error, error - 0.5), -1)
+    entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(wanted.classes, logits)
+    counted = positive | hard_negatives(entropy, positive, ratio)
+    box_loss = tf.reduce_sum(tf.where(positive, smooth, tf.zeros_like(smooth)), -1)
+    class_loss = tf.reduce_sum(tf.where(counted, entropy, tf.zeros_like(entropy)), -1)
+    return (box_loss + class_loss) / tf.maximum(count, 1)

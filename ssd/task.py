@@ -1,0 +1,121 @@
+"""SSD as a task: the multibox loss, detections, COCO's mean average precision."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.detection import boxes as box_ops
+from common.detection import nms
+from common.errors import UserError
+from common.precision import Precision
+from common.replicas.base import Replicas, Shard
+from common.task import Batch, Outputs, Quality, WeightedSum
+from ssd import backbone, model
+from ssd import input as pipeline
+from ssd import loss as multibox
+from ssd.config import Config
+
+
+class Task:
+    """Object detection on COCO, or on anything in its TFRecord layout with its annotation file."""
+
+    evaluate_in_worker = True
+
+    def __init__(self, config: Config, data_dir: str | None):
+        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
+        self.config = config
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def check_input(self) -> None:
+        pipeline.check(self.config, self.data_dir)
+        if self.config.backbone and not os.path.exists(self.config.backbone):
+            raise UserError(f"config.backbone={self.config.backbone}: no such file; see ssd/README.md")
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        if isinstance(
+            error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+        ):
+            return pipeline.diagnose(self.config, self.data_dir)
+        return None
+
+    def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+        self._precision = precision
+        network = model.build(self.config, replicas, precision)
+        if self.config.backbone and self.data_dir:
+            backbone.load(network, self.config.backbone, replicas)
+        return network
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        # One stream may feed several replicas: a step takes so many of its batches.
+        per_step = self.config.global_batch_size // shard.count // batch_size
+        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step * per_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        per_step = self.config.eval_batch_size // shard.count // batch_size
+        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return pipeline.synthetic(self.config, batch_size)
+
+    def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
+        codes, logits = self._outputs(model, batch, training=True)
+        anchors = tf.constant(self._anchors(), codes.dtype)
+        boxes = tf.cast(batch["boxes"], codes.dtype)
+        wanted = multibox.targets(boxes, batch["classes"], anchors, self.config.match_overlap)
+        losses = multibox.per_image(codes, logits, wanted, self.config.negatives_per_positive)
+        weight = tf.cast(batch["weight"], codes.dtype)
+        return {"multibox": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
+
+    def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
+        config = self.config
+        codes, logits = self._outputs(model, batch, training=False)
+        anchors = tf.constant(self._anchors(config.anchor_shift), codes.dtype)
+        found = nms.per_class(
+            box_ops.decode(codes, anchors[None]),
+            tf.nn.softmax(logits)[..., 1:],
+            config.score_threshold,
+            config.suppression_overlap,
+            config.candidates,
+            config.detections,
+        )
+        arrays = {
+            "image_id": batch["image_id"],
+            "weight": batch["weight"],
+            "boxes": tf.cast(found.boxes, tf.float32),
+            "scores": tf.cast(found.scores, tf.float32),
+            "classes": found.classes,
+        }
+        return Outputs(arrays=arrays)
+
+    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
+        from common.detection import coco_eval
+
+        annotations = pipeline.annotation_file(self.config, self.data_dir)
+        once = coco_eval.each_image_once(annotations, arrays)
+        ids = sorted(coco_eval.ground_truth(annotations).cats)
+        results = coco_eval.box_results(annotations, once, ids)
+        found = coco_eval.average_precision(annotations, results, "bbox")
+        details = {name: found[name] for name in ("AP50", "AP75", "AP_small", "AP_medium", "AP_large")}
+        return Quality(found["AP"], found["AP"] >= self.config.quality_target, details)
+
+    def _anchors(self, shift: float = 0.0) -> np.ndarray:
+        """Centres [A, 4]; moved by `shift` cells down and to the right."""
+        anchors = model.anchors(self.config)
+        if not shift:
+            return anchors
+        config = self.config
+        counts = [n * s * s for n, s in zip(config.anchors_per_cell, config.feature_sizes)]
+        cells = np.repeat([step / 300 for step in config.anchor_steps], counts)
+        anchors[:, :2] += shift * cells[:, None]
+        return anchors
+
+    def _outputs(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        codes, logits = model(pipeline.normalise(batch["image"], self._precision.compute), training=training)
+        variable = self._precision.variable
+        return tf.cast(codes, variable), tf.cast(logits, variable)

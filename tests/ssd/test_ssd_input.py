@@ -1,0 +1,184 @@
+"""Records to batches: order, resuming, crops, padding, bad data; the generated set."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from common.detection import boxes as box_ops
+from common.errors import UserError
+from common.replicas.base import Shard
+from ssd import augment, tiny
+from ssd import input as pipeline
+from ssd.config import PRESETS, Data
+
+SET = dataclasses.replace(tiny.TINY, train_images=24, eval_images=9, train_files=3, eval_files=2, crowds=0.5)
+CONFIG = dataclasses.replace(PRESETS["cpu-tiny"], image_size=64, anchor_steps=(37.5, 75.0, 150.0, 300.0))
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.generate(folder, SET)
+    return folder
+
+
+def batches(dataset, count):
+    return [{name: x.numpy() for name, x in batch.items()} for batch in dataset.take(count)]
+
+
+def same(a, b):
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_batches_are_a_function_of_seed_and_step(data_dir):
+    whole = batches(pipeline.train_input(CONFIG, data_dir, Shard(), 4), 14)
+    again = batches(pipeline.train_input(CONFIG, data_dir, Shard(), 4, start_step=9), 5)
+    assert all(same(a, b) for a, b in zip(whole[9:], again, strict=True))
+    other = dataclasses.replace(CONFIG, seed=1)
+    assert not same(whole[0], batches(pipeline.train_input(other, data_dir, Shard(), 4), 1)[0])
+    full = {
+        a["image_id"] for a in json.loads((data_dir / "instances_train2017.json").read_text())["annotations"]
+    }
+    seen = np.concatenate([b["image_id"] for b in whole])[: len(full)]
+    assert set(seen.tolist()) == full, "an epoch is every image that holds an object"
+
+
+def test_batches_have_the_element_spec_of_the_synthetic_ones(data_dir):
+    spec = pipeline.synthetic(CONFIG, 4).element_spec
+    assert pipeline.train_input(CONFIG, data_dir, Shard(), 4).element_spec == spec
+    assert pipeline.eval_input(CONFIG, data_dir, Shard(), 4).element_spec == spec
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_evaluation_has_every_image_once_and_padding_of_weight_zero(data_dir, count):
+    found = [
+        b
+        for i in range(count)
+        for b in batches(pipeline.eval_input(CONFIG, data_dir, Shard(i, count), 4), 99)
+    ]
+    ids, weights = (np.concatenate([b[name] for b in found]) for name in ("image_id", "weight"))
+    expected = {i["id"] for i in json.loads((data_dir / "instances_val2017.json").read_text())["images"]}
+    assert sorted(ids[weights > 0].tolist()) == sorted(expected) and len(ids) % (4 * count) == 0
+    assert (ids[weights == 0] == -1).all() and (weights == 0).any()
+
+
+def test_the_plain_image_is_only_resized():
+    image = tf.constant(np.random.default_rng(0).integers(0, 256, [40, 30, 3], np.uint8))
+    plain = Data(crop=False, flip=False, brightness=0, contrast=0, saturation=0, hue=0)
+    boxes, classes = tf.constant([[0.1, 0.2, 0.5, 0.6]]), tf.constant([3])
+    found, same_boxes, same_classes = augment.train(
+        image, boxes, classes, tf.constant([0, 1], tf.int64), 24, plain
+    )
+    np.testing.assert_array_equal(found, augment.to_uint8(augment.resize(image, 24)))
+    np.testing.assert_array_equal(same_boxes, boxes)
+    np.testing.assert_array_equal(same_classes, classes)
+
+
+def test_a_crop_is_one_that_the_paper_allows():
+    """Sides, aspect, an overlap of every object above one of the drawn minima, the centre of one object inside."""
+    boxes = tf.constant([[0.1, 0.1, 0.6, 0.7], [0.3, 0.4, 0.9, 0.95]])
+    data = Data()
+    windows = tf.map_fn(
+        lambda i: augment.crop_window(boxes, tf.stack([tf.constant(7, tf.int64), i]), data),
+        tf.range(300, dtype=tf.int64),
+        fn_output_signature=tf.float32,
+    ).numpy()
+    whole = (windows == [0, 0, 1, 1]).all(1)
+    assert 0.1 < whole.mean() < 0.5
+    height, width = (windows[~whole, 2:] - windows[~whole, :2]).T
+    assert height.min() >= 0.3 and width.min() >= 0.3 and (windows >= 0).all() and (windows <= 1).all()
+    assert (width / height > 0.5).all() and (width / height < 2).all()
+    overlap = box_ops.iou(tf.constant(windows[~whole]), boxes).numpy()
+    assert overlap.min() > 0 and len(np.unique(windows[~whole], axis=0)) == (~whole).sum()
+    centres = box_ops.to_centres(boxes).numpy()[:, :2]
+    inside = (centres[None] > windows[:, None, :2]) & (centres[None] < windows[:, None, 2:])
+    assert inside.all(-1).any(-1).all()
+
+
+def test_cropped_objects_stay_on_their_pixels():
+    """A white object on black: what the new box holds is white, and all that is white."""
+    pixels = np.zeros([50, 80, 3], np.uint8)
+    pixels[20:40, 24:64] = 255
+    boxes = tf.constant([[0.4, 0.3, 0.8, 0.8], [0.0, 0.0, 0.1, 0.1]])
+    window = tf.constant([0.3, 0.2, 1.0, 0.9])
+    image, moved, classes = augment.cropped(tf.constant(pixels), boxes, tf.constant([4, 5]), window)
+    assert classes.numpy().tolist() == [4], "the object whose centre is outside is gone"
+    height, width = image.shape[:2]
+    ymin, xmin, ymax, xmax = np.round(moved[0].numpy() * [height, width, height, width]).astype(int)
+    inside = np.zeros([height, width], bool)
+    inside[ymin:ymax, xmin:xmax] = True
+    np.testing.assert_array_equal(image.numpy()[..., 0] == 255, inside)
+
+
+def test_normalise_is_mean_and_deviation_per_channel():
+    image = tf.constant(np.random.default_rng(1).integers(0, 256, [1, 4, 5, 3], np.uint8))
+    expected = (image.numpy() / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    np.testing.assert_allclose(pipeline.normalise(image, tf.float64), expected, rtol=1e-8, atol=1e-12)
+
+
+def test_missing_files_and_other_categories_are_one_line(tmp_path, data_dir):
+    with pytest.raises(UserError, match="init_datasets.sh"):
+        pipeline.check(CONFIG, tmp_path)
+    with pytest.raises(UserError, match="4 categories, config.num_classes=81"):
+        pipeline.check(dataclasses.replace(CONFIG, num_classes=81), data_dir)
+
+
+def test_a_damaged_image_is_named(tmp_path):
+    content, encoded = tiny.annotations(dataclasses.replace(SET, train_images=3, eval_images=2), "train")
+    from common import records
+    from common.detection import coco_write
+
+    broken = content["images"][1]["id"]
+    encoded[broken] = encoded[broken][:400]
+    serialized = coco_write.examples(content, lambda image: encoded[image["id"]])
+    for split in ("train", "val"):
+        serialized = list(serialized)
+        records.write(tmp_path / coco_write.shard_name(split, 0, 1), serialized)
+    (tmp_path / "instances_val2017.json").write_text(json.dumps(content))
+    assert f"image {broken}" in str(pipeline.diagnose(CONFIG, tmp_path))
+
+
+# -- the generated set ----------------------------------------------------------------------------------------------
+
+
+def test_boxes_and_masks_of_the_generated_set_agree():
+    content, encoded = tiny.annotations(dataclasses.replace(SET, train_images=12), "train")
+    sizes = {i["id"]: (i["height"], i["width"]) for i in content["images"]}
+    for number, jpeg in encoded.items():
+        with Image.open(io.BytesIO(jpeg)) as picture:
+            assert picture.size[::-1] == sizes[number]
+    assert {a["category_id"] for a in content["annotations"]} <= set(tiny.CATEGORIES)
+    for number in range(12):
+        _, figures = tiny.draw(SET, "train", number)
+        total = sum((mask.astype(int) for _, mask in figures), np.zeros(1, int))
+        assert total.max() <= 1, "visible masks do not overlap"
+        items = [a for a in content["annotations"] if a["image_id"] == 1000 + 3 * number]
+        assert len(items) == len(figures)
+        for item, (category, mask) in zip(items, figures):
+            rows, columns = mask.nonzero()
+            x, y = columns.min(), rows.min()
+            assert item["bbox"] == [x, y, columns.max() + 1 - x, rows.max() + 1 - y]
+            assert (item["category_id"], item["area"]) == (category, mask.sum())
+
+
+def test_cpu_tiny_is_the_generated_set():
+    config = PRESETS["cpu-tiny"]
+    assert config.num_eval_examples == tiny.TINY.eval_images and config.num_classes == tiny.NUM_CLASSES
+    assert config.num_eval_examples % config.eval_batch_size
+    assert 0.95 * tiny.TINY.train_images < config.num_train_examples < tiny.TINY.train_images
+
+
+def test_generating_twice_changes_nothing_and_a_foreign_folder_is_refused(data_dir, tmp_path):
+    before = {p.name: p.stat().st_mtime_ns for p in data_dir.iterdir()}
+    tiny.generate(data_dir, SET)
+    assert {p.name: p.stat().st_mtime_ns for p in data_dir.iterdir()} == before
+    (tmp_path / "train-00000-of-00001.tfrecord").write_bytes(b"x")
+    with pytest.raises(UserError, match="not made by this program"):
+        tiny.generate(tmp_path, SET)

@@ -1,0 +1,140 @@
+"""Targets, hard-negative mining and the loss against numpy transcriptions and cases computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.detection import boxes as box_ops
+from ssd import loss, model
+from ssd.config import PRESETS, Config
+
+
+def by_sorting(losses: np.ndarray, positive: np.ndarray, ratio: int) -> np.ndarray:
+    """The negatives of an image in the order of their loss; those that equal the last one wanted come along."""
+    mined = np.zeros(losses.shape, bool)
+    for i, (row, mask) in enumerate(zip(losses, positive)):
+        negatives = np.flatnonzero(~mask)
+        wanted = min(ratio * int(mask.sum()), len(negatives))
+        if wanted:
+            last = np.sort(row[negatives])[::-1][wanted - 1]
+            mined[i, negatives] = row[negatives] >= last
+    return mined
+
+
+cells = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 30.0]), st.booleans()), min_size=9, max_size=9
+)
+
+
+@settings(max_examples=50)
+@given(st.lists(cells, min_size=1, max_size=3), st.integers(0, 4))
+def test_mining_is_sorting_with_a_k_per_image_and_ties(images, ratio):
+    losses = np.array([[value for value, _ in row] for row in images], np.float32)
+    positive = np.array([[flag for _, flag in row] for row in images])
+    found = loss.hard_negatives(tf.constant(losses), tf.constant(positive), ratio).numpy()
+    np.testing.assert_array_equal(found, by_sorting(losses, positive, ratio))
+
+
+def test_mining_of_full_size_rows_compiled():
+    rng = np.random.default_rng(0)
+    losses = rng.gamma(0.5, 3, [8, 8732]).astype(np.float32)
+    positive = rng.random([8, 8732]) < np.array([0, 1e-3, 1e-3, 5e-3, 1e-2, 0.1, 0.3, 1])[:, None]
+    mine = tf.function(lambda a, b: loss.hard_negatives(a, b, 3), jit_compile=True, autograph=False)
+    found = mine(tf.constant(losses), tf.constant(positive)).numpy()
+    np.testing.assert_array_equal(found, by_sorting(losses, positive, 3))
+    counts = positive.sum(1)
+    np.testing.assert_array_equal(found.sum(1), np.minimum(3 * counts, 8732 - counts))
+
+
+def naive_targets(boxes, classes, anchors, overlap):
+    """One image, one anchor after the other."""
+    corners = box_ops.to_corners(tf.constant(anchors)).numpy()
+    codes, labels = np.zeros([len(anchors), 4]), np.zeros(len(anchors), int)
+    real = [g for g, label in enumerate(classes) if label > 0]
+    iou = box_ops.iou(tf.constant(corners), tf.constant(boxes)).numpy()
+    matched = {}
+    for a in range(len(anchors)):
+        best = max(real, key=lambda g: iou[a, g])
+        if iou[a, best] >= overlap:
+            matched[a] = best
+    for g in reversed(real):
+        matched[int(iou[:, g].argmax())] = g
+    for a, g in matched.items():
+        ymin, xmin, ymax, xmax = boxes[g]
+        cy, cx, h, w = anchors[a]
+        codes[a] = (
+            ((ymin + ymax) / 2 - cy) / h / 0.1,
+            ((xmin + xmax) / 2 - cx) / w / 0.1,
+            math.log((ymax - ymin) / h) / 0.2,
+            math.log((xmax - xmin) / w) / 0.2,
+        )
+        labels[a] = classes[g]
+    return codes, labels
+
+
+def scene(rng, count=6, images=3):
+    low = rng.uniform(0, 0.6, [images, count, 2])
+    boxes = np.concatenate([low, low + rng.uniform(0.05, 0.4, [images, count, 2])], -1)
+    classes = rng.integers(1, 81, [images, count])
+    classes[:, 4:] = 0
+    boxes[:, 4:] = 0
+    return boxes, classes
+
+
+def test_targets_of_all_8732_anchors():
+    rng = np.random.default_rng(1)
+    boxes, classes = scene(rng)
+    anchors = model.anchors(Config())
+    found = loss.targets(tf.constant(boxes), tf.constant(classes, tf.int32), tf.constant(anchors), 0.5)
+    for i in range(3):
+        codes, labels = naive_targets(boxes[i], classes[i], anchors, 0.5)
+        np.testing.assert_array_equal(found.classes[i], labels)
+        np.testing.assert_allclose(found.codes[i], codes, rtol=1e-8, atol=1e-12)
+        assert set(classes[i][:4]) <= set(labels.tolist())
+
+
+def test_an_image_without_objects_has_no_loss_and_no_gradient():
+    anchors = tf.constant(model.anchors(PRESETS["cpu-tiny"]))
+    wanted = loss.targets(tf.zeros([1, 5, 4], tf.float64), tf.zeros([1, 5], tf.int32), anchors, 0.5)
+    codes = tf.random.stateless_normal([1, anchors.shape[0], 4], [0, 1], dtype=tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(codes)
+        losses = loss.per_image(codes, tf.pad(codes, [[0, 0], [0, 0], [0, 1]]), wanted, 3)
+    assert losses.numpy().tolist() == [0] and not tape.gradient(losses, codes).numpy().any()
+
+
+def naive_loss(codes, logits, wanted_codes, wanted, ratio):
+    positive = wanted > 0
+    shifted = logits - logits.max(-1, keepdims=True)
+    entropy = np.log(np.exp(shifted).sum(-1)) - np.take_along_axis(shifted, wanted[..., None], -1)[..., 0]
+    error = np.abs(codes - wanted_codes)
+    smooth = np.where(error < 1, error**2 / 2, error - 0.5).sum(-1)
+    counted = positive | by_sorting(entropy, positive, ratio)
+    sums = (smooth * positive).sum(1) + (entropy * counted).sum(1)
+    return sums / np.maximum(positive.sum(1), 1)
+
+
+def test_loss_is_the_transcription_s():
+    rng = np.random.default_rng(2)
+    boxes, classes = scene(rng)
+    anchors = model.anchors(Config())
+    wanted = loss.targets(tf.constant(boxes), tf.constant(classes, tf.int32), tf.constant(anchors), 0.5)
+    codes, logits = rng.normal(0, 2, [3, 8732, 4]), rng.normal(0, 3, [3, 8732, 81])
+    found = loss.per_image(tf.constant(codes), tf.constant(logits), wanted, 3)
+    expected = naive_loss(codes, logits, wanted.codes.numpy(), wanted.classes.numpy(), 3)
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_loss_by_hand():
+    """Two classes, logits 0: every entropy is ln 2. One positive of five anchors, off by 0.5 and by 3."""
+    wanted = loss.Targets(tf.zeros([1, 5, 4]), tf.constant([[1, 0, 0, 0, 0]]))
+    codes = tf.constant([[[0.5, 3.0, 0, 0]] + [[9.0, 9, 9, 9]] * 4])
+    logits = tf.constant([[[0.0, 0], [1, 0], [2, 0], [3, 0], [4, 0]]])
+    hard = [math.log(1 + math.exp(-x)) for x in (1, 2, 3)]
+    found = loss.per_image(codes, logits, wanted, 3)
+    np.testing.assert_allclose(found, [0.125 + 2.5 + math.log(2) + sum(hard)], rtol=1e-6)

@@ -1,0 +1,79 @@
+"""A step on four replicas that share images by rows, or split the batch, against the same step on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.clock import Clock
+from common.config import Optimizer
+from common.precision import precision
+from common.replicas.mirrored import Mirrored
+from common.replicas.single import Single
+from common.spatial import shared_input
+from common.step import State, make_train_step
+from ssd.config import PRESETS, Config
+from ssd.task import Task
+
+
+def config_of(replicas: int, partitions: int) -> Config:
+    """Four images of 72 pixels: 36, 18, 9, 5, 3 and 1 rows; all share their statistics."""
+    config = dataclasses.replace(
+        PRESETS["cpu-tiny"],
+        precision="fp64",
+        width=2,
+        image_size=72,
+        global_batch_size=4,
+        eval_batch_size=4,
+        batch_norm_span=4,
+        optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.0, skip_kinds=()),
+        replicas="single" if replicas == 1 else "mirrored",
+        num_replicas=replicas,
+        partitions=partitions,
+    )
+    config.validate()
+    return config
+
+
+def step(config: Config, replicas, weights=None) -> tuple[list, list, float]:
+    """(weights before, gradients, loss) of one step on noise, of which one image is padding."""
+    task, policy = Task(config, None), precision(config.precision)
+    state = State(task, replicas, policy)
+    variables = state.model.trainable_variables
+    for variable, value in zip(variables, weights or (), strict=weights is not None):
+        for copy in replicas.local_results(variable):
+            copy.assign(value)
+    before = [replicas.local_results(v)[0].numpy() for v in variables]
+    batch = {k: v.numpy() for k, v in next(iter(task.synthetic_input(4))).items()}
+    batch["weight"] = np.array([1, 1, 0, 1], np.float32)
+    batch["image"][1:] = (
+        np.random.default_rng(1).permutation(batch["image"][1:].ravel()).reshape(3, 72, 72, 3)
+    )
+    parts = tf.data.Dataset.from_tensor_slices(batch).batch(config.micro_batch_size)
+    make = shared_input(lambda s: parts.shard(s.count, s.index).repeat(), config.partitions, replicas)
+    train_step = make_train_step(task, state, policy, Clock.of(config))
+    batches = iter(replicas.dataset(make))
+    loss = replicas.sum(replicas.run(train_step, (next(batches), tf.constant(100, tf.int64))))
+    # Momentum 0: a slot is the gradient, times the rate where the momentum is unscaled.
+    slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
+    return before, slots, float(loss)
+
+
+@functools.cache
+def whole() -> tuple[list, list, float]:
+    return step(config_of(1, 1), Single())
+
+
+@pytest.mark.parametrize(
+    ("replicas", "partitions"), [(4, 4), *(pytest.param(4, k, marks=pytest.mark.e2e) for k in (1, 2))]
+)
+def test_loss_and_gradients_are_those_of_whole_images(replicas, partitions):
+    weights, gradients, loss = whole()
+    _, found, other = step(config_of(replicas, partitions), Mirrored(replicas), weights)
+    assert other == pytest.approx(loss, rel=1e-8)
+    for a, b in zip(found, gradients, strict=True):
+        assert np.linalg.norm(a - b) <= 1e-8 * max(np.linalg.norm(b), 1e-3)
