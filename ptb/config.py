@@ -93,6 +93,8 @@ class Config(RunConfig):
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""
         super().validate()
+        if self.partitions > 1:
+            raise UserError(f"config.partitions={self.partitions}: ptb has no images to partition; use 1")
         for name in ("vocabulary_size", "units", "layers", "num_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")

@@ -6,9 +6,14 @@ import argparse
 import sys
 
 from common.errors import UserError
-from studies import legw_mnist, legw_ptb, resnet_photos
+from studies import legw_curvature, legw_mnist, legw_ptb, resnet_photos
 
-STUDIES = {"legw-mnist": legw_mnist, "legw-ptb": legw_ptb, "resnet-photos": resnet_photos}
+STUDIES = {
+    "legw-curvature": legw_curvature,
+    "legw-mnist": legw_mnist,
+    "legw-ptb": legw_ptb,
+    "resnet-photos": resnet_photos,
+}
 
 
 def main() -> int:

@@ -1,0 +1,174 @@
+"""LEGW's explanation: the curvature L(x, g) along the gradient, iteration by iteration, for several batch sizes.
+
+Section 4 and figure 3 of "Large-Batch Training for LSTM and Beyond": L(x, g) = |g' H g| / |g|^2, the inverse of the
+best step along g, on a fixed small batch, H g by finite differences of the gradient. The paper sees a peak in early
+iterations that moves right as the batch grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+from common.errors import UserError
+from studies import legw_mnist, legw_ptb
+from studies.data import ROOT
+
+STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
+# Length of the step on either side, in the space of all weights; their norm is some ten. Between rounding, which
+# needs it long, and the third derivative, which needs it short.
+STEP = 3e-3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `python -m studies legw-curvature`."""
+    parser.add_argument("benchmark", choices=list(STUDIES))
+    parser.add_argument("--factors", default="1,4,16,64", help="by which the base batch is multiplied")
+    parser.add_argument("--steps", type=int, default=400, help="iterations of each batch")
+    parser.add_argument("--every", type=int, default=4, help="iterations between two measurements")
+    parser.add_argument("--examples", type=int, default=256, help="of the fixed batch; for ptb streams of it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures each batch that has no record yet, then writes csv and picture to studies/legw-curvature-NAME/."""
+    study = STUDIES[args.benchmark]
+    try:
+        factors = [int(k) for k in args.factors.split(",")]
+    except ValueError:
+        raise UserError(f"--factors={args.factors}: not whole numbers; give a value such as 1,4,16") from None
+    name = f"legw-curvature-{args.benchmark}"
+    settings = {"steps": args.steps, "every": args.every, "examples": args.examples, "rate": study.rate}
+    curves = {}
+    for k in factors:
+        path = ROOT / "results" / f"study-{name}" / f"{study.batch * k}.json"
+        curves[study.batch * k] = _recorded(path, settings) or _measured(path, settings, study, k, args)
+    _publish(ROOT / "studies" / name, curves)
+    return 0
+
+
+def _recorded(path: pathlib.Path, settings: Mapping) -> list[tuple[int, float]] | None:
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text())
+        if record["settings"] == settings:
+            return record["curve"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: no record of this study ({error}); delete it") from error
+    raise UserError(f"{path}: measured with other settings {record['settings']}; move it away")
+
+
+def _measured(path: pathlib.Path, settings: Mapping, study: object, k: int, args: argparse.Namespace) -> list:
+    config = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
+    # The rate of the base batch and no warmup: what a warmup has to cover is to be seen, not hidden by one.
+    config = dataclasses.replace(
+        config,
+        global_batch_size=study.batch * k,
+        schedule=dataclasses.replace(config.schedule, warmup_epochs=0.0),
+    )
+    task = importlib.import_module(f"{study.benchmark}.task").Task(config, str(study.data()))
+    curve = curvature(task, args.steps, args.every, args.examples)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"settings": settings, "curve": curve}))
+    return curve
+
+
+def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple[int, float]]:
+    """[(iteration, L)] while `task` trains from its seed on one replica.
+
+    The fixed batch is the first `examples` training examples of another seed; it cannot be larger than the batch
+    that a stateful model was built for.
+    """
+    from common.clock import Clock
+    from common.precision import precision
+    from common.replicas.base import Shard
+    from common.replicas.single import Single
+    from common.step import State, make_train_step
+
+    config, replicas = task.config, Single()
+    policy = precision(config.precision)
+    state = State(task, replicas, policy)
+    fixed_task = type(task)(dataclasses.replace(config, seed=config.seed + 1), str(task.data_dir))
+    whole = next(iter(fixed_task.train_input(Shard(), config.global_batch_size, 0)))
+    probe = make_probe(task, state.model, {name: x[:examples] for name, x in whole.items()})
+    train = tf_function(make_train_step(task, state, policy, Clock.of(config)))
+    batches = iter(task.train_input(Shard(), config.global_batch_size, 0))
+    curve = []
+    for step in range(steps):
+        if step % every == 0:
+            curve.append((step, float(probe())))
+        train(next(batches), state.step)
+        state.step.assign_add(1)
+    return curve
+
+
+def tf_function(function: Callable) -> Callable:
+    """tf.function, which only what trains needs to import."""
+    import tensorflow as tf
+
+    return tf.function(function, autograph=False)
+
+
+def make_probe(task: object, model: object, batch: Mapping) -> Callable[[], object]:
+    """`probe()` gives |g' H g| / |g|^2 on `batch` and leaves every variable as it was."""
+    import tensorflow as tf
+
+    variables = model.trainable_variables
+
+    def gradient() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            terms = task.loss(model, batch).values()
+            loss = tf.add_n([t.total / t.weight for t in terms])
+        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables)]
+
+    def norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.sqrt(tf.add_n([tf.reduce_sum(x * x) for x in tensors]))
+
+    @tf.function(autograph=False)
+    def probe() -> tf.Tensor:
+        before = [tf.identity(v) for v in model.variables]
+        weights = [tf.identity(v) for v in variables]
+        g = gradient()
+        length = norm(g)
+        direction = [x / length for x in g]
+        sides = []
+        for sign in (1.0, -1.0):
+            for variable, weight, d in zip(variables, weights, direction):
+                variable.assign(weight + sign * STEP * d)
+            sides.append(gradient())
+        for variable, value in zip(model.variables, before):
+            variable.assign(value)
+        products = [tf.reduce_sum(d * (a - b)) for d, a, b in zip(direction, *sides)]
+        return tf.abs(tf.add_n(products)) / (2 * STEP)
+
+    return probe
+
+
+def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "curvature.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["batch", "iteration", "curvature"])
+        writer.writerows([batch, *point] for batch, curve in curves.items() for point in curve)
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
+    lines = ["| batch | iteration of the peak | L there | L at the end |", "|---|---|---|---|"]
+    for batch, curve in curves.items():
+        axes.plot(*zip(*curve), label=f"batch {batch}")
+        peak, height = max(curve, key=lambda point: point[1])
+        lines.append(f"| {batch} | {peak} | {height:.4g} | {curve[-1][1]:.4g} |")
+    axes.set(xlabel="iteration", ylabel="L(x, g)", yscale="log")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(folder / "curvature.png")
+    pyplot.close(figure)
+    (folder / "curvature.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
