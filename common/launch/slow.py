@@ -15,7 +15,7 @@ LEAST_SECONDS = 0.05
 AGAIN_SECONDS = 60.0
 
 
-# What each sum of common/pace.py is about, the more telling first.
+# What each sum of common/pace.py is about.
 PARTS = {"input": "waits for its input", "step": "computes"}
 
 
@@ -42,17 +42,23 @@ class Detector:
         if len(sums) < 2 or steps < 1 or now - self._since < self._seconds:
             return
         before, self._since, self._before = self._before, now, sums
-        for part, does in PARTS.items():
-            spent = {r: (sums[r][part] - before[r][part]) / steps for r in sums}
-            for rank, seconds in spent.items():
-                usual = statistics.median(s for r, s in spent.items() if r != rank)
-                recent = now - self._told.get(rank, -AGAIN_SECONDS) < AGAIN_SECONDS
-                if seconds > FACTOR * usual and seconds - usual > LEAST_SECONDS and not recent:
-                    self._told[rank] = now
-                    yield (
-                        f"warning: rank {rank} is slow: it {does} for {seconds:.2f} s a step, "
-                        f"the others for {usual:.2f} s"
-                    )
+        spent = {part: {r: (sums[r][part] - before[r][part]) / steps for r in sums} for part in PARTS}
+        for rank in sums:
+            usual = {
+                part: statistics.median(s for r, s in of.items() if r != rank) for part, of in spent.items()
+            }
+            excess = {part: spent[part][rank] - usual[part] for part in PARTS}
+            slow = any(
+                spent[part][rank] > FACTOR * usual[part] and excess[part] > LEAST_SECONDS for part in PARTS
+            )
+            if slow and now - self._told.get(rank, -AGAIN_SECONDS) >= AGAIN_SECONDS:
+                self._told[rank] = now
+                # The step's sum contains the wait for its input.
+                part = "input" if excess["input"] > excess["step"] / 2 else "step"
+                yield (
+                    f"warning: rank {rank} is slow: it {PARTS[part]} for {spent[part][rank]:.2f} s a step, "
+                    f"the others for {usual[part]:.2f} s"
+                )
 
 
 def _tells(worker: Worker) -> bool:
