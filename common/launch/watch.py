@@ -38,8 +38,8 @@ class Limits:
       slow: a process behind the others for so long is named.
     """
 
-    settle: float = 2.0
-    failure: float = 10.0
+    settle: float = 1.5
+    failure: float = 6.0
     grace: float = 15.0
     stopped: float = 8.0
     silent: float = 20.0
