@@ -23,7 +23,7 @@ from studies.data import ROOT
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
 # Length of the step on either side, in the space of all weights; their norm is some ten. Between rounding, which
 # needs it long, and the third derivative, which needs it short.
-STEP = 3e-3
+STEP = 1e-3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from common.errors import UserError
 from common.precision import precision
@@ -39,6 +40,7 @@ def exact(task: Task, model, batch) -> float:
 
 
 def test_finite_differences_give_the_exact_curvature_and_change_nothing() -> None:
+    tf_keras.utils.set_random_seed(0)
     task = Task(CONFIG, None)
     model = task.build(Single(), precision("fp64"))
     (batch,) = task.synthetic_input(32).take(1)
