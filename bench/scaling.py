@@ -1,0 +1,188 @@
+"""From gradients to weights: what each way of summing and updating moves and costs, on local processes.
+
+Two measurements. *Exchange*: the gradients of a full-size network are summed and its weights updated by 2 and 4
+processes under Horovod and multiworker, the variants in alternating rounds. *Update*: processor time of one replica's
+update and of its whole step, whole and sharded, over a wire that costs nothing; the bar is 1.3 / N for Adam on the
+Transformer.
+
+    python bench/scaling.py [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--steps N] [--quick]
+    [--output FILE]
+
+`--quick` is one small round of everything. The result is printed as the tables of docs/scaling.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BAR = 1.3
+# (benchmark, system, optimizer): the largest systems of the TPU-v3 paper.
+NETWORKS = [("resnet", "tpu-v3-2048", "lars"), ("transformer", "tpu-v3-2048", "adam")]
+QUICK = [("mnist", "cpu-tiny", "adam")]
+# Share of the step of a whole update on 2048 cores, section 2 of the paper.
+PAPER = {"resnet": 0.06, "transformer": 0.45}
+TIMEOUT_SECONDS = 3600
+
+
+def run(command: list[str]) -> str:
+    """The standard output of a command; ends the script with its last line of error if it fails."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
+    if done.returncode:
+        sys.exit(f"scaling: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return done.stdout
+
+
+def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds: int, steps: int) -> dict:
+    """Of every variant: seconds per step, bytes sent, bytes of slots."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "result.json"
+        command = [
+            sys.executable,
+            "-m",
+            "common.launch",
+            f"--replicas={backend}",
+            f"--processes={processes}",
+            "--",
+        ]
+        command += [
+            sys.executable,
+            "-m",
+            "bench._exchange",
+            f"--backend={backend}",
+            f"--processes={processes}",
+        ]
+        command += [f"--{name}={value}" for name, value in zip(("benchmark", "system", "optimizer"), network)]
+        run([*command, f"--rounds={rounds}", f"--steps={steps}", f"--output={output}"])
+        return json.loads(output.read_text())
+
+
+def update(network: tuple[str, str, str], replicas: int, rounds: int, steps: int) -> dict[str, Any]:
+    """Processor seconds of the update and the step, whole and sharded, in alternating rounds."""
+    rows: dict[str, list[dict]] = {"whole": [], "sharded": []}
+    script = str(ROOT / "bench" / "_update_cost.py")
+    for i in range(rounds):
+        for mode in list(rows)[:: 1 if i % 2 == 0 else -1]:
+            printed = run([sys.executable, script, *network, str(replicas), mode, str(steps)])
+            rows[mode].append(json.loads(printed.splitlines()[-1]))
+    result = {
+        mode: {key: statistics.median(row[key] for row in measured) for key in measured[0]}
+        for mode, measured in rows.items()
+    }
+    pairs = list(zip(rows["sharded"], rows["whole"]))
+    ratio = statistics.median(s["update_cpu_seconds"] / w["update_cpu_seconds"] for s, w in pairs)
+    return {**result, "ratio": ratio, "bar": BAR / replicas}
+
+
+def share(row: dict[str, float]) -> float:
+    """Of the step that is the update."""
+    return row["update_cpu_seconds"] / row["step_cpu_seconds"]
+
+
+def tables(result: dict[str, Any]) -> str:
+    """The measurements as Markdown."""
+    lines = ["| backend, processes | variant | MB sent per replica | s per step | CPU s | MB of slots |"]
+    lines.append("|---|---|---|---|---|---|")
+    for world, variants in result["exchange"].items():
+        for name, row in variants.items():
+            sent = (row["bytes_inside"] + row["bytes_across"]) / 1e6
+            cells = [world, name, f"{sent:.1f}", f"{row['seconds']:.3f}", f"{row['cpu_seconds']:.3f}"]
+            lines.append("| " + " | ".join([*cells, f"{row['slot_bytes'] / 1e6:.1f}"]) + " |")
+    lines += [
+        "",
+        "| network | N | CPU s of the update: whole | sharded | ratio | bar | share of the step: whole",
+    ]
+    lines[-1] += " | sharded | paper, whole | slots, sharded over whole |"
+    lines.append("|---" * 10 + "|")
+    for network, by_count in result["update"].items():
+        for count, row in by_count.items():
+            whole, sharded = row["whole"], row["sharded"]
+            cells = [
+                network,
+                count,
+                f"{whole['update_cpu_seconds']:.3f}",
+                f"{sharded['update_cpu_seconds']:.3f}",
+            ]
+            cells += [
+                f"{row['ratio']:.3f}",
+                f"{row['bar']:.3f}",
+                f"{share(whole):.1%}",
+                f"{share(sharded):.1%}",
+            ]
+            cells += [
+                f"{PAPER[network]:.0%}" if network in PAPER else "-",
+                f"{sharded['slot_bytes'] / whole['slot_bytes']:.4f}",
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    packages = [
+        p for p in ("tensorflow", "tf-keras", "horovod") if importlib.util.find_spec(p.replace("-", "_"))
+    ]
+    return {
+        "cpu": cpu or platform.processor(),
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="steps per variant and round")
+    parser.add_argument(
+        "--replicas", type=int, nargs="+", default=[2, 4, 8], help="of the update's measurement"
+    )
+    parser.add_argument("--quick", action="store_true", help="one small round, to see that everything runs")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "scaling.json")
+    options = parser.parse_args()
+    if "horovod" in options.backends and importlib.util.find_spec("horovod") is None:
+        sys.exit("scaling: Horovod is not installed; run `make horovod`, or use --backends multiworker")
+    networks = QUICK if options.quick else NETWORKS
+    if options.quick:
+        options.rounds = options.steps = 1
+    settings = {key: getattr(options, key) for key in ("rounds", "steps", "processes", "replicas")}
+    result: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "settings": settings,
+    }
+    result |= {"exchange": {}, "update": {}}
+    for processes in options.processes:
+        for backend in options.backends:
+            measured = exchange(backend, processes, networks[0], options.rounds, options.steps)
+            result["exchange"][f"{backend}, {processes}"] = measured
+    for network in networks:
+        rows = {str(n): update(network, n, options.rounds, options.steps) for n in options.replicas}
+        result["update"][network[0]] = rows
+    print(tables(result))
+    options.output.parent.mkdir(exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
