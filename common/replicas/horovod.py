@@ -73,8 +73,9 @@ class Horovod(Replicas):
         _process_set.cache_clear()
 
     def peer_lost(self, error: BaseException) -> bool:
-        # "Horovod has been shut down", or where in Gloo a connection broke; as UnknownError, or Horovod's own.
-        return super().peer_lost(error) or any(name in str(error) for name in ("Horovod has", "gloo/"))
+        # In Horovod's words, or where in Gloo a connection broke; as UnknownError, or Horovod's own exception.
+        words = "Horovod has", "gloo/", "Process set does not exist"
+        return super().peer_lost(error) or any(w in str(error) for w in words)
 
     def replica_id(self) -> tf.Tensor:
         return self._rank.read_value()
