@@ -96,8 +96,7 @@ def buckets(tensors: Sequence[tf.Tensor], bucket_bytes: int) -> list[list[int]]:
 
     The backward pass makes the last layers' gradients first: their sum can be on its way while it goes on. Buckets
     come in the order in which they are full, and none passes `bucket_bytes`. A tensor of an eighth of that travels
-    alone: it fills the wire by itself, and need not be copied into a bucket and out of it (on a CPU, half the cost of
-    a sharded update, bench/scaling.py).
+    alone: it fills the wire by itself, and need not be copied into a bucket and out of it.
     """
     result: list[list[int]] = []
     waiting: list[int] = []

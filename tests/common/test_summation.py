@@ -83,7 +83,7 @@ def test_one_replica_has_the_sums_already():
 
 
 def test_the_bf16_bound_is_no_wider_than_needed():
-    """Summands just above half a unit in the last place lose nearly all that the bound allows, at every rounding."""
+    """Summands between two bfloat16 numbers lose at least a quarter of what the bound allows."""
     replicas, number = replicas_of("mirrored", 4), 4
     case = dataclasses.replace(CASES["2d bf16 400"], group_size=2)
     value = 1 + 2.0**-8 - 2.0**-16
