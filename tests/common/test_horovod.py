@@ -153,20 +153,6 @@ def wrong_number(number):
     made(number).close()
 
 
-def lose_one(number):
-    """The last process fails while the others sum in groups of two: whether those know."""
-    replicas = made(number)
-    replicas.all_reduce(tf.zeros([2]), [[0, 1], [2, 3]])
-    assert replicas.process_index < number - 1, "the last one fails"
-    try:
-        for _ in range(1000):
-            replicas.all_reduce(tf.zeros([2]), [[0, 1], [2, 3]])
-            replicas.all_reduce(tf.zeros([2]))
-    except Exception as error:
-        return replicas.peer_lost(error), str(error)
-    return None
-
-
 CALLS = [
     linear_collectives,
     dtypes,
@@ -260,14 +246,6 @@ def test_outside_run(ran):
 
 def test_mistakes_are_named_and_close_ends_it(ran):
     assert ran[1]["wrong_number"] == [None] * ran[0]
-
-
-def test_all_survivors_of_a_lost_process_know_it_with_groups_too():
-    """Without tools/horovod/process_sets.patch they abort."""
-    results = processes.run("horovod", 4, {"lose": functools.partial(lose_one, 4)}, timeout=150)
-    for survivor in range(3):
-        lost, error = results.of(survivor, "lose")
-        assert lost, error
 
 
 def test_without_a_launcher_it_names_one():
