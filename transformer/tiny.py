@@ -1,7 +1,8 @@
 """The generated language pair of cpu-tiny, in the layout of the real data.
 
-Two invented languages. A source sentence is "(time,) subject verb object (preposition noun phrase).", with articles and
-adjectives before the noun; plurals and the past are endings. The target language
+Two invented languages. A source sentence is one clause or two with "and", a clause "(time,) subject verb object
+(preposition noun phrase)", with articles and adjectives before the noun; plurals and the past are endings. The target
+language
 
 - puts the object first, then the noun phrase with a postposition, the subject, the time and, last, the verb;
 - puts adjectives and the article after their noun;
@@ -52,6 +53,7 @@ class Tiny:
       nouns, adjectives, verbs, times, prepositions: words of each kind.
       names: part of the noun phrases that are names.
       adjective, place, time: how often these occur.
+      second_clause: part of the sentences that join two clauses: what belongs together is then told by order alone.
       vocabulary_size: subwords, about.
       max_length, packed_length: tokens of a sentence and of a packed sequence.
       shards: training files.
@@ -65,13 +67,14 @@ class Tiny:
     verbs: int = 24
     times: int = 8
     prepositions: int = 5
-    names: float = 0.12
+    names: float = 0.1
     adjective: float = 0.5
-    place: float = 0.5
-    time: float = 0.5
+    place: float = 0.4
+    time: float = 0.3
+    second_clause: float = 0.7
     vocabulary_size: int = 400
-    max_length: int = 40
-    packed_length: int = 64
+    max_length: int = 60
+    packed_length: int = 128
     shards: int = 4
 
 
@@ -95,6 +98,8 @@ class Grammar:
         self.nouns, self.adjectives, self.verbs = words(tiny.nouns), words(tiny.adjectives), words(tiny.verbs)
         self.times, self.prepositions = words(tiny.times), words(tiny.prepositions)
         self.articles = words(2)
+        (pair,) = words(1)
+        self.conjunction = (pair[0], pair[1], pair[1])
         self.genders = rng.integers(len(_GENDERS), size=tiny.nouns)
 
     def pairs(self, split: str) -> list[tuple[str, str, str]]:
@@ -104,18 +109,22 @@ class Grammar:
         return [self._sentence(rng) for _ in range(count)]
 
     def _sentence(self, rng: np.random.Generator) -> tuple[str, str, str]:
+        first = self._clause(rng)
+        if rng.random() < self.tiny.second_clause:
+            second = self._clause(rng)
+            first = [[*words, conjunction, *more] for words, conjunction, more in zip(first, self.conjunction, second)]
+        return tuple(" ".join(words) + "." for words in first)  # type: ignore[return-value]
+
+    def _clause(self, rng: np.random.Generator) -> list[list[str]]:
+        """The words of the source, of the target and of the source word for word."""
         tiny = self.tiny
-        subject = self._phrase(rng, "subject")
-        object_ = self._phrase(rng, "object")
+        subject, object_ = self._phrase(rng, "subject"), self._phrase(rng, "object")
         verb, past = self.verbs[rng.integers(tiny.verbs)], bool(rng.random() < 0.5)
-        source, gloss = [*subject.source, verb[0] + ("ka" if past else ""), *object_.source], []
+        source = [*subject.source, verb[0] + ("ka" if past else ""), *object_.source]
         gloss = [*subject.gloss, verb[1] + _VERB_ENDINGS[0][0], *object_.gloss]
         place: list[str] = []
         if rng.random() < tiny.place:
-            preposition, phrase = (
-                self.prepositions[rng.integers(tiny.prepositions)],
-                self._phrase(rng, "place"),
-            )
+            preposition, phrase = self.prepositions[rng.integers(tiny.prepositions)], self._phrase(rng, "place")
             source += [preposition[0], *phrase.source]
             gloss += [preposition[1], *phrase.gloss]
             place = [*phrase.target, preposition[1]]
@@ -123,10 +132,8 @@ class Grammar:
         if rng.random() < tiny.time:
             word = self.times[rng.integers(tiny.times)]
             source, gloss, time = [word[0] + ",", *source], [word[1] + ",", *gloss], [word[1]]
-        ending = _VERB_ENDINGS[subject.gender][subject.plural]
-        spoken = ("ga" if past else "") + verb[1] + ending
-        target = [*object_.target, *place, *subject.target, *time, spoken]
-        return tuple(" ".join(words) + "." for words in (source, target, gloss))  # type: ignore[return-value]
+        spoken = ("ga" if past else "") + verb[1] + _VERB_ENDINGS[subject.gender][subject.plural]
+        return [source, [*object_.target, *place, *subject.target, *time, spoken], gloss]
 
     def _phrase(self, rng: np.random.Generator, case: str) -> _Phrase:
         if rng.random() < self.tiny.names:

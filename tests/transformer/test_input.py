@@ -42,6 +42,7 @@ def data(tmp_path_factory):
         width=16,
         hidden=32,
         heads=2,
+        decode=Decode(source_length=70, extra_length=0),
     )
     return folder, config
 
@@ -311,7 +312,7 @@ def test_a_missing_folder_is_one_line(data, tmp_path):
     ("features", "message"),
     [
         ({"inputs": [9999]}, "record 1: a side is or has a token beyond config.vocabulary_size"),
-        ({"inputs": [2] * 65}, "record 1: a side is or has a longer than config.packed_length"),
+        ({"inputs": [2] * 129}, "record 1: a side is or has a longer than config.packed_length"),
         ({"inputs_position": [0, 1, 2]}, "record 1: its features are not of one length"),
     ],
 )
@@ -322,7 +323,7 @@ def test_a_bad_record_is_named(data, tmp_path, features, message):
     good = row.features()
     bad = good | features
     if len(features.get("inputs", [])) > 2:
-        bad |= {name: [1] * 65 for name in ("inputs_segmentation", "inputs_position")}
+        bad |= {name: [1] * 129 for name in ("inputs_segmentation", "inputs_position")}
     elif "inputs" in features:
         bad |= {name: [1] for name in ("inputs_segmentation", "inputs_position")}
 

@@ -48,7 +48,7 @@ def run(tmp_path_factory):
         attention_dropout=0.0,
         relu_dropout=0.0,
         schedule=dataclasses.replace(PRESETS["cpu-tiny"].schedule, warmup_steps=2.0, width=16),
-        decode=Decode(source_length=40, extra_length=0, beam_size=2),
+        decode=Decode(source_length=70, extra_length=0, beam_size=2),
     )
 
     def run(**changes):
