@@ -71,7 +71,9 @@ class Config(RunConfig):
         """Raises UserError where fields contradict each other."""
         super().validate()
         if self.partitions > 1:
-            raise UserError(f"config.partitions={self.partitions}: mnist does not partition its images; use 1")
+            raise UserError(
+                f"config.partitions={self.partitions}: mnist does not partition its images; use 1"
+            )
         for name, known in (("model", MODELS), ("activation", ACTIVATIONS)):
             if getattr(self, name) not in known:
                 raise UserError(f"config.{name}={getattr(self, name)!r}: unknown; known: {', '.join(known)}")
