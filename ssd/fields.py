@@ -19,7 +19,7 @@ class Data:
       annotations: COCO file of the evaluated images inside the data folder; its categories are the classes.
       cache: what stays in memory after the first epoch: "none" or "encoded" (JPEG and boxes).
       shuffle_buffer: examples, per input shard.
-      max_boxes: objects of an image that training sees; COCO's images have at most 93.
+      max_boxes: objects of an image that training sees, the first so many.
       crop: the random crop of SSD; False leaves whole images.
       crop_attempts: proposals for each drawn minimum of overlap; what the log calls max_samples.
       crop_sides, crop_aspect: range of a crop's sides in parts of the image's; of its width / height.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -20,6 +21,9 @@ from ssd import backbone, model
 from ssd import input as pipeline
 from ssd import loss as multibox
 from ssd.config import Config
+
+# Early in a training exp() of a code would be infinite: tf-models-official's bound, official/vision/ops/box_ops.py.
+MAX_LOG_RATIO = math.log(1000 / 16)
 
 
 class Task:
@@ -77,7 +81,7 @@ class Task:
         codes, logits = self._outputs(model, batch, training=False)
         anchors = tf.constant(self._anchors(config.anchor_shift), codes.dtype)
         found = nms.per_class(
-            box_ops.decode(codes, anchors[None]),
+            box_ops.decode(codes, anchors[None], max_log_ratio=MAX_LOG_RATIO),
             tf.nn.softmax(logits)[..., 1:],
             config.score_threshold,
             config.suppression_overlap,

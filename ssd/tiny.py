@@ -58,7 +58,7 @@ class Tiny:
     train_files: int = 8
     eval_files: int = 4
     most: int = 4
-    radius: tuple[float, float] = (0.13, 0.30)
+    radius: tuple[float, float] = (0.17, 0.32)
     visible: float = 0.4
     crowds: float = 0.03
     empty: float = 0.02
