@@ -9,7 +9,7 @@ language
 - gives nouns an ending for case and number, and adjectives and articles one for gender, number and case of their noun;
 - gives verbs an ending for number and gender of the subject, and a prefix for the past.
 
-Names are made up as they are needed and go over unchanged: most of those in the evaluation occur in no training
+Names are made up as they are needed and go over unchanged: some of those in the evaluation occur in no training
 sentence. A translation word for word, even one with a perfect dictionary, has the wrong order and few right endings.
 
     python -m transformer.tiny DATA_DIR
@@ -112,7 +112,10 @@ class Grammar:
         first = self._clause(rng)
         if rng.random() < self.tiny.second_clause:
             second = self._clause(rng)
-            first = [[*words, conjunction, *more] for words, conjunction, more in zip(first, self.conjunction, second)]
+            first = [
+                [*words, conjunction, *more]
+                for words, conjunction, more in zip(first, self.conjunction, second)
+            ]
         return tuple(" ".join(words) + "." for words in first)  # type: ignore[return-value]
 
     def _clause(self, rng: np.random.Generator) -> list[list[str]]:
@@ -124,7 +127,10 @@ class Grammar:
         gloss = [*subject.gloss, verb[1] + _VERB_ENDINGS[0][0], *object_.gloss]
         place: list[str] = []
         if rng.random() < tiny.place:
-            preposition, phrase = self.prepositions[rng.integers(tiny.prepositions)], self._phrase(rng, "place")
+            preposition, phrase = (
+                self.prepositions[rng.integers(tiny.prepositions)],
+                self._phrase(rng, "place"),
+            )
             source += [preposition[0], *phrase.source]
             gloss += [preposition[1], *phrase.gloss]
             place = [*phrase.target, preposition[1]]
