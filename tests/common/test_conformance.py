@@ -3,7 +3,7 @@
 A backend joins by adding its worlds to WORLDS. Networks run in float64, where rounding cannot hide a difference;
 trajectories are compared for the toy only, for those of a ResNet are chaotic: there, single updates from equal
 weights are. Backends of several processes make all their calls in one start of the processes. The full-width ResNet-50
-and the ResNets on four processes are marked e2e.
+and the ResNets but those on four mirrored replicas are marked e2e.
 """
 
 import dataclasses
@@ -113,13 +113,10 @@ class Worlds:
         self._folder, self._weights, self._ran = folder, weights, {}
 
     def __call__(self, backend, number, resnets=False):
-        """Results by name; `resnets`: those of ResNet-50, which on four processes are a start of their own."""
-        apart = resnets and number == LARGEST
-        key = backend, number, apart
+        """Results by name; `resnets`: those of ResNet-50, which are a start of their own."""
+        key = backend, number, resnets
         if key not in self._ran:
-            calls = {} if apart else self._small(backend, number)
-            if apart or number < LARGEST:
-                calls |= self._resnets(backend, number)
+            calls = (self._resnets if resnets else self._small)(backend, number)
             if backend == "mirrored":
                 self._ran[key] = Here(calls)
             else:
@@ -314,7 +311,7 @@ def resnet_weights(tmp_path_factory):
 @pytest.mark.parametrize(
     "backend, number, group",
     [
-        pytest.param(b, n, g, marks=[pytest.mark.e2e] if n == LARGEST and b != "mirrored" else [])
+        pytest.param(b, n, g, marks=[] if (b, n) == ("mirrored", LARGEST) else [pytest.mark.e2e])
         for b, n in WORLDS
         for g in groups_of(n)
         if (b, n) != ("mirrored", 1)

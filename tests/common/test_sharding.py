@@ -108,8 +108,11 @@ def resumed(backend, number, folder):
 
 @pytest.fixture(
     scope="module",
-    params=[(b, n) for b in ("horovod", "multiworker") for n in (2, 4)],
-    ids=lambda p: f"{p[0]}-{p[1]}",
+    params=[
+        pytest.param((b, n), id=f"{b}-{n}", marks=[pytest.mark.e2e] if n == 4 else [])
+        for b in ("horovod", "multiworker")
+        for n in (2, 4)
+    ],
 )
 def world(request, tmp_path_factory):
     """(number of processes, the results of all calls, the folder with a checkpoint)."""

@@ -394,7 +394,7 @@ def resnet_in_a_process(backend, number, k):
 
 
 @pytest.mark.parametrize("backend", ["multiworker", "horovod"])
-@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.e2e)])
 def test_processes_share_images(backend, number):
     """Operations, and the SSD's backbone at 300 pixels; then branches, see test_placement.py."""
     calls = {
