@@ -136,7 +136,7 @@ class Communication:
 
     Attributes:
       algorithm: "flat"; "hierarchical" (within a node, then across nodes) or "2d" (rows, then columns).
-      group_size: replicas of a node, or of a row; 0 takes the replicas of one process for "hierarchical" and
+      group_size: replicas of a node, or of a row; 0 takes the replicas of one host for "hierarchical" and
         the divisor nearest to the square root for "2d".
       bucket_bytes: gradients are summed in buckets of about so many bytes, in reverse order of creation.
       wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32.

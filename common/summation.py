@@ -59,13 +59,13 @@ class Route:
         return (replica % self.row) * (self.num_replicas // self.row) + replica // self.row
 
 
-def route(communication: Communication, num_replicas: int, per_process: int = 1) -> Route:
+def route(communication: Communication, num_replicas: int, node_size: int = 1) -> Route:
     """The route of a configuration.
 
     Args:
       communication: the configuration's.
       num_replicas: over all processes.
-      per_process: replicas of one process, the default size of a node.
+      node_size: replicas of one host, the default `group_size` of "hierarchical".
 
     Raises:
       UserError: `group_size` does not divide the number of replicas.
@@ -74,7 +74,7 @@ def route(communication: Communication, num_replicas: int, per_process: int = 1)
     if communication.algorithm == "flat":
         row = num_replicas
     elif row == 0 and communication.algorithm == "hierarchical":
-        row = per_process
+        row = node_size
     elif row == 0:
         divisors = [d for d in range(1, num_replicas + 1) if num_replicas % d == 0]
         row = min(divisors, key=lambda d: abs(math.log(d * d / num_replicas)))
@@ -88,7 +88,7 @@ def route(communication: Communication, num_replicas: int, per_process: int = 1)
 
 def route_of(replicas: Replicas, communication: Communication) -> Route:
     """The route of a configuration on a backend."""
-    return route(communication, replicas.num_replicas, replicas.num_replicas // replicas.num_processes)
+    return route(communication, replicas.num_replicas, replicas.node_size)
 
 
 def buckets(tensors: Sequence[tf.Tensor], bucket_bytes: int) -> list[list[int]]:

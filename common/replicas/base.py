@@ -54,6 +54,11 @@ class Replicas(abc.ABC):
         """Whether this process writes the log, the checkpoints and what people read."""
         return self.process_index == 0
 
+    @property
+    def node_size(self) -> int:
+        """Replicas that share a host, as far as the backend knows; the same number on every host."""
+        return self.num_replicas // self.num_processes
+
     def scope(self) -> AbstractContextManager[Any]:
         """Where variables are created."""
         return contextlib.nullcontext()

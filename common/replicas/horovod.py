@@ -77,6 +77,10 @@ class Horovod(Replicas):
         words = "Horovod has", "gloo/", "Process set does not exist"
         return super().peer_lost(error) or any(w in str(error) for w in words)
 
+    @property
+    def node_size(self) -> int:
+        return self._hvd.local_size() if self._hvd.is_homogeneous() else 1
+
     def replica_id(self) -> tf.Tensor:
         return self._rank.read_value()
 

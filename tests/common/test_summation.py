@@ -190,9 +190,9 @@ def test_2d_rows_are_the_divisor_nearest_to_the_root(number, row):
 
 
 def test_nodes_are_processes_unless_told():
-    assert route(Communication("hierarchical"), 8, per_process=4).row == 4
-    assert route(Communication("hierarchical"), 8, per_process=1).columns is None
-    assert route(Communication("hierarchical", 2), 8, per_process=4).row == 2
+    assert route(Communication("hierarchical"), 8, node_size=4).row == 4
+    assert route(Communication("hierarchical"), 8, node_size=1).columns is None
+    assert route(Communication("hierarchical", 2), 8, node_size=4).row == 2
 
 
 @pytest.mark.parametrize("algorithm", ["hierarchical", "2d"])
