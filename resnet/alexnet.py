@@ -97,6 +97,8 @@ class _Layers:
             epsilon=config.batch_norm_epsilon,
             affine=False,
             trainable=not config.freeze_batch_norm,
+            tile_rows=config.batch_norm_tile_rows,
+            grid_columns=config.batch_norm_grid_columns,
         )(x)
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:

@@ -55,6 +55,8 @@ class Config(RunConfig):
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
       batch_norm_span: images whose statistics are shared; 0: a replica's micro-batch.
+      batch_norm_tile_rows, batch_norm_grid_columns: tiles of a grid of replicas share statistics, not consecutive
+        replicas, where `batch_norm_grid_columns` is not 0; see `common.replicas.base.replica_groups`.
       batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
       zero_init_last_gamma: the last batch norm of each block starts as zero.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
@@ -73,6 +75,8 @@ class Config(RunConfig):
     num_classes: int = 1000
     width: int = 64
     batch_norm_span: int = 0
+    batch_norm_tile_rows: int = 1
+    batch_norm_grid_columns: int = 0
     batch_norm_momentum: float = 0.9
     batch_norm_epsilon: float = 1e-5
     zero_init_last_gamma: bool = True

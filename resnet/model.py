@@ -119,6 +119,8 @@ class _Layers:
             gamma_initializer="zeros" if last and config.zero_init_last_gamma else "ones",
             trainable=not config.freeze_batch_norm,
             spatial=self.spatial,
+            tile_rows=config.batch_norm_tile_rows,
+            grid_columns=config.batch_norm_grid_columns,
         )(x)
 
     def relu(self, x: tf.Tensor) -> tf.Tensor:
