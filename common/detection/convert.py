@@ -218,7 +218,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{split}-shards", type=int, default=shards)
         parser.add_argument(f"--{split}-md5", help="refuse a zip file with another checksum")
     parser.add_argument("--masks", action="store_true", help="write the masks too, which Mask R-CNN needs")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument(
+        "--workers", type=int, help="processes (default: one per core for a zip file of over 1 GB)"
+    )
     arguments = vars(parser.parse_args(argv))
     try:
         if arguments["annotations"]:
@@ -241,6 +243,7 @@ def _convert_split(split: str, arguments: Mapping[str, Any]) -> None:
             f"--{split}-annotations: name the annotation file, or the zip file with --annotations"
         )
     verify(arguments[split], arguments[f"{split}_md5"])
+    large = os.path.isfile(arguments[split]) and os.path.getsize(arguments[split]) > 1e9
     dropped = convert(
         arguments["data_dir"],
         split,
@@ -248,7 +251,7 @@ def _convert_split(split: str, arguments: Mapping[str, Any]) -> None:
         read_annotations(path, split),
         arguments[f"{split}_shards"],
         arguments["masks"],
-        arguments["workers"],
+        arguments["workers"] or (os.cpu_count() or 1 if large else 1),
     )
     for line in dropped[:20]:
         print(f"{split}: left out: {line}", file=sys.stderr)

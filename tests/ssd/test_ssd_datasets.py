@@ -1,0 +1,99 @@
+"""init_datasets.sh against a small copy of COCO's server: download, checksums, conversion, masks."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import zipfile
+
+import pytest
+
+from common import records
+from common.detection import coco_records
+from ssd import tiny
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SET = tiny.Tiny(train_images=7, eval_images=5)
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """(address, {zip file: MD5})."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "zips").mkdir()
+    (folder / "annotations").mkdir()
+    notes, sums = {}, {}
+    for split in ("train", "val"):
+        content, jpegs = tiny.annotations(SET, split)
+        names = {image["id"]: image["file_name"] for image in content["images"]}
+        files = {f"{split}2017/{names[number]}": jpeg for number, jpeg in jpegs.items()}
+        (folder / "zips" / f"{split}2017.zip").write_bytes(packed(files))
+        notes[f"annotations/instances_{split}2017.json"] = json.dumps(content).encode()
+    (folder / "annotations" / "annotations_trainval2017.zip").write_bytes(packed(notes))
+    for path in folder.rglob("*.zip"):
+        sums[path.stem.split("_")[0].removesuffix("2017").upper() + "_MD5"] = hashlib.md5(
+            path.read_bytes()
+        ).hexdigest()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    handler.log_message = lambda *_: None
+    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{listening.server_port}", sums
+    listening.shutdown()
+
+
+def init(data_dir: pathlib.Path, **variables: str) -> subprocess.CompletedProcess:
+    environment = {
+        **os.environ,
+        "DATA_DIR": str(data_dir),
+        "PYTHON": sys.executable,
+        "TRAIN_SHARDS": "2",
+        "VAL_SHARDS": "2",
+        **variables,
+    }
+    command = [str(ROOT / "ssd" / "init_datasets.sh")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
+
+def test_downloads_verifies_and_converts_with_masks(server, tmp_path):
+    address, sums = server
+    done = init(tmp_path, COCO_URL=address, MASKS="1", **sums)
+    assert done.returncode == 0, done.stderr
+    for split, total in (("train", 7), ("val", 5)):
+        content = json.loads((tmp_path / f"instances_{split}2017.json").read_text())
+        found = [
+            coco_records.parse(record, masks=True)
+            for path in sorted(tmp_path.glob(f"{split}-*.tfrecord"))
+            for record in records.read(path)
+        ]
+        assert len(found) == total
+        assert {int(f["image_id"]) for f in found} == {image["id"] for image in content["images"]}
+        assert sum(len(f["masks"]) for f in found) == len(content["annotations"])
+
+
+def test_a_wrong_checksum_ends_with_one_line(server, tmp_path):
+    address, sums = server
+    done = init(tmp_path, COCO_URL=address, **{**sums, "VAL_MD5": "0" * 32})
+    assert done.returncode != 0
+    assert "val2017.zip: MD5 is" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+
+
+def test_without_data_dir_it_says_so():
+    done = init(pathlib.Path("unused"), DATA_DIR="")
+    assert done.returncode == 2 and done.stderr.startswith("error: DATA_DIR is not set")
