@@ -27,7 +27,7 @@ SINGLE = [
     [
         ("tpu-v3-2048", ["--config.precision=fp32"]),  # space-to-depth
         ("tpu-v4-128", ["--config.batch_norm_span=2"]),  # bf16, virtual groups
-        # Its fp16 needs a GPU: a CPU has no kernels for such convolutions and does not finish a step in minutes.
+        # Not in its fp16: one image took more than five minutes on a busy CPU.
         ("v100-8", ["--config.precision=fp32"]),
     ],
 )
