@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test e2e study bench lint lock clean horovod
+.PHONY: help setup text demo test e2e study bench lint lock clean horovod
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -15,6 +15,8 @@ help:
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(VENV)/.train ## install what a run needs into .venv
+
+text: $(VENV)/.text ## install what the translation benchmarks need besides
 
 demo: $(VENV)/.train ## train ResNet-50 end to end on this machine, check its log
 	@DATA_DIR=$${DATA_DIR:-.cache/resnet-tiny} SYSTEM=cpu-tiny ./resnet/run_and_time.sh
@@ -38,7 +40,8 @@ lint: $(VENV)/.dev ## format and lint
 
 lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra dev -o requirements/dev.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text -o requirements/text.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra dev -o requirements/dev.lock
 
 horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, about two minutes)
 

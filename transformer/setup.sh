@@ -5,4 +5,4 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v make >/dev/null || { echo "error: make is not installed; install it (apt install make)" >&2; exit 2; }
-exec make --no-print-directory setup
+exec make --no-print-directory setup text

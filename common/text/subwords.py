@@ -9,11 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from common.errors import UserError
 
 PAD, EOS = 0, 1
 RESERVED = ("<pad>", "<EOS>")
+
+
+def _tokenizer() -> ModuleType:
+    """tf-models-official's module; TensorFlow comes with it, so that it is imported where it is needed.
+
+    Raises:
+      UserError: it is not installed.
+    """
+    try:
+        from official.legacy.transformer.utils import tokenizer
+    except ImportError as error:
+        raise UserError(f"the subword tokenizer does not load ({error}); run `make text`") from None
+    return tokenizer
 
 
 class Subwords:
@@ -24,9 +38,7 @@ class Subwords:
         Raises:
           UserError: the file cannot be read, or is no vocabulary; the message names file and line.
         """
-        # TensorFlow comes with it: imported where it is needed.
-        from official.legacy.transformer.utils import tokenizer
-
+        tokenizer = _tokenizer()
         self.path = Path(path)
         self._tokenizer = tokenizer.Subtokenizer(os.fspath(path), reserved_tokens=_reserved(self.path))
 
@@ -84,8 +96,8 @@ def _search(partial: Path, texts: Sequence[str], size: int) -> str | None:
     tf-models-official's own search fails on small texts, in which no subword occurs as often as its first guess asks.
     """
     from absl import logging
-    from official.legacy.transformer.utils import tokenizer
 
+    tokenizer = _tokenizer()
     low, high, best = 1, 1000, None
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
