@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.convolution import GroupedConv2D, PaddedConv2D
 from common.dropout import Dropout
 from common.errors import UserError
 from common.norm import SpanBatchNorm
 from common.precision import Precision
 from common.replicas.base import Replicas
 from resnet.config import Config
-from resnet.layers import GroupedConv2D, PaddedConv2D
 
 SMALLEST_IMAGE = 67  # below, the last of the three poolings has nothing left
 

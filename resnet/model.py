@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.convolution import PaddedConv2D, SpaceToDepthStem
 from common.errors import UserError
 from common.norm import SpanBatchNorm
 from common.precision import Precision
@@ -22,7 +23,6 @@ from common.spatial import Spatial
 from common.spatial.layers import Enter, GlobalAverage, MaxPool
 from resnet import alexnet
 from resnet.config import Config
-from resnet.layers import PaddedConv2D, SpaceToDepthStem
 
 BLOCKS = (3, 4, 6, 3)  # bottleneck blocks of conv2_x ... conv5_x
 EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3

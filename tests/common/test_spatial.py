@@ -14,6 +14,7 @@ from common import events
 from common import replicas as backends
 from common.clock import Clock
 from common.config import Optimizer, RunConfig
+from common.convolution import PaddedConv2D
 from common.errors import UserError
 from common.loop import Loop
 from common.norm import SpanBatchNorm
@@ -27,7 +28,6 @@ from common.spatial.layers import AveragePool, Enter, GlobalAverage, Leave, MaxP
 from common.step import State, make_eval_step, make_train_step
 from common.task import Over, WeightedSum
 from resnet.config import PRESETS
-from resnet.layers import PaddedConv2D
 from resnet.task import Task
 from tests.common import processes, test_placement, toy
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from common.convolution import GroupedConv2D, PaddedConv2D, SpaceToDepthStem
 from common.describe import forward_macs, parameters
 from common.errors import UserError
 from common.kinds import kind_of
@@ -16,7 +17,6 @@ from common.precision import precision
 from common.replicas.single import Single
 from resnet import model
 from resnet.config import Config
-from resnet.layers import GroupedConv2D, PaddedConv2D, SpaceToDepthStem
 
 TINY = Config(image_size=32, num_classes=10, width=8, global_batch_size=4, replicas="single")
 
