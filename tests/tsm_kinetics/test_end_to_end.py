@@ -1,0 +1,102 @@
+"""cpu-tiny through run_and_time.sh on real mp4 files: TSM reaches its target, TSN cannot; the log passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from compliance.check import check_log
+from compliance.findings import ERROR
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LOG = "cpu-tiny/tsm_kinetics/result_0.txt"
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("tiny") / "data"
+
+
+def run(data_dir: pathlib.Path, results: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
+    environment = {
+        **os.environ,
+        "SYSTEM": "cpu-tiny",
+        "DATA_DIR": str(data_dir),
+        "RESULT_DIR": str(results),
+        "PYTHON": sys.executable,
+    }
+    command = [str(ROOT / "tsm_kinetics" / "run_and_time.sh"), *flags]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+
+def records(log: pathlib.Path) -> list[dict]:
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in log.read_text().splitlines()]
+
+
+def values(log: pathlib.Path, key: str) -> list:
+    return [record["value"] for record in records(log) if record["key"] == key]
+
+
+def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    done = run(data_dir, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = tmp_path / LOG
+    assert [f.message for f in check_log(str(log)).findings if f.severity == ERROR] == []
+    last = {record["key"]: record for record in records(log)}
+    assert last["run_stop"]["metadata"]["status"] == "success" and last["eval_accuracy"]["value"] >= 0.74
+    assert last["smoke_run"]["value"] is True and last["submission_division"]["value"] == "open"
+    assert (last["train_samples"]["value"], last["eval_samples"]["value"]) == (640, 203)
+    assert (log.parent / "curve_0.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_damaged_data_are_named(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    if not data_dir.is_dir():
+        pytest.skip("the run before this one made no data")
+    shard = data_dir / "train-00003-of-00004"
+    whole = shard.read_bytes()
+    try:
+        shard.write_bytes(whole[:100_000] + b"\0" * 50_000 + whole[150_000:])
+        done = run(data_dir, tmp_path)
+    finally:
+        shard.write_bytes(whole)
+    assert done.returncode not in (0, 1) and "Traceback" not in done.stderr
+    assert f"{shard.name}: record" in done.stderr and "is damaged" in done.stderr
+
+
+@pytest.mark.e2e
+def test_without_the_shift_the_same_steps_miss(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Each single frame is useless: chance is 25 %, and TSN, which averages single frames, stays near it."""
+    done = run(data_dir, tmp_path, "--config.model=tsn")
+    assert done.returncode == 1, done.stderr
+    assert max(values(tmp_path / LOG, "eval_accuracy")) < 0.45
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", ["i3d_3x3x3", "i3d_3x1x1"])
+def test_the_three_dimensional_networks_learn_motion_too(
+    data_dir: pathlib.Path, tmp_path: pathlib.Path, name: str
+) -> None:
+    done = run(data_dir, tmp_path, f"--config.model={name}", "--config.num_frames=8")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.e2e
+def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    logs = {}
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        done = run(
+            data_dir,
+            tmp_path / name,
+            f"--seed={seed}",
+            "--config.train_epochs=1",
+            "--config.epochs_per_block=0.5",
+        )
+        assert done.returncode == 1, done.stderr
+        untimed = [{k: v for k, v in r.items() if k != "time_ms"} for r in records(tmp_path / name / LOG)]
+        logs[name] = [r for r in untimed if r["key"] != "seed"]
+    assert logs["a"] == logs["b"] != logs["c"]

@@ -1,0 +1,267 @@
+"""Videos to shards to batches: all videos once, only the frames needed, resumption, bad files by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common import records
+from common.errors import UserError
+from common.replicas.base import Shard
+from tests.tsm_kinetics.test_video import ramp
+from tsm_kinetics import convert, sampling, shards, video
+from tsm_kinetics import input as pipeline
+from tsm_kinetics.config import Config, Data
+
+WHOLE = Shard(0, 1)
+CONFIG = Config(
+    num_train_examples=9,
+    num_eval_examples=5,
+    num_classes=3,
+    num_frames=4,
+    image_size=16,
+    global_batch_size=4,
+    eval_batch_size=4,
+    data=Data(window=8, eval_clips=2, eval_short_side=20, eval_size=18, scales=(1.0, 0.8)),
+)
+
+
+def make(folder: Path, split: str, count: int) -> None:
+    for number in range(count):
+        path = folder / split / "cab"[number % 3] / f"{number}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        video.write(path, ramp(6 + number, 24, 32))
+
+
+def converted(folder: Path, data_dir: Path, **settings: object) -> list[str]:
+    splits = {
+        "train": (convert.items(folder / "train"), 2),
+        "validation": (convert.items(folder / "validation"), 1),
+    }
+    return convert.convert(data_dir, splits, convert.Settings(**settings))
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    make(folder, "train", 9)
+    make(folder, "validation", 5)
+    assert converted(folder, folder / "data") == []
+    return folder / "data"
+
+
+def batches(dataset: tf.data.Dataset, count: int) -> list[dict[str, np.ndarray]]:
+    return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
+
+
+def train(data_dir: Path, shard: Shard = WHOLE, batch_size: int = 4, start: int = 0, config: Config = CONFIG):
+    index = pipeline.load(config, data_dir, training=True)
+    return pipeline.train_input(config, index, shard, batch_size, start)
+
+
+def equal(first: list[dict], second: list[dict]) -> bool:
+    return all(np.array_equal(a[k], b[k]) for a, b in zip(first, second, strict=True) for k in a)
+
+
+def test_the_index_points_at_the_frames_of_the_records(data_dir: Path) -> None:
+    for split in ("train", "validation"):
+        index, number = shards.Index(data_dir, split), 0
+        for path in index.files:
+            for record in records.read(path):
+                feature = tf.train.Example.FromString(record).features.feature
+                frames = list(feature["video/frames"].bytes_list.value)
+                assert index.read(number, np.arange(len(frames))) == frames
+                assert index.count[number] == len(frames)
+                assert index.label[number] == feature["video/label"].int64_list.value[0]
+                size = [feature[f"video/{side}"].int64_list.value[0] for side in ("height", "width")]
+                assert index.size[number].tolist() == size == [24, 32]
+                number += 1
+        assert number == len(index)
+    assert (data_dir / "classes.txt").read_text() == "a\nb\nc\n"
+
+
+def test_only_the_wanted_bytes_are_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, pread = [], os.pread
+    monkeypatch.setattr(shards.os, "pread", lambda file, n, at: (read.append(n), pread(file, n, at))[1])
+    index = shards.Index(data_dir, "train")
+    frames = index.read(3, np.array([0, 4, 4]))
+    assert read == [len(frame) for frame in frames] and frames[1] == frames[2] != frames[0]
+
+
+def test_a_batch(data_dir: Path) -> None:
+    (batch,) = batches(train(data_dir), 1)
+    assert batch["frames"].shape == (4, 4, 16, 16, 3) and batch["frames"].dtype == np.uint8
+    assert batch["weight"].tolist() == [1] * 4 and set(batch["label"]) <= {0, 1, 2}
+    # Grey values rise by 8 per frame and frames are 2 apart (window 8 / 4 frames), unless the end wraps round.
+    rises = np.diff(batch["frames"].astype(int).mean(axis=(2, 3, 4)), axis=1)
+    assert np.all((np.abs(rises - 16) < 4) | (rises < 0)) and np.any(np.abs(rises - 16) < 4)
+
+
+def test_an_epoch_has_every_video_once_and_every_epoch_another_order(data_dir: Path) -> None:
+    order = pipeline.Order(0, 9)
+    epochs = [[order(9 * epoch + i)[1] for i in range(9)] for epoch in range(3)]
+    assert all(sorted(epoch) == list(range(9)) for epoch in epochs) and epochs[0] != epochs[1]
+    # 9 batches of 4 are 4 epochs of 9 videos.
+    index = pipeline.load(CONFIG, data_dir, training=True)
+    labels = np.concatenate([batch["label"] for batch in batches(train(data_dir), 9)])
+    assert Counter(labels.tolist()) == {k: 4 * v for k, v in Counter(index.label.tolist()).items()}
+
+
+def test_a_stream_can_be_entered_and_repeats(data_dir: Path) -> None:
+    whole = batches(train(data_dir), 4)
+    assert equal(whole, batches(train(data_dir), 4))
+    assert equal(whole[2:], batches(train(data_dir, start=2), 2))
+    other = batches(train(data_dir, config=dataclasses.replace(CONFIG, seed=1)), 4)
+    assert not equal(whole, other)
+
+
+def test_shards_together_see_the_global_batches(data_dir: Path) -> None:
+    whole = batches(train(data_dir), 3)
+    parts = [batches(train(data_dir, Shard(i, 2), 2), 3) for i in range(2)]
+    joined = [{k: np.concatenate([a[k], b[k]]) for k in a} for a, b in zip(*parts)]
+    assert equal(whole, joined)
+
+
+def test_flips_mirror_half_of_the_clips_and_none_where_they_may_not(data_dir: Path) -> None:
+    def left_brighter(flip: bool) -> list[bool]:
+        data = dataclasses.replace(CONFIG.data, flip=flip, scales=(1.0,))
+        frames = [
+            b["frames"].astype(int)
+            for b in batches(train(data_dir, config=dataclasses.replace(CONFIG, data=data)), 8)
+        ]
+        return [
+            bool(clip[..., :4, :].mean() > clip[..., -4:, :].mean()) for batch in frames for clip in batch
+        ]
+
+    assert all(left_brighter(False)) and 0.2 < np.mean(left_brighter(True)) < 0.8
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("crops", [1, 3])
+def test_evaluation_sees_each_video_once_for_any_replicas(data_dir: Path, replicas: int, crops: int) -> None:
+    config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, eval_crops=crops))
+    index = pipeline.load(config, data_dir, training=False)
+    seen, lengths = [], []
+    for i in range(replicas):
+        dataset = pipeline.eval_input(config, index, Shard(i, replicas), 4 // replicas)
+        mine = batches(dataset, -1)
+        lengths.append(len(mine))
+        assert all(batch["frames"].shape[1:] == (2 * crops * 4, 18, 18, 3) for batch in mine)
+        seen += [label for batch in mine for label, weight in zip(batch["label"], batch["weight"]) if weight]
+        assert all((batch["label"] == -1).tolist() == (batch["weight"] == 0).tolist() for batch in mine)
+    assert len(set(lengths)) == 1 and sorted(seen) == sorted(index.label.tolist())
+
+
+def test_evaluation_s_views_are_clips_within_crops(data_dir: Path) -> None:
+    """A view's frames follow one another, so that a reshape to [views, T] takes a video apart."""
+    data = dataclasses.replace(CONFIG.data, eval_crops=3)
+    config = dataclasses.replace(CONFIG, data=data, eval_batch_size=5)
+    index = pipeline.load(config, data_dir, training=False)
+    (batch,) = batches(pipeline.eval_input(config, index, Shard(), 5), 1)
+    for video_number in range(5):
+        want = sampling.eval_frames(int(index.count[video_number]), 4, config.data)
+        values = batch["frames"][video_number].astype(int).reshape(3, 2, 4, -1).mean(axis=-1)
+        for crop in range(3):
+            steps = values[crop] - values[crop][0, 0]
+            np.testing.assert_allclose(steps, 8 * (want - want[0, 0]), atol=5)
+
+
+def test_synthetic_batches_have_the_spec_of_both_inputs(data_dir: Path) -> None:
+    config = dataclasses.replace(CONFIG, eval_batch_size=2)
+    index = pipeline.load(config, data_dir, training=False)
+    assert pipeline.synthetic(config, 4).element_spec == train(data_dir, config=config).element_spec
+    assert (
+        pipeline.synthetic(config, 2).element_spec
+        == pipeline.eval_input(config, index, Shard(), 2).element_spec
+    )
+    assert next(iter(pipeline.synthetic(config, 2)))["frames"].shape == (2, 8, 18, 18, 3)
+    assert next(iter(pipeline.synthetic(config, 4)))["frames"].shape == (4, 4, 16, 16, 3)
+
+
+def test_bad_videos_are_counted_and_named(tmp_path: Path) -> None:
+    make(tmp_path, "train", 6)
+    make(tmp_path, "validation", 3)
+    (tmp_path / "train" / "c" / "broken.mp4").write_bytes(b"not a video")
+    failed = converted(tmp_path, tmp_path / "data")
+    assert len(failed) == 1 and "broken.mp4: left out: cannot be decoded" in failed[0]
+    assert (tmp_path / "data" / convert.LEFT_OUT).read_text().splitlines() == failed
+    assert len(shards.Index(tmp_path / "data", "train")) == 6
+
+
+def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "train", 4)
+    make(tmp_path, "validation", 3)
+    written, write = [], shards.write
+
+    def once(path: Path, *arguments: object) -> int:
+        if len(written) == 1:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        return write(path, *arguments)
+
+    monkeypatch.setattr(shards, "write", once)
+    with pytest.raises(KeyboardInterrupt):
+        converted(tmp_path, tmp_path / "data")
+    monkeypatch.setattr(
+        shards, "write", lambda path, *rest: (written.append(path.name), write(path, *rest))[1]
+    )
+    converted(tmp_path, tmp_path / "data")
+    assert written == ["train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"]
+    with pytest.raises(UserError, match="of another conversion"):
+        converted(tmp_path, tmp_path / "data", quality=50)
+
+
+def test_lists_in_both_forms(tmp_path: Path) -> None:
+    (tmp_path / "clips.csv").write_text("path,label,split\na.mp4,x,train\nb.mp4,y,test\n")
+    assert [item.label for item in convert.items(tmp_path / "clips.csv")] == ["x", "y"]
+    (item,) = convert.items(tmp_path / "clips.csv", "/videos", "test")
+    assert item == convert.Item("/videos/b.mp4", "y")
+    (tmp_path / "k.csv").write_text("label,youtube_id,time_start,time_end,split\nrunning,ab,7,17,train\n")
+    (item,) = convert.items(tmp_path / "k.csv", "/videos")
+    assert item == convert.Item("/videos/ab_000007_000017.mp4", "running")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "columns \\(none\\)"), ("path,class\n", "expected path,label"), ("path,label\n", "no videos")],
+)
+def test_a_bad_list_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(UserError, match=message):
+        convert.items(tmp_path / "list.csv")
+
+
+def test_another_number_of_videos_or_classes_names_the_field(data_dir: Path) -> None:
+    with pytest.raises(UserError, match="9 train videos, 10 expected; set --config.num_train_examples=9"):
+        pipeline.load(dataclasses.replace(CONFIG, num_train_examples=10), data_dir, training=True)
+    with pytest.raises(UserError, match="label 2, which is not below 2"):
+        pipeline.load(dataclasses.replace(CONFIG, num_classes=2), data_dir, training=True)
+    with pytest.raises(UserError, match="no file matches"):
+        shards.Index(data_dir, "test")
+
+
+def test_damage_is_found_and_named(tmp_path: Path) -> None:
+    make(tmp_path, "train", 9)
+    make(tmp_path, "validation", 5)
+    converted(tmp_path, tmp_path / "data")
+    path = tmp_path / "data" / "train-00001-of-00002"
+    index = shards.Index(tmp_path / "data", "train")
+    whole, second = path.read_bytes(), int(np.flatnonzero(index.file == 1)[1])
+    at = int(index.offset[index.first[second]])
+    path.write_bytes(whole[:at] + b"\0" * 64 + whole[at + 64 :])
+    error = pipeline.diagnose(CONFIG, tmp_path / "data")
+    assert path.name in str(error) and "record 1 is damaged" in str(error)
+    with pytest.raises(tf.errors.OpError):
+        batches(train(tmp_path / "data"), 9)
+    path.write_bytes(whole[:-10])
+    with pytest.raises(UserError, match=f"{path.name}: {len(whole) - 10} bytes, {len(whole)} expected"):
+        shards.Index(tmp_path / "data", "train")
+    shards.index_path(path).unlink()
+    with pytest.raises(UserError, match="its index index-train-00001-of-00002.npz is missing"):
+        shards.Index(tmp_path / "data", "train")

@@ -1,0 +1,210 @@
+"""Every preset: sound, as Table 3 has it, with a log that the repository's checker takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import systems
+from common import config as configs
+from common import events, log
+from common.clock import Clock
+from common.errors import UserError
+from common.launch import preset as launch
+from compliance import check
+from compliance.findings import ERROR
+from tsm_kinetics import tiny
+from tsm_kinetics.config import PRESETS, Config, hyperparameters
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "tsm_kinetics-presets.md"
+NAMES = list(PRESETS)
+
+# Table 3 of the paper: nodes, GPUs, clips and frames per step.
+TABLE_3 = {
+    "summit-1": (1, 6, 96, 768),
+    "summit-8": (8, 48, 384, 3072),
+    "summit-16": (16, 96, 768, 6144),
+    "summit-32": (32, 192, 1536, 12288),
+    "summit-64": (64, 384, 3072, 24576),
+    "summit-128": (128, 768, 6144, 49152),
+    "summit-256": (256, 1536, 12288, 98304),
+    "summit-384": (384, 2304, 18432, 147456),
+    "summit-512": (512, 3072, 24576, 196608),
+    "summit-1024": (1024, 6144, 49152, 393216),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_is_sound(name: str) -> None:
+    config = PRESETS[name]
+    config.validate()
+    assert config.system == name and config.source
+    assert config.hardware == "local" or config.hardware in systems.names()
+    again = configs.from_dict(Config, json.loads(json.dumps(configs.to_dict(config))))
+    assert again == config and configs.digest(again) == configs.digest(config)
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_rows_of_table_3(name: str) -> None:
+    nodes, gpus, clips, frames = TABLE_3[name]
+    config = PRESETS[name]
+    assert (config.hardware, config.num_replicas) == (f"summit-{nodes}", gpus)
+    assert (config.global_batch_size, config.global_batch_size * config.frames) == (clips, frames)
+    assert config.micro_batch_size == (16 if nodes == 1 else 8)
+    # 0.00125 for every 8 clips: 0.00125 k where each of k GPUs has 8.
+    rate = config.optimizer.base_learning_rate
+    assert rate == pytest.approx(0.00125 * (2 * gpus if nodes == 1 else gpus))
+    assert (config.train_epochs, config.schedule.kind, config.schedule.warmup_epochs) == (100, "cosine", 5)
+    optimizer = config.optimizer
+    assert (optimizer.momentum, optimizer.weight_decay, optimizer.skip_kinds) == (0.9, 1e-4, ("norm", "bias"))
+
+
+@pytest.mark.parametrize(
+    ("name", "accumulated"), [("summit-256-batch-24576", 2), ("summit-256-batch-49152", 4)]
+)
+def test_simulated_rows_have_the_micro_batch_of_the_machine_they_stand_for(
+    name: str, accumulated: int
+) -> None:
+    config = PRESETS[name]
+    assert config.accumulation_steps == accumulated and config.micro_batch_size == 8
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "cpu-tiny"])
+def test_the_launcher_is_slurm_with_horovod_on_six_gpus_a_node(name: str) -> None:
+    command = launch.plan("tsm_kinetics", "auto", [f"--system={name}", "--data_dir=D"])
+    config = PRESETS[name]
+    if config.hardware == "summit-1":
+        assert "common.launch" in command and "--processes=6" in command
+    else:
+        assert command[0] == "sbatch" and "--gpus-per-node=6" in command
+        assert f"--nodes={config.num_replicas // 6}" in command
+    assert "--replicas=horovod" in command
+
+
+def scripted_log(config: Config, path: pathlib.Path, value: float | None = None) -> None:
+    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
+    out = log.RunLog(path, config)
+    out.header(hyperparameters(config), cache_cleared=True)
+    out.init_stop()
+    at = 1e9
+    out.record(events.RunStarted(at, 0))
+    blocks = list(Clock.of(config).blocks())
+    for block in blocks:
+        last = block is blocks[-1]
+        out.record(events.BlockStarted(at, block))
+        times = [at + 1]
+        out.record(events.Trained(block, [1.0], times))
+        at = times[-1] + 3
+        quality = (config.quality_target if value is None else value) if last else 0.1
+        out.record(events.EvalRan(block, at - 2, at - 1))
+        out.record(events.Evaluated(block, at, quality, last, {}))
+        out.record(events.BlockStopped(at, block))
+    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
+    out.publish()
+
+
+def faults(config: Config, path: pathlib.Path, value: float | None = None) -> list[str]:
+    scripted_log(config, path, value)
+    found = check.check_log(str(path)).findings
+    return [f"{finding.rule}: {finding.message}" for finding in found if finding.severity == ERROR]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_log_of_a_preset_passes(name: str, tmp_path: pathlib.Path) -> None:
+    config = PRESETS[name]
+    assert config.division == ("open" if name == "cpu-tiny" else "closed")
+    assert faults(config, tmp_path / "result_0.txt") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key"),
+    [
+        ("model", "tsn", "model"),
+        ("train_epochs", "90", "train_epochs"),
+        ("num_train_examples", "1000", "train_samples"),
+    ],
+)
+def test_the_checker_notices(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
+    config = configs.override(PRESETS["summit-1"], path, value)
+    assert any(key in fault for fault in faults(config, tmp_path / "result_0.txt"))
+
+
+def test_a_missed_target_is_noticed(tmp_path: pathlib.Path) -> None:
+    assert any(
+        "eval_accuracy" in fault for fault in faults(PRESETS["summit-1"], tmp_path / "result_0.txt", 0.7)
+    )
+
+
+def test_docs_name_every_preset() -> None:
+    rows = [
+        line.split("|")[1].strip(" `") for line in DOCS.read_text().splitlines() if line.startswith("| `")
+    ]
+    assert rows == NAMES
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("model", "tsmm", "config.model='tsmm': unknown; known: tsm, i3d_3x3x3, i3d_3x1x1, tsn"),
+        ("shift_fraction", "0.6", "config.shift_fraction=0.6: must be in"),
+        ("blocks", "3,4,6", "config.blocks=\\(3, 4, 6\\): give four"),
+        ("inflation", "copy", "config.inflation='copy': unknown"),
+        ("data.sampling", "all", "config.data.sampling='all': unknown"),
+        ("data.window", "7", "config.data.window=7: must hold the 8 frames"),
+        ("data.eval_crops", "2", "config.data.eval_crops=2: must be 1 or 3"),
+        ("data.eval_size", "300", "config.data.eval_size=300: must not exceed"),
+        ("data.scales", "1.5", "config.data.scales=\\(1.5,\\): give numbers"),
+        ("num_classes", "0", "config.num_classes=0: must be at least 1"),
+    ],
+)
+def test_bad_fields_are_one_line(path: str, value: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        configs.override(PRESETS["summit-8"], path, value).validate()
+
+
+def test_header_follows_the_configuration() -> None:
+    config = PRESETS["summit-8"]
+    for path, value, key in (
+        ("global_batch_size", "768", "global_batch_size"),
+        ("model", "i3d_3x1x1", "model"),
+        ("train_epochs", "50", "train_epochs"),
+        ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
+        ("optimizer.momentum", "0.5", "opt_momentum"),
+        ("optimizer.weight_decay", "0.25", "opt_weight_decay"),
+        ("schedule.warmup_epochs", "7", "opt_learning_rate_warmup_epochs"),
+        ("accumulation_steps", "2", "accumulation_steps"),
+        ("data.eval_crops", "3", "eval_views"),
+    ):
+        values = {k: v for k, v, _ in hyperparameters(configs.override(config, path, value))}
+        assert str(values[key]) in (value, f"{value}.0", "30")
+
+
+def test_a_model_brings_its_frames() -> None:
+    frames = {
+        name: dataclasses.replace(PRESETS["summit-8"], model=name).frames for name in ("tsm", "i3d_3x3x3")
+    }
+    assert frames == {"tsm": 8, "i3d_3x3x3": 16}
+    assert dataclasses.replace(PRESETS["summit-8"], model="i3d_3x1x1").frames == 32
+
+
+def test_cpu_tiny_is_the_generated_set() -> None:
+    config = PRESETS["cpu-tiny"]
+    assert (config.num_train_examples, config.num_eval_examples) == (
+        tiny.TINY.train_videos,
+        tiny.TINY.eval_videos,
+    )
+    assert config.num_classes == len(tiny.CLASSES) and config.num_eval_examples % config.eval_batch_size
+    assert not config.data.flip and config.data.eval_short_side == tiny.TINY.size
+
+
+def test_config_needs_no_tensorflow() -> None:
+    code = "import sys, tsm_kinetics.config; print([m for m in ('tensorflow', 'numpy') if m in sys.modules])"
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=DOCS.parents[1]
+    )
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,294 @@
+"""Videos to the TFRecord shards that tsm_kinetics trains on.
+
+    python -m tsm_kinetics.convert DATA_DIR --train videos/train --validation videos/val
+    python -m tsm_kinetics.convert DATA_DIR --train train.csv --validation val.csv --videos /data/kinetics
+
+A source is a folder CLASS/*.mp4, or a CSV file: with columns `path,label` and, where there is one, `split`, or
+Kinetics' own lists (label, youtube_id, time_start, time_end), whose files are named ID_000010_000020.mp4.
+Videos that cannot be decoded are left out, counted, and listed in DATA_DIR/left_out.txt. Shards appear under their
+names when they are complete; after an interruption the finished ones are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import csv
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tqdm
+
+from common import records
+from common.errors import UserError
+from tsm_kinetics import shards, video
+
+_VIDEOS = {".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v"}
+_ORDER_SEED = 400  # Of the order in which videos are dealt to shards.
+LEFT_OUT = "left_out.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A video file and the name of its class."""
+
+    path: str
+    label: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How videos become frames, see video.read."""
+
+    short_side: int = 256
+    rate: float = 0.0
+    quality: int = 92
+
+
+AS_THE_PAPER = Settings()
+
+
+def items(source: str | os.PathLike, videos: str | os.PathLike | None = None, split: str = "") -> list[Item]:
+    """The videos of a folder or of a CSV file.
+
+    Args:
+      source: see the module.
+      videos: the folder that a CSV file's paths count from; its own by default.
+      split: rows of a CSV file with another value in a column `split` are left out; "" takes all.
+
+    Raises:
+      UserError: no such file, no videos in it, or no known columns.
+    """
+    source = Path(source)
+    if source.is_dir():
+        folders = sorted(path for path in source.iterdir() if path.is_dir())
+        found = [
+            Item(str(path), folder.name)
+            for folder in folders
+            for path in sorted(folder.rglob("*"))
+            if path.suffix.lower() in _VIDEOS
+        ]
+        expected = "folders CLASS/*.mp4"
+    else:
+        try:
+            with open(source, newline="") as file:
+                rows = csv.DictReader(file)
+                found = list(_listed(source, rows, Path(videos or source.parent), split))
+        except (OSError, csv.Error, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot read {source}: {reason}; name a folder or a CSV file") from error
+        expected = f"rows{' of split ' + split if split else ''} below a line of column names"
+    if not found:
+        raise UserError(f"{source}: no videos; expected {expected}")
+    return found
+
+
+def _listed(source: Path, rows: csv.DictReader, folder: Path, split: str) -> Iterator[Item]:
+    columns = set(rows.fieldnames or [])
+    kinetics = {"label", "youtube_id", "time_start", "time_end"} <= columns
+    if not kinetics and not {"path", "label"} <= columns:
+        raise UserError(
+            f"{source}: columns {', '.join(sorted(columns)) or '(none)'}; expected path,label or Kinetics' own"
+        )
+    for row in rows:
+        if split and "split" in columns and not kinetics and row["split"] != split:
+            continue
+        if not kinetics:
+            yield Item(str(folder / row["path"]), row["label"])
+            continue
+        name = (
+            f"{row['youtube_id']}_{int(float(row['time_start'])):06d}_{int(float(row['time_end'])):06d}.mp4"
+        )
+        path = folder / row["label"] / name
+        yield Item(str(path if path.exists() else folder / name), row["label"])
+
+
+def convert(
+    data_dir: str | os.PathLike,
+    splits: dict[str, tuple[list[Item], int]],
+    settings: Settings = AS_THE_PAPER,
+    workers: int = 1,
+) -> list[str]:
+    """Writes `splits`, {prefix: (videos, number of shards)}; shards that are there already are kept.
+
+    Args:
+      data_dir: folder for the shards.
+      splits: "train" comes first and decides the classes, which are numbered from 0 in alphabetical order.
+      settings: of the frames.
+      workers: processes.
+
+    Returns:
+      A line about every video that is left out, or whose end is.
+
+    Raises:
+      UserError: a class of a later split is missing in the first, the folder holds something else, no space, or a
+        split without one sound video.
+    """
+    folder = Path(data_dir)
+    classes = sorted({item.label for item in next(iter(splits.values()))[0]})
+    labels = {name: number for number, name in enumerate(classes)}
+    for split, (videos, count) in splits.items():
+        if not 1 <= count <= len(videos):
+            raise UserError(f"--{split}-shards {count}: must be 1..{len(videos)}, the number of videos")
+        unknown = sorted({item.label for item in videos} - labels.keys())
+        if unknown:
+            raise UserError(f"{split}: class {unknown[0]!r} has no training videos; check the sources")
+    _note(folder, splits, settings, classes)
+    tasks, paths = [], []
+    for split, (videos, count) in splits.items():
+        order = np.random.default_rng(_ORDER_SEED).permutation(len(videos))
+        for shard in range(count):
+            path = folder / records.shard_name(split, shard, count)
+            paths.append(path)
+            if not (path.is_file() and shards.index_path(path).is_file()):
+                tasks.append((path, [videos[i] for i in order[shard::count]], labels, settings))
+    _run(tasks, workers)
+    return _summary(folder, paths)
+
+
+def _summary(folder: Path, paths: Sequence[Path]) -> list[str]:
+    failed = []
+    for path in paths:
+        with np.load(shards.index_path(path)) as index:
+            failed += index["failed"].tolist()
+    failed.sort()
+    records_text = "".join(f"{line}\n" for line in failed)
+    try:
+        (folder / LEFT_OUT).write_text(records_text)
+    except OSError as error:
+        raise UserError(f"cannot write {folder / LEFT_OUT}: {error.strerror}; free some space") from error
+    return failed
+
+
+def _write_shard(path: Path, videos: list[Item], labels: dict[str, int], settings: Settings) -> None:
+    failed: list[str] = []
+
+    def clips() -> Iterator[tuple[str, int, video.Clip]]:
+        for item in videos:
+            try:
+                clip = video.read(item.path, settings.short_side, settings.rate, settings.quality)
+            except video.BadVideoError as error:
+                failed.append(f"{item.path}: left out: {error}")
+                continue
+            if clip.remark:
+                failed.append(f"{item.path}: {clip.remark}")
+            yield Path(item.path).name, labels[item.label], clip
+
+    shards.write(path, clips(), failed)
+
+
+def _run(tasks: list[tuple], workers: int) -> None:
+    if workers < 2 or len(tasks) < 2:
+        for task in _progress(tasks, len(tasks)):
+            _write_shard(*task)
+        return
+    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running = [pool.submit(_write_shard, *task) for task in tasks]
+        try:
+            for future in _progress(concurrent.futures.as_completed(running), len(running)):
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _progress(steps: Iterable, total: int) -> Iterator:
+    """A bar in a terminal, a line every twentieth elsewhere."""
+    if sys.stderr.isatty():
+        yield from tqdm.tqdm(steps, total=total, unit="shard")
+        return
+    for done, step in enumerate(steps, 1):
+        yield step
+        if done == total or done * 20 // total > (done - 1) * 20 // total:
+            print(f"{done} of {total} shards", file=sys.stderr, flush=True)
+
+
+def _note(
+    folder: Path, splits: dict[str, tuple[list[Item], int]], settings: Settings, classes: list[str]
+) -> None:
+    """Makes sure that shards of two different conversions never lie side by side; names the classes."""
+    digest = hashlib.sha256(json.dumps(dataclasses.asdict(settings)).encode())
+    for split, (videos, count) in splits.items():
+        digest.update(f"{split} {count}\n".encode())
+        for item in videos:
+            digest.update(f"{item.label} {Path(item.path).name}\n".encode())
+    text = json.dumps({"conversion": digest.hexdigest(), **dataclasses.asdict(settings)})
+    note = folder / "convert.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        present = next((path.name for split in splits for path in folder.glob(f"{split}-*-of-*")), None)
+        if present and (not note.is_file() or note.read_text() != text):
+            raise UserError(
+                f"{folder} holds {present} of another conversion; remove it or name another DATA_DIR"
+            )
+        note.write_text(text)
+        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in classes))
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tsm_kinetics.convert",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("data_dir", help="folder for the TFRecords")
+    parser.add_argument("--train", required=True, help="a folder CLASS/*.mp4 or a CSV file")
+    parser.add_argument("--validation", required=True, help="likewise")
+    parser.add_argument("--videos", help="the folder that the CSV files' paths count from (default: theirs)")
+    parser.add_argument("--train-split", default="", help="take only these rows of --train, by column split")
+    parser.add_argument("--validation-split", default="", help="likewise of --validation")
+    parser.add_argument("--train-shards", type=int, default=1024)
+    parser.add_argument("--validation-shards", type=int, default=128)
+    parser.add_argument(
+        "--short-side", type=int, default=256, help="pixels of the stored frames; 256 as the paper"
+    )
+    parser.add_argument("--rate", type=float, default=0.0, help="frames per second; 0 keeps the video's own")
+    parser.add_argument("--quality", type=int, default=92, help="of the JPEG frames")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m tsm_kinetics.convert`; see --help."""
+    arguments = _parser().parse_args(argv)
+    try:
+        splits = {
+            "train": (
+                items(arguments.train, arguments.videos, arguments.train_split),
+                arguments.train_shards,
+            ),
+            "validation": (
+                items(arguments.validation, arguments.videos, arguments.validation_split),
+                arguments.validation_shards,
+            ),
+        }
+        settings = Settings(arguments.short_side, arguments.rate, arguments.quality)
+        failed = convert(arguments.data_dir, splits, settings, arguments.workers)
+        for split in splits:
+            index = shards.Index(arguments.data_dir, split)
+            classes = Counter(index.label.tolist())
+            print(f"{split}: {len(index)} videos of {len(classes)} classes, {int(index.count.sum())} frames")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with the shards that are missing", file=sys.stderr)
+        return 130
+    if failed:
+        print(f"{len(failed)} videos left out or damaged, see {Path(arguments.data_dir) / LEFT_OUT}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

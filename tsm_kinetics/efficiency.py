@@ -1,0 +1,298 @@
+"""The three efficiencies of "Training Kinetics in 15 Minutes": Table 1 and Figure 3, for our networks.
+
+    python -m tsm_kinetics.efficiency                                  # counted: Table 1, compute/IO, scalability
+    python -m tsm_kinetics.efficiency --measure                        # and measured on this machine
+    python -m tsm_kinetics.efficiency --measure --data_dir=DIR         # and the loading of DIR's videos
+
+One line of JSON per network, or a table with --table. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from common import replicas
+from common.describe import forward_macs, parameters
+from common.errors import UserError
+from common.precision import precision
+from common.replicas.base import Shard
+from tsm_kinetics import input as pipeline
+from tsm_kinetics import model
+from tsm_kinetics.config import MODELS, PRESETS, Config
+
+# Table 1 of the paper: top-1, multiply-adds, parameters, clips per second on a P100 at batch 16, compute/IO.
+PAPER = {
+    "tsm": {
+        "accuracy": 0.741,
+        "macs": 33e9,
+        "parameters": 24.3e6,
+        "clips_per_second": 84.8,
+        "compute_per_input": 27.4e3,
+    },
+    "i3d_3x3x3": {
+        "accuracy": 0.680,
+        "macs": 40e9,
+        "parameters": 47.0e6,
+        "clips_per_second": 63.1,
+        "compute_per_input": 16.6e3,
+    },
+    "i3d_3x1x1": {
+        "accuracy": 0.733,
+        "macs": 33e9,
+        "parameters": 29.3e6,
+        "clips_per_second": 41.9,
+        "compute_per_input": 6.85e3,
+    },
+}
+GRADIENT_BYTES = 4  # fp32, as Horovod sends them.
+NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """What joins the nodes. Summit's: two EDR InfiniBand ports of 100 Gbit/s a node (systems/summit-*.json).
+
+    Attributes:
+      latency: seconds of one message between two nodes; 1.5 us is typical of EDR with MPI, an assumption.
+      bandwidth: bytes per second of a node in each direction.
+    """
+
+    latency: float = 1.5e-6
+    bandwidth: float = 25e9
+
+
+def communication_seconds(size: float, nodes: int, network: Network) -> float:
+    """Equation 1 of the paper, latency + size / bandwidth, for a ring all-reduce over `nodes`.
+
+    A ring makes 2 (n - 1) messages of 1/n of the gradients each (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+    algorithms for clusters of workstations", 2009): 2 (n - 1) latency + 2 (n - 1) / n x size / bandwidth.
+    """
+    if nodes == 1:
+        return 0.0
+    return 2 * (nodes - 1) * (network.latency + size / nodes / network.bandwidth)
+
+
+def scalability(step_seconds: float, size: float, nodes: int, network: Network) -> float:
+    """Actual over ideal speed (paper 3c), no communication hidden: step / (step + communication)."""
+    return step_seconds / (step_seconds + communication_seconds(size, nodes, network))
+
+
+def unhidden_loading(load_seconds: float, compute_seconds: float) -> float:
+    """Seconds per step that a prefetching input keeps the computation waiting (paper 3b, Figure 3b)."""
+    return max(0.0, load_seconds - compute_seconds)
+
+
+def counted(config: Config) -> dict[str, Any]:
+    """Table 1 of a network: what can be counted on its graph.
+
+    Returns:
+      model, parameters, macs, input (frames x channels x height x width), input_elements, compute_per_input (the
+      paper's Compute/IO: multiply-adds per number of the input), and the paper's own figures under "paper".
+    """
+    network = _built(config)
+    macs, elements = forward_macs(network), config.frames * 3 * config.image_size**2
+    return {
+        "model": config.model,
+        "parameters": parameters(network),
+        "macs": macs,
+        "input": [config.frames, 3, config.image_size, config.image_size],
+        "input_elements": elements,
+        "compute_per_input": macs / elements,
+        "paper": PAPER.get(config.model),
+    }
+
+
+def predicted(size: float, step_seconds: float, network: Network) -> list[dict[str, float]]:
+    """Figure 3c and 6: communication time and scalability per number of nodes."""
+    return [
+        {
+            "nodes": nodes,
+            "communication_seconds": communication_seconds(size, nodes, network),
+            "scalability": scalability(step_seconds, size, nodes, network),
+        }
+        for nodes in NODES
+    ]
+
+
+def measured(config: Config, batch_size: int, steps: int, peak: float) -> dict[str, float]:
+    """Inference of full batches on this machine: clips per second, and achieved over measured peak."""
+    network = _built(config)
+    shape = [batch_size, config.frames, config.image_size, config.image_size, 3]
+    clips = tf.random.stateless_normal(shape, [1, 2])
+    macs = forward_macs(network)
+    run = tf.function(lambda x: network(x, training=False), jit_compile=_on_gpu())
+    seconds = _median_seconds(lambda: run(clips).numpy(), steps)
+    rate = batch_size / seconds
+    return {
+        "batch_size": batch_size,
+        "clips_per_second": rate,
+        "flops_per_second": 2 * macs * rate,
+        "utilization": 2 * macs * rate / peak,
+    }
+
+
+def peak_flops(size: int = 0, steps: int = 5) -> float:
+    """Flops per second of a large float32 matrix product on this machine: what utilization is measured against."""
+    size = size or (8192 if _on_gpu() else 1024)
+    a = tf.random.stateless_normal([size, size], [3, 4])
+    product = tf.function(lambda a: tf.reduce_sum(a @ a))
+    return 2 * size**3 / min(_seconds(lambda: product(a).numpy(), steps))
+
+
+def loading_seconds(config: Config, data_dir: str, batches: int) -> float:
+    """Seconds per training batch of the input alone, after a first one."""
+    index = pipeline.load(config, data_dir, training=True)
+    share = config.global_batch_size
+    stream = iter(pipeline.train_input(config, index, Shard(), share, 0))
+    next(stream)
+    began = time.perf_counter()
+    for _ in range(batches):
+        next(stream)
+    return (time.perf_counter() - began) / batches
+
+
+def _built(config: Config) -> tf_keras.Model:
+    return model.build(config, replicas.make(config), precision(config.precision))
+
+
+def _on_gpu() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def _seconds(run: Callable[[], Any], steps: int) -> list[float]:
+    run()
+    times = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def _median_seconds(run: Callable[[], Any], steps: int) -> float:
+    return sorted(_seconds(run, steps))[steps // 2]
+
+
+def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A record per network; see the module.
+
+    Raises:
+      UserError: the data in --data_dir do not fit the preset.
+    """
+    base = PRESETS["cpu-tiny"] if arguments.system == "cpu-tiny" else Config()
+    peak = peak_flops() if arguments.measure else math.nan
+    network = Network(arguments.latency, arguments.bandwidth)
+    rows = []
+    for name in arguments.models.split(","):
+        if name not in MODELS:
+            raise UserError(f"--models={name}: unknown; known: {', '.join(MODELS)}")
+        config = dataclasses.replace(
+            base,
+            model=name,
+            replicas="single",
+            num_replicas=1,
+            precision="fp32",
+            global_batch_size=arguments.batch_size,
+        )
+        if arguments.image_size:
+            config = dataclasses.replace(config, image_size=arguments.image_size)
+        row = counted(config)
+        rate = row["paper"]["clips_per_second"] if row["paper"] else math.nan
+        if arguments.measure:
+            row["measured"] = {
+                "peak_flops_per_second": peak,
+                **measured(config, arguments.batch_size, arguments.steps, peak),
+            }
+            rate = row["measured"]["clips_per_second"]
+        # Training costs about three times inference: forward, and backward to input and weights.
+        step = 3 * arguments.clips_per_device / rate
+        if arguments.data_dir:
+            load = loading_seconds(config, arguments.data_dir, arguments.steps)
+            compute = 3 * arguments.batch_size / rate
+            row["loading"] = {"seconds": load, "not_hidden_seconds": unhidden_loading(load, compute)}
+        row["gradient_bytes"] = row["parameters"] * GRADIENT_BYTES
+        row["step_seconds"] = step
+        row["scaling"] = predicted(row["gradient_bytes"], step, network) if step == step else []
+        rows.append(row)
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Table 1 with the paper's figures in brackets, and the scalability per number of nodes below it."""
+    lines = [
+        "model       MACs G        parameters M   input                 compute/IO k   clips/s         utilization"
+    ]
+    for row in rows:
+        paper = row["paper"]
+        told = row.get("measured", {})
+
+        def beside(value: float, key: str, scale: float, digits: int = 1, paper: dict | None = paper) -> str:
+            own = f"{value / scale:.{digits}f}"
+            return f"{own} ({paper[key] / scale:.{digits}f})" if paper else own
+
+        speed = beside(told["clips_per_second"], "clips_per_second", 1) if told else "not measured"
+        lines.append(
+            f"{row['model']:<11} {beside(row['macs'], 'macs', 1e9):<13} "
+            f"{beside(row['parameters'], 'parameters', 1e6):<14} {' x '.join(map(str, row['input'])):<21} "
+            f"{beside(row['compute_per_input'], 'compute_per_input', 1e3, 2):<14} {speed:<15} "
+            + (f"{told['utilization']:.2f}" if told else "")
+        )
+    lines += ["", "scalability at nodes " + " ".join(f"{nodes:>6}" for nodes in NODES)]
+    for row in rows:
+        if row["scaling"]:
+            lines.append(
+                f"{row['model']:<20} " + " ".join(f"{one['scalability']:6.3f}" for one in row["scaling"])
+            )
+    for row in rows:
+        if "loading" in row:
+            lines.append(
+                f"{row['model']}: a batch loads in {row['loading']['seconds']:.3f} s, of which the computation does "
+                f"not hide {row['loading']['not_hidden_seconds']:.3f} s"
+            )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m tsm_kinetics.efficiency`; see --help."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tsm_kinetics.efficiency",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--models", default="i3d_3x3x3,i3d_3x1x1,tsm", help="separated by commas")
+    parser.add_argument("--system", default="", help="cpu-tiny takes its small networks; default: full size")
+    parser.add_argument("--measure", action="store_true", help="run inference on this machine")
+    parser.add_argument("--data_dir", help="measure the loading of these videos")
+    parser.add_argument("--batch_size", type=int, default=16, help="clips; the paper's is 16")
+    parser.add_argument(
+        "--clips_per_device", type=int, default=8, help="of a training step, for the scalability"
+    )
+    parser.add_argument("--steps", type=int, default=5, help="timed batches")
+    parser.add_argument("--image_size", type=int, default=0, help="pixels; 0: the preset's")
+    parser.add_argument("--latency", type=float, default=Network.latency, help="seconds per message")
+    parser.add_argument(
+        "--bandwidth", type=float, default=Network.bandwidth, help="bytes per second of a node"
+    )
+    parser.add_argument("--table", action="store_true", help="a table in place of JSON")
+    arguments = parser.parse_args(argv)
+    try:
+        rows = report(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(table(rows) if arguments.table else "\n".join(json.dumps(row) for row in rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

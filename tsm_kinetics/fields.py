@@ -1,0 +1,131 @@
+"""The fields of a video-classification configuration. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from common.config import RunConfig
+from common.errors import UserError
+
+# Frames of a clip: Table 1 of "Training Kinetics in 15 Minutes".
+FRAMES = {"tsm": 8, "i3d_3x3x3": 16, "i3d_3x1x1": 32, "tsn": 8}
+MODELS = tuple(FRAMES)
+SAMPLINGS = ("dense", "uniform")
+INFLATIONS = ("mean", "center")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Which frames are read, and how they are cropped; defaults: mit-han-lab/temporal-shift-module (mlperf_facts 2).
+
+    Attributes:
+      sampling: "dense", equally spaced frames of a window, or "uniform", one frame of each of equal segments.
+      window: frames that a dense clip spans; a video with fewer is taken round and round.
+      scales: parts of the short side that the sides of a training crop are drawn from.
+      flip: mirror half of the training clips; false where left and right are classes.
+      eval_clips: clips per video, at equal distances.
+      eval_crops: per clip: 1, the centre, or 3, along the long side.
+      eval_short_side, eval_size: frames are scaled to the first and crops of the second are cut.
+      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
+    """
+
+    sampling: str = "dense"
+    window: int = 64
+    scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
+    flip: bool = True
+    eval_clips: int = 10
+    eval_crops: int = 1
+    eval_short_side: int = 256
+    eval_size: int = 256
+    private_threads: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of a video network.
+
+    Attributes:
+      model: "tsm", "i3d_3x3x3", "i3d_3x1x1" or "tsn".
+      num_frames: of a clip; 0 takes the model's own, see FRAMES.
+      shift_fraction: part of the channels that "tsm" shifts in each direction; 0 is "tsn".
+      online: "tsm" shifts from the past only, so that it can run on a stream.
+      image_size: side of the square frames of training, in pixels.
+      num_classes: outputs of the network; labels are 0 .. num_classes - 1.
+      width: channels of the first convolution; every other width is a multiple of it.
+      blocks: residual blocks of the four stages; (3, 4, 6, 3) is ResNet-50.
+      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+      zero_init_last_gamma: the last batch norm of each block starts as zero.
+      initial_weights: an .npz or .h5 file with an ImageNet ResNet-50, see pretrained.py; "": random.
+      inflation: how 2-D weights start a 3-D kernel: "mean", each slice has 1/k of them, or "center", one has all.
+    """
+
+    benchmark: str = "tsm_kinetics"
+    model: str = "tsm"
+    num_train_examples: int = 240436
+    num_eval_examples: int = 19796
+    quality_target: float = 0.74
+    train_epochs: float = 100.0
+    num_frames: int = 0
+    shift_fraction: float = 0.125
+    online: bool = False
+    image_size: int = 224
+    num_classes: int = 400
+    width: int = 64
+    blocks: tuple[int, ...] = (3, 4, 6, 3)
+    batch_norm_momentum: float = 0.9
+    batch_norm_epsilon: float = 1e-5
+    zero_init_last_gamma: bool = False
+    initial_weights: str = ""
+    inflation: str = "mean"
+    data: Data = Data()
+
+    @property
+    def frames(self) -> int:
+        """Frames of a clip."""
+        return self.num_frames or FRAMES[self.model]
+
+    @property
+    def views(self) -> int:
+        """Clips and crops of a video that an evaluation averages over."""
+        return self.data.eval_clips * self.data.eval_crops
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        for name, value, known in (
+            ("model", self.model, MODELS),
+            ("inflation", self.inflation, INFLATIONS),
+            ("data.sampling", self.data.sampling, SAMPLINGS),
+        ):
+            if value not in known:
+                raise UserError(f"config.{name}={value!r}: unknown; known: {', '.join(known)}")
+        if self.partitions > 1:
+            raise UserError(
+                f"config.partitions={self.partitions}: tsm_kinetics does not partition frames; use 1"
+            )
+        for name in ("image_size", "num_classes", "width", "frames"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        if len(self.blocks) != 4 or min(self.blocks) < 1:
+            raise UserError(f"config.blocks={self.blocks}: give four positive numbers such as 3,4,6,3")
+        if not 0 <= self.shift_fraction <= 0.5:
+            raise UserError(f"config.shift_fraction={self.shift_fraction}: must be in [0, 0.5]")
+        self._validate_data()
+
+    def _validate_data(self) -> None:
+        data = self.data
+        for name in ("window", "eval_clips", "eval_short_side", "eval_size"):
+            if getattr(data, name) < 1:
+                raise UserError(f"config.data.{name}={getattr(data, name)}: must be at least 1")
+        if data.sampling == "dense" and data.window < self.frames:
+            raise UserError(
+                f"config.data.window={data.window}: must hold the {self.frames} frames of a clip; raise it"
+            )
+        if data.eval_crops not in (1, 3):
+            raise UserError(f"config.data.eval_crops={data.eval_crops}: must be 1 or 3")
+        if data.eval_size > data.eval_short_side:
+            raise UserError(
+                f"config.data.eval_size={data.eval_size}: must not exceed eval_short_side={data.eval_short_side}"
+            )
+        if not data.scales or not all(0 < scale <= 1 for scale in data.scales):
+            raise UserError(f"config.data.scales={data.scales}: give numbers in (0, 1] such as 1,0.875")

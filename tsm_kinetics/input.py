@@ -1,0 +1,223 @@
+"""Batches of clips as a function of (seed, step), read frame by frame from the shards of shards.py.
+
+A batch is {"frames": uint8 [b, N, H, W, 3], "label": int32 [b], "weight": float32 [b]}. In training N frames are a
+clip of image_size; in evaluation they are all clips and crops of a video, [views x T], of data.eval_size. N, H and W
+are not in the element_spec, so that both inputs have the same one. An epoch is a permutation of the videos keyed by
+seed and epoch; the endless sequence of these is cut into global batches, so that any number of replicas sees the same.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+from common import padding, records
+from common.errors import UserError
+from common.replicas.base import Shard
+from tsm_kinetics import sampling, shards
+from tsm_kinetics.config import Config
+
+# ImageNet's mean and standard deviation per channel, of values 0..255 (mlperf_facts 2).
+MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
+SPLITS = {True: "train", False: "validation"}
+_ORDER_STREAM = 0x6F72  # Separates the draw of the order from those of sampling.py.
+_KEPT_ORDERS = 3  # A step may reach into the next epoch while an earlier one is still being read.
+
+
+def load(config: Config, data_dir: str | os.PathLike, training: bool) -> shards.Index:
+    """The index that a run trains or evaluates on.
+
+    Raises:
+      UserError: missing or damaged files, another number of videos than the configuration says, a label that is
+        no class.
+    """
+    index = shards.Index(data_dir, SPLITS[training])
+    wanted, field = (
+        (config.num_train_examples, "num_train_examples")
+        if training
+        else (config.num_eval_examples, "num_eval_examples")
+    )
+    if len(index) != wanted:
+        raise UserError(
+            f"{data_dir}: {len(index)} {SPLITS[training]} videos, {wanted} expected; set --config.{field}={len(index)}"
+        )
+    if index.label.min() < 0 or index.label.max() >= config.num_classes:
+        worst = int(index.label.max())
+        raise UserError(
+            f"{data_dir}: a {SPLITS[training]} video has label {worst}, which is not below {config.num_classes}; "
+            "set --config.num_classes"
+        )
+    return index
+
+
+class Order:
+    """Which video stands at a place of the endless sequence of permutations."""
+
+    def __init__(self, seed: int, count: int):
+        self._seed, self._count = seed % 2**63, count
+        self._epochs: dict[int, np.ndarray] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, place: int) -> tuple[int, int]:
+        """(epoch, video) at `place`."""
+        epoch, rest = divmod(place, self._count)
+        with self._lock:
+            if epoch not in self._epochs:
+                key = np.random.SeedSequence([self._seed, _ORDER_STREAM, epoch])
+                self._epochs[epoch] = np.random.default_rng(key).permutation(self._count)
+                for old in sorted(self._epochs)[:-_KEPT_ORDERS]:
+                    del self._epochs[old]
+            permutation = self._epochs.get(epoch)
+        return epoch, int(permutation[rest])
+
+
+def train_input(
+    config: Config, index: shards.Index, shard: Shard, batch_size: int, start_step: int
+) -> tf.data.Dataset:
+    """Endless, augmented training batches of one shard, entered at global step `start_step`.
+
+    Args:
+      config: `seed`, `global_batch_size`, `frames`, `image_size` and `data` are read.
+      index: from `load`.
+      shard: which consecutive part of each global batch.
+      batch_size: clips per batch; a shard's part of a step may be several batches.
+      start_step: steps to leave out.
+    """
+    data, share = config.data, config.global_batch_size // shard.count
+    order = Order(config.seed, len(index))
+
+    def sample(number: np.ndarray) -> tuple[np.ndarray, ...]:
+        step, within = divmod(int(number), share)
+        epoch, video = order(step * config.global_batch_size + shard.index * share + within)
+        rng = sampling.generator(config.seed, epoch, video)
+        frames = sampling.train_frames(int(index.count[video]), config.frames, data, rng)
+        window = sampling.train_window(*map(int, index.size[video]), data, rng)
+        mirrored = data.flip and rng.random() < 0.5
+        return _strings(index.read(video, frames)), window[None], np.bool_(mirrored), index.label[video]
+
+    def decode(number: tf.Tensor) -> dict[str, tf.Tensor]:
+        types = [tf.string, tf.int32, tf.bool, tf.int32]
+        encoded, windows, mirrored, label = tf.numpy_function(sample, [number], types, stateful=False)
+        frames = _decoded(encoded, windows, config.image_size)
+        frames = tf.cond(mirrored, lambda: tf.reverse(frames, [2]), lambda: frames)
+        return _element(frames, label) | {"weight": tf.constant(1.0)}
+
+    numbers = tf.data.Dataset.range(start_step * share, 2**62)
+    clips = numbers.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return _finish(clips.batch(batch_size, drop_remainder=True), config)
+
+
+def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: int) -> tf.data.Dataset:
+    """One pass over this shard's videos in padded batches; padding has label -1 and weight 0."""
+    data = config.data
+    mine = np.arange(shard.index, len(index), shard.count)
+    sizes = [len(range(i, len(index), shard.count)) for i in range(shard.count)]
+    # One stream may feed several replicas: a whole number of batches for each.
+    per_step = config.eval_batch_size // shard.count // batch_size
+
+    def sample(video: np.ndarray) -> tuple[np.ndarray, ...]:
+        video = int(video)
+        frames = sampling.eval_frames(int(index.count[video]), config.frames, data)
+        windows = sampling.eval_windows(*map(int, index.size[video]), data)
+        wanted, places = np.unique(frames, return_inverse=True)
+        once = _strings(index.read(video, wanted))
+        return once[places.reshape(-1)], windows, index.label[video]
+
+    def decode(video: tf.Tensor) -> dict[str, tf.Tensor]:
+        types = [tf.string, tf.int32, tf.int32]
+        encoded, windows, label = tf.numpy_function(sample, [video], types, stateful=False)
+        return _element(_decoded(encoded, windows, data.eval_size), label)
+
+    videos = tf.data.Dataset.from_tensor_slices(mine.astype(np.int64))
+    examples = videos.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    shape = [config.views * config.frames, data.eval_size, data.eval_size, 3]
+    nothing = {"frames": tf.zeros(shape, tf.uint8), "label": -1}
+    batches = padding.num_batches(sizes, batch_size * per_step) * per_step
+    return _finish(padding.pad(examples, nothing, batch_size, batches), config)
+
+
+def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
+    """One batch of seeded noise for ever, with the element_spec of both inputs.
+
+    It has the shape of an evaluation's where the batch is the evaluation's and not the training's.
+    """
+    training = batch_size == config.global_batch_size // config.num_groups
+    views, size = (1, config.image_size) if training else (config.views, config.data.eval_size)
+    rng = np.random.default_rng(config.seed)
+    batch = {
+        "frames": rng.integers(0, 256, [batch_size, views * config.frames, size, size, 3], np.uint8),
+        "label": np.arange(batch_size, dtype=np.int32) % config.num_classes,
+        "weight": np.ones([batch_size], np.float32),
+    }
+    dataset = tf.data.Dataset.from_tensors(batch).map(
+        lambda batch: {**batch, "frames": _of_any_size(batch["frames"], batch_size)}
+    )
+    return dataset.repeat()
+
+
+def normalise(frames: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """(frames - mean) / standard deviation per channel, on the device; below 32 bits the arithmetic is float32."""
+    wide = tf.float64 if dtype == tf.float64 else tf.float32
+    scale = tf.constant([1 / s for s in STDDEV_RGB], wide)
+    offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], wide)
+    return tf.cast(tf.cast(frames, wide) * scale + offset, dtype)
+
+
+def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError | None:
+    """What is wrong with the data after the input has failed: reads all of it, names file and record."""
+    try:
+        for training in (True, False):
+            files = load(config, data_dir, training).files
+            found = records.diagnose(files, lambda record: shards.complaint(record, config.num_classes))
+            if found:
+                return found
+    except UserError as error:
+        return error
+    return None
+
+
+def _strings(encoded: list[bytes]) -> np.ndarray:
+    return np.array([*encoded, b""], dtype=object)[:-1]  # An array of objects, never of equally long bytes.
+
+
+def _decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int) -> tf.Tensor:
+    """Each window (top, left, height, width) of each frame, scaled: uint8 [windows x frames, size, size, 3]."""
+    encoded, windows = tf.ensure_shape(encoded, [None]), tf.ensure_shape(windows, [None, 4])
+
+    def one(place: tf.Tensor) -> tf.Tensor:
+        window, frame = windows[place // tf.size(encoded)], encoded[place % tf.size(encoded)]
+        pixels = tf.io.decode_and_crop_jpeg(frame, window, channels=3)
+        scaled = tf.raw_ops.ResizeBilinear(
+            images=tf.cast(pixels, tf.float32)[None], size=[size, size], half_pixel_centers=True
+        )[0]
+        return tf.cast(tf.clip_by_value(scaled + 0.5, 0.0, 255.0), tf.uint8)
+
+    places = tf.range(tf.shape(windows)[0] * tf.size(encoded))
+    spec = tf.TensorSpec([size, size, 3], tf.uint8)
+    return tf.map_fn(one, places, fn_output_signature=spec)
+
+
+def _element(frames: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {"frames": _of_any_size(frames), "label": tf.ensure_shape(label, [])}
+
+
+def _of_any_size(frames: tf.Tensor, *leading: int) -> tf.Tensor:
+    """The same pixels, of which only the channels (and the batch) are known to the graph."""
+    return tf.ensure_shape(
+        tf.raw_ops.PlaceholderWithDefault(input=frames, shape=[*leading, None, None, None, 3]),
+        [*leading, None, None, None, 3],
+    )
+
+
+def _finish(batches: tf.data.Dataset, config: Config) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = True
+    options.threading.max_intra_op_parallelism = 1  # Clips run in parallel; their ops need not.
+    if config.data.private_threads:
+        options.threading.private_threadpool_size = config.data.private_threads
+    options.autotune.enabled = True
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,146 @@
+"""What a video network has and an image network has not: temporal shift, 3-D convolution, pooling over time.
+
+Activations are [b, T, H, W, C].
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tf_keras
+
+from common.convolution import PaddedConv2D
+
+
+def shift(x: tf.Tensor, forward: int, backward: int) -> tf.Tensor:
+    """Moves channels by one frame, zeros moving in: [b, T, ...,  C] of the same shape.
+
+    Channels [0, backward) show the next frame, the following `forward` ones the previous frame, as in
+    mit-han-lab/temporal-shift-module ops/temporal_shift.py; the others stay. One concatenation: XLA makes of it one
+    pass over memory. The gradient is the same movement back, not a sum of padded slices.
+    """
+
+    @tf.custom_gradient
+    def move(x: tf.Tensor) -> tuple:
+        return _moved(x, forward, backward, 1), lambda dy: _moved(dy, forward, backward, -1)
+
+    return move(x) if forward or backward else x
+
+
+def _moved(x: tf.Tensor, forward: int, backward: int, sign: int) -> tf.Tensor:
+    early, late = x[..., :backward], x[..., backward : backward + forward]
+    if sign < 0:
+        parts = [_later(early), _earlier(late)]
+    else:
+        parts = [_earlier(early), _later(late)]
+    return tf.concat([*parts, x[..., backward + forward :]], axis=-1)
+
+
+def _earlier(x: tf.Tensor) -> tf.Tensor:
+    """Frame t shows frame t + 1."""
+    return tf.concat([x[:, 1:], tf.zeros_like(x[:, :1])], axis=1)
+
+
+def _later(x: tf.Tensor) -> tf.Tensor:
+    """Frame t shows frame t - 1."""
+    return tf.concat([tf.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
+
+
+class TemporalShift(tf_keras.layers.Layer):
+    """`shift` by a part of the channels in each direction; `online` only shows the past."""
+
+    def __init__(self, fraction: float, online: bool = False, **kwargs):
+        super().__init__(**kwargs)
+        self.fraction, self.online = fraction, online
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        fold = int(x.shape[-1] * self.fraction)
+        return shift(x, fold, 0 if self.online else fold)
+
+
+class FrameConv2D(PaddedConv2D):
+    """The same padded 2-D convolution on every frame."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        frames = tf.reshape(inputs, tf.concat([[-1], tf.shape(inputs)[2:]], 0))
+        frames = tf.ensure_shape(frames, [None, *inputs.shape[2:]])
+        outputs = self.convolution_op(frames, self.kernel)
+        shape = tf.concat([tf.shape(inputs)[:2], tf.shape(outputs)[1:]], 0)
+        return tf.ensure_shape(tf.reshape(outputs, shape), self.compute_output_shape(inputs.shape))
+
+    def compute_output_shape(self, input_shape: tf.TensorShape) -> tf.TensorShape:
+        shape = tf.TensorShape(input_shape)
+        frame = super().compute_output_shape([None, *shape[2:]])
+        return tf.TensorShape([*shape[:2], *frame[1:]])
+
+
+class PaddedConv3D(tf_keras.layers.Conv3D):
+    """Conv3D that pads (size - 1) / 2 zeros on every side of each axis, without bias.
+
+    A kernel of one pixel is computed as a 2-D convolution over (frame, pixel), which has the better kernels.
+    """
+
+    def __init__(self, filters: int, kernel_size: tuple[int, int, int], **kwargs):
+        super().__init__(filters, kernel_size, padding="valid", use_bias=False, **kwargs)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        if self.kernel_size[1:] == self.strides[1:] == (1, 1):
+            return self._over_time(inputs)
+        paddings = [[0, 0], *([size // 2] * 2 for size in self.kernel_size), [0, 0]]
+        return tf.nn.conv3d(tf.pad(inputs, paddings), self.kernel, [1, *self.strides, 1], "VALID")
+
+    def _over_time(self, x: tf.Tensor) -> tf.Tensor:
+        shape, pad = tf.shape(x), self.kernel_size[0] // 2
+        rows = tf.reshape(x, tf.stack([shape[0], shape[1], shape[2] * shape[3], shape[4]]))
+        rows = tf.ensure_shape(rows, [*x.shape[:2], None, x.shape[4]])
+        kernel = tf.squeeze(self.kernel, 2)
+        rows = tf.pad(rows, [[0, 0], [pad, pad], [0, 0], [0, 0]])
+        y = tf.nn.conv2d(rows, kernel, [1, self.strides[0], 1, 1], "VALID")
+        y = tf.reshape(y, tf.stack([shape[0], tf.shape(y)[1], shape[2], shape[3], self.filters]))
+        return tf.ensure_shape(y, self.compute_output_shape(x.shape))
+
+    def compute_output_shape(self, input_shape: tf.TensorShape) -> tf.TensorShape:
+        shape = tf.TensorShape(input_shape)
+        axes = zip(shape[1:4], self.strides)
+        # An odd kernel with this padding gives one output per stride.
+        sizes = [None if size is None else -(-size // stride) for size, stride in axes]
+        return tf.TensorShape([shape[0], *sizes, self.filters])
+
+
+class MaxPool(tf_keras.layers.Layer):
+    """Maximum over windows of odd size, padded by half a window: over space with stride 2, over time, or both.
+
+    A maximum over a box is one over space, then one over time: no 3-D kernel is needed. As torchvision and Keras pad
+    the pooling of a ResNet, evenly; "same" would start windows elsewhere.
+
+    Attributes:
+      space: side of the window; 1 leaves space as it is, else the stride is 2.
+      time: frames of the window; 1 leaves time as it is, else the stride is 2.
+    """
+
+    def __init__(self, space: int, time: int, **kwargs):
+        super().__init__(**kwargs)
+        self.space, self.time = space, time
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        if self.space > 1:
+            x = self._over_space(x)
+        return self._over_time(x) if self.time > 1 else x
+
+    def _over_space(self, x: tf.Tensor) -> tf.Tensor:
+        frames = tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0))
+        pad = self.space // 2
+        paddings = [[0, 0], [pad, pad], [pad, pad], [0, 0]]
+        frames = tf.pad(frames, paddings, constant_values=x.dtype.min)
+        y = tf.nn.max_pool2d(tf.ensure_shape(frames, [None, None, None, x.shape[-1]]), self.space, 2, "VALID")
+        y = tf.reshape(y, tf.concat([tf.shape(x)[:2], tf.shape(y)[1:]], 0))
+        sides = [None if side is None else -(-side // 2) for side in x.shape[2:4]]
+        return tf.ensure_shape(y, [*x.shape[:2], *sides, x.shape[4]])
+
+    def _over_time(self, x: tf.Tensor) -> tf.Tensor:
+        pad = self.time // 2
+        padded = tf.pad(x, [[0, 0], [pad, pad], *[[0, 0]] * 3], constant_values=x.dtype.min)
+        y, length = None, x.shape[1]
+        for offset in range(self.time):
+            part = padded[:, offset : offset + length : 2]
+            y = part if y is None else tf.maximum(y, part)
+        return y

@@ -1,0 +1,158 @@
+"""TSM, TSN and both I3Ds on one ResNet-50, configured by a few numbers per model.
+
+The backbone is torchvision's ResNet-50 (stride on the 3x3 convolution, even padding), whose layer names ours have. The
+temporal sizes are those of Table 2 of "Training Kinetics in 15 Minutes". I3D 3x3x3 is Hara et al.'s ResNet-50 ("Can
+Spatiotemporal 3D CNNs Retrace the History of 2D CNNs and ImageNet?"); I3D 3x1x1 is Wang et al.'s ("Non-local Neural
+Networks"), wired as facebookresearch/video-nonlocal-net does (mlperf_facts 2).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.norm import SpanBatchNorm
+from common.precision import Precision
+from common.replicas.base import Replicas
+from tsm_kinetics.config import Config
+from tsm_kinetics.layers import FrameConv2D, MaxPool, PaddedConv3D, TemporalShift
+
+EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """What a network does with time.
+
+    Attributes:
+      stem: (frames of conv1's kernel, its stride over time).
+      pool1, pool2: frames of the max pooling after conv1 and after the first stage, stride 2; 1: none over time.
+      middle: frames of the kernel of each block's 3x3 convolution.
+      strides: over time, of the four stages.
+      first: of each stage, which blocks' first 1x1 kernel has three frames, as a pattern of 0 and 1 that repeats.
+    """
+
+    stem: tuple[int, int] = (1, 1)
+    pool1: int = 1
+    pool2: int = 1
+    middle: int = 1
+    strides: tuple[int, ...] = (1, 1, 1, 1)
+    first: tuple[str, ...] = ("0", "0", "0", "0")
+
+    def first_frames(self, stage: int, block: int) -> int:
+        """Frames of the first 1x1 kernel of a block; a stage's pattern repeats."""
+        pattern = self.first[stage]
+        return 3 if pattern[block % len(pattern)] == "1" else 1
+
+
+GEOMETRIES = {
+    "tsm": Geometry(),
+    "tsn": Geometry(),
+    "i3d_3x3x3": Geometry(stem=(7, 1), pool1=3, middle=3, strides=(1, 2, 2, 2)),
+    # Stages 1,1,1 / 1,0,1,0 / 1,0,1,0,1,0 / 0,1,0.
+    "i3d_3x1x1": Geometry(stem=(5, 2), pool1=3, pool2=3, first=("1", "10", "10", "01")),
+}
+
+
+def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+    """The network `config.model`.
+
+    Returns:
+      A functional model: clips [b, T, H, W, 3], normalised -> logits [b, classes] in `precision.variable`. It takes
+      frames of any size.
+    """
+    geometry = GEOMETRIES[config.model]
+    net = _Layers(config, replicas, precision, _seeds(config.seed))
+    shape = (config.frames, config.image_size, config.image_size, 3)
+    clips = replicas.model_input(shape, config.micro_batch_size, precision.compute)
+
+    frames, stride = geometry.stem
+    x = net.conv(clips, config.width, (frames, 7), (stride, 2), "conv1")
+    x = net.relu(net.batch_norm(x, "bn1"))
+    x = MaxPool(3, geometry.pool1, dtype=precision.layer, name="maxpool")(x)
+    for stage, blocks in enumerate(config.blocks):
+        for block in range(blocks):
+            x = bottleneck(net, geometry, x, stage, block)
+        if stage == 0 and geometry.pool2 > 1:
+            x = MaxPool(1, geometry.pool2, dtype=precision.layer, name="maxpool2")(x)
+    # The mean of the frames' logits is the logits of their mean.
+    x = tf_keras.layers.GlobalAveragePooling3D(dtype=precision.full, name="avgpool")(x)
+    network = tf_keras.Model(clips, net.classifier(x), name=config.model)
+    network.input_spec = tf_keras.layers.InputSpec(shape=(None, config.frames, None, None, 3))
+    return network
+
+
+def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block: int) -> tf.Tensor:
+    """1x1, 3x3, 1x1 and the shortcut; the shift stands in the branch, so that the shortcut keeps what a frame shows."""
+    config, name = net.config, f"layer{stage + 1}.{block}"
+    filters = config.width * 2**stage
+    space = 2 if stage > 0 and block == 0 else 1
+    time = geometry.strides[stage] if block == 0 else 1
+
+    y = x
+    if config.model == "tsm":
+        layer = net.precision.layer
+        y = TemporalShift(config.shift_fraction, config.online, dtype=layer, name=f"{name}.shift")(y)
+    y = net.conv(y, filters, (geometry.first_frames(stage, block), 1), (1, 1), f"{name}.conv1")
+    y = net.relu(net.batch_norm(y, f"{name}.bn1"))
+    y = net.conv(y, filters, (geometry.middle, 3), (time, space), f"{name}.conv2")
+    y = net.relu(net.batch_norm(y, f"{name}.bn2"))
+    y = net.conv(y, EXPANSION * filters, (1, 1), (1, 1), f"{name}.conv3")
+    y = net.batch_norm(y, f"{name}.bn3", last=True)
+    if block == 0:
+        x = net.conv(x, EXPANSION * filters, (1, 1), (time, space), f"{name}.downsample.0")
+        x = net.batch_norm(x, f"{name}.downsample.1")
+    return net.relu(tf_keras.layers.Add(dtype=net.precision.layer)([y, x]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layers:
+    """The network's kinds of layer, with the settings that are the same everywhere."""
+
+    config: Config
+    replicas: Replicas
+    precision: Precision
+    seeds: Iterator[int]
+
+    def conv(
+        self, x: tf.Tensor, filters: int, size: tuple[int, int], strides: tuple[int, int], name: str
+    ) -> tf.Tensor:
+        """A convolution without bias; `size` and `strides` are (over time, over space)."""
+        initial = tf_keras.initializers.HeNormal(seed=next(self.seeds))
+        settings = {"kernel_initializer": initial, "dtype": self.precision.layer, "name": name}
+        (frames, side), (time, space) = size, strides
+        if frames == time == 1:
+            return FrameConv2D(filters, side, pad=side // 2, strides=space, use_bias=False, **settings)(x)
+        return PaddedConv3D(filters, (frames, side, side), strides=(time, space, space), **settings)(x)
+
+    def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
+        """Statistics of the replica's clips; `last`: of a residual branch."""
+        config = self.config
+        return SpanBatchNorm(
+            self.replicas,
+            0,
+            self.precision,
+            momentum=config.batch_norm_momentum,
+            epsilon=config.batch_norm_epsilon,
+            gamma_initializer="zeros" if last and config.zero_init_last_gamma else "ones",
+            name=name,
+        )(x)
+
+    def relu(self, x: tf.Tensor) -> tf.Tensor:
+        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
+
+    def classifier(self, x: tf.Tensor) -> tf.Tensor:
+        """Logits; weights N(0, .01), bias 0, computed in full precision."""
+        initial = tf_keras.initializers.RandomNormal(stddev=0.01, seed=next(self.seeds))
+        return tf_keras.layers.Dense(
+            self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full, name="fc"
+        )(x)
+
+
+def _seeds(seed: int) -> Iterator[int]:
+    """One independent seed per layer; 256 is more than any of these networks has."""
+    return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(256))

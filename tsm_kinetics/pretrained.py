@@ -1,0 +1,145 @@
+"""An ImageNet ResNet-50 as the start of a video network: torchvision's or Keras's weights, inflated where needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import h5py
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+from common.norm import SpanBatchNorm
+from common.replicas.base import Replicas
+
+_KERAS_BLOCK = {
+    "1_conv": "conv1",
+    "1_bn": "bn1",
+    "2_conv": "conv2",
+    "2_bn": "bn2",
+    "3_conv": "conv3",
+    "3_bn": "bn3",
+}
+_KERAS_BLOCK |= {"0_conv": "downsample.0", "0_bn": "downsample.1"}
+
+
+def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, replicas: Replicas) -> None:
+    """Fills the backbone of `network`, built by model.build, and its classifier where the classes are as many.
+
+    Args:
+      network: the layers have torchvision's names.
+      path: .npz with torchvision's names and layouts ("layer1.0.conv1.weight", [O, I, h, w]), as
+        `numpy.savez(path, **{k: v.numpy() for k, v in torch_model.state_dict().items()})` writes it, or the .h5 file
+        of tf_keras.applications.ResNet50. The latter's network has its strides on the 1x1 convolutions: its weights
+        are a start, not the same function.
+      inflation: of a 2-D kernel in k frames: "mean", a k-th in each, or "center", all in the middle one.
+      replicas: own the moving moments.
+
+    Raises:
+      UserError: no such file, not such a file, or a layer that it lacks or has in another shape.
+    """
+    weights = _read(path)
+    for layer in network.layers:
+        if not layer.weights:
+            continue
+        try:
+            if isinstance(layer, SpanBatchNorm):
+                _load_norm(layer, weights, replicas)
+            elif layer.name == "fc":
+                _load_classifier(layer, weights)
+            else:
+                kernel = np.transpose(weights[f"{layer.name}.weight"], [2, 3, 1, 0])
+                layer.kernel.assign(_inflated(kernel, layer.kernel.shape, inflation))
+        except KeyError as error:
+            raise UserError(f"{path}: no {error.args[0]}; give the weights of a ResNet-50") from error
+        except ValueError as error:
+            raise UserError(
+                f"{path}: {layer.name} has another shape ({error}); give a ResNet-50's"
+            ) from error
+
+
+def _inflated(kernel: np.ndarray, shape: tf.TensorShape, inflation: str) -> np.ndarray:
+    """[h, w, I, O] -> `shape`, which has a leading axis of frames in a 3-D network."""
+    if len(shape) == 4:
+        return kernel
+    frames = shape[0]
+    if inflation == "mean":
+        return np.repeat(kernel[None] / frames, frames, axis=0)
+    whole = np.zeros([frames, *kernel.shape], kernel.dtype)
+    whole[frames // 2] = kernel
+    return whole
+
+
+def _load_norm(layer: SpanBatchNorm, weights: Mapping[str, np.ndarray], replicas: Replicas) -> None:
+    layer.gamma.assign(weights[f"{layer.name}.weight"])
+    layer.beta.assign(weights[f"{layer.name}.bias"])
+    for moment, name in (("mean", "running_mean"), ("variance", "running_var")):
+        value = weights[f"{layer.name}.{name}"]
+        getattr(layer, f"merged_{moment}").assign(value)
+        for moving in replicas.local_results(getattr(layer, f"moving_{moment}")):
+            moving.assign(np.broadcast_to(value, moving.shape).astype(moving.dtype.as_numpy_dtype))
+
+
+def _load_classifier(layer: tf_keras.layers.Dense, weights: Mapping[str, np.ndarray]) -> None:
+    kernel = np.transpose(weights["fc.weight"]) if "fc.weight" in weights else None
+    if kernel is not None and kernel.shape == tuple(layer.kernel.shape):
+        layer.kernel.assign(kernel)
+        layer.bias.assign(weights["fc.bias"])
+
+
+def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    try:
+        if os.fspath(path).endswith(".npz"):
+            with np.load(path) as stored:
+                return {name: stored[name] for name in stored.files}
+        with h5py.File(path) as file:
+            return dict(_from_keras(file))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: no .npz or .h5 file of weights ({error}); see tsm_kinetics/README.md"
+        ) from error
+
+
+def _from_keras(file: h5py.File) -> Iterator[tuple[str, np.ndarray]]:
+    """(torchvision's name, array in torchvision's layout) of each weight of tf_keras.applications.ResNet50.
+
+    Keras's convolutions have a bias, which the batch norm behind them takes off again: it moves into the mean.
+    """
+    biases = {}
+    for group in file:
+        name = _torchvision_name(group)
+        arrays = {key.split(":")[0]: np.array(value) for key, value in _leaves(file[group])}
+        if name == "fc":
+            yield "fc.weight", arrays["kernel"].T
+            yield "fc.bias", arrays["bias"]
+        elif "kernel" in arrays:
+            yield f"{name}.weight", np.transpose(arrays["kernel"], [3, 2, 0, 1])
+            biases[name.replace("conv", "bn").replace("downsample.0", "downsample.1")] = arrays["bias"]
+    for group in file:
+        name = _torchvision_name(group)
+        arrays = {key.split(":")[0]: np.array(value) for key, value in _leaves(file[group])}
+        if "gamma" in arrays:
+            yield f"{name}.weight", arrays["gamma"]
+            yield f"{name}.bias", arrays["beta"]
+            yield f"{name}.running_mean", arrays["moving_mean"] - biases[name]
+            yield f"{name}.running_var", arrays["moving_variance"]
+
+
+def _torchvision_name(name: str) -> str:
+    """ "conv2_block1_0_bn" -> "layer1.0.downsample.1", and the like."""
+    top = {"conv1_conv": "conv1", "conv1_bn": "bn1", "predictions": "fc", "probs": "fc"}
+    if name in top or "_block" not in name:
+        return top.get(name, name)
+    stage, block, rest = name.split("_", 2)
+    layer = _KERAS_BLOCK.get(rest, rest)
+    return f"layer{int(stage.removeprefix('conv')) - 1}.{int(block.removeprefix('block')) - 1}.{layer}"
+
+
+def _leaves(group: h5py.Group) -> Iterator[tuple[str, h5py.Dataset]]:
+    for key, value in group.items():
+        if isinstance(value, h5py.Group):
+            yield from _leaves(value)
+        else:
+            yield key, value

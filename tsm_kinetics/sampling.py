@@ -1,0 +1,95 @@
+"""Which frames of a video a clip has, and which part of them: numpy, keyed, without reading anything.
+
+The rules are those of mit-han-lab/temporal-shift-module (ops/dataset.py, ops/transforms.py; mlperf_facts 2).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tsm_kinetics.fields import Data
+
+_TRAIN_STREAM = 0x7563  # Separates these draws from others with the same seed.
+
+
+def generator(seed: int, epoch: int, video: int) -> np.random.Generator:
+    """The stream of draws of one video in one epoch."""
+    return np.random.default_rng(np.random.SeedSequence([seed % 2**63, _TRAIN_STREAM, epoch, video]))
+
+
+def train_frames(count: int, frames: int, data: Data, rng: np.random.Generator) -> np.ndarray:
+    """Indices [frames] of a training clip of a video of `count` frames.
+
+    "dense": every (window / frames)-th frame from a start that is uniform over those at which the window fits, taken
+    modulo the length where the video is shorter. "uniform": one frame drawn from each of `frames` equal segments.
+    """
+    if data.sampling == "dense":
+        start = int(rng.integers(max(1, count - data.window + 1)))
+        return _dense(count, frames, data, start)
+    segments = np.arange(frames) * count / frames
+    return np.minimum(segments + rng.random(frames) * count / frames, count - 1).astype(np.int64)
+
+
+def eval_frames(count: int, frames: int, data: Data) -> np.ndarray:
+    """Indices [clips, frames] of the clips that an evaluation averages over; equally spread, the same every time."""
+    clips = data.eval_clips
+    if data.sampling == "dense":
+        starts = np.linspace(0, max(0, count - data.window), clips, dtype=np.int64)
+        return np.stack([_dense(count, frames, data, start) for start in starts])
+    # One clip takes the middle of each segment.
+    places = (np.arange(clips)[:, None] + 0.5) / clips + np.arange(frames)
+    return np.minimum(places * count / frames, count - 1).astype(np.int64)
+
+
+def _dense(count: int, frames: int, data: Data, start: int) -> np.ndarray:
+    return (start + np.arange(frames) * (data.window // frames)) % count
+
+
+def train_window(height: int, width: int, data: Data, rng: np.random.Generator) -> np.ndarray:
+    """(top, left, height, width) of a training crop: GroupMultiScaleCrop.
+
+    The sides are parts of the short side, drawn from `data.scales`, neighbours in it at most; the place is one of 13.
+    """
+    sides = [max(1, int(min(height, width) * scale)) for scale in data.scales]
+    near = [(h, w) for i, h in enumerate(sides) for j, w in enumerate(sides) if abs(i - j) <= 1]
+    crop_height, crop_width = near[int(rng.integers(len(near)))]
+    down, right = (height - crop_height) // 4, (width - crop_width) // 4
+    # Corners, centre, middles of the edges, and the centres of the four quarters.
+    places = [
+        (0, 0),
+        (0, 4),
+        (4, 0),
+        (4, 4),
+        (2, 2),
+        (2, 0),
+        (2, 4),
+        (4, 2),
+        (0, 2),
+        (1, 1),
+        (1, 3),
+        (3, 1),
+        (3, 3),
+    ]
+    top, left = places[int(rng.integers(len(places)))]
+    return np.array([top * down, left * right, crop_height, crop_width], np.int32)
+
+
+def eval_windows(height: int, width: int, data: Data) -> np.ndarray:
+    """[crops, 4] windows (top, left, side, side): the centre, or both ends of the long side and the centre.
+
+    A side is the part eval_size / eval_short_side of the short side, so that scaling the window to eval_size scales
+    the short side to eval_short_side.
+    """
+    side = max(1, round(min(height, width) * data.eval_size / data.eval_short_side))
+    room = np.array([height - side, width - side])
+    centre = room // 2
+    if data.eval_crops == 1:
+        corners = [centre]
+    else:
+        along = int(np.argmax([height, width]))
+        corners = []
+        for part in (0, 1, 2):
+            corner = centre.copy()
+            corner[along] = room[along] * part // 2
+            corners.append(corner)
+    return np.array([[*corner, side, side] for corner in corners], np.int32)

@@ -1,0 +1,189 @@
+"""TFRecord shards of videos with an index, so that a sample reads no more than the frames it needs.
+
+A record is a tf.train.Example: video/frames (JPEG files), video/label, video/name, video/height, video/width. Beside
+`train-00003-of-00128` lies `index-train-00003-of-00128.npz`, which says where in the file each frame begins. A record
+can be read without the index, as TensorFlow does, and frames without reading the record.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from common import records
+from common.errors import UserError
+from tsm_kinetics.video import Clip
+
+FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh filled"
+_HEADER, _FOOTER = 12, 4  # Around a record: tensorflow/core/lib/io/record_writer.h.
+_OPEN_FILES = 256
+
+
+def index_path(shard: str | os.PathLike) -> Path:
+    """Where the index of a shard lies."""
+    return Path(shard).with_name(f"index-{Path(shard).name}.npz")
+
+
+def write(path: Path, clips: Iterable[tuple[str, int, Clip]], failed: Sequence[str]) -> int:
+    """Writes a shard and its index; gives the number of videos.
+
+    Args:
+      path: of the shard.
+      clips: (name, label, clip); consumed while writing.
+      failed: lines about what is left out; read when `clips` has ended, kept in the index.
+
+    Raises:
+      UserError: the folder cannot be written or the disk is full.
+    """
+    labels, sizes, counts, offsets, lengths = [], [], [], [], []
+    position = 0
+
+    def serialized() -> Iterator[bytes]:
+        nonlocal position
+        for name, label, clip in clips:
+            record = _serialize(name, label, clip)
+            at = 0
+            for frame in clip.frames:
+                at = record.index(frame, at)
+                offsets.append(position + _HEADER + at)
+                lengths.append(len(frame))
+                at += len(frame)
+            labels.append(label)
+            sizes.append((clip.height, clip.width))
+            counts.append(len(clip.frames))
+            position += _HEADER + len(record) + _FOOTER
+            yield record
+
+    written = records.write(path, serialized())
+    arrays = {
+        "label": np.array(labels, np.int32),
+        "size": np.array(sizes, np.int32).reshape(-1, 2),
+        "count": np.array(counts, np.int64),
+        "offset": np.array(offsets, np.int64),
+        "length": np.array(lengths, np.int32),
+        "bytes": np.array(position),
+        "failed": np.array(failed, dtype=str),
+    }
+    target = index_path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.npz")
+    try:
+        np.savez(partial, **arrays)
+        os.replace(partial, target)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}; free some space") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return written
+
+
+def _serialize(name: str, label: int, clip: Clip) -> bytes:
+    def int64(value: int) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+    def data(values: Iterable[bytes]) -> tf.train.Feature:
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+    feature = {
+        "video/frames": data(clip.frames),
+        "video/name": data([name.encode()]),
+        "video/label": int64(label),
+        "video/height": int64(clip.height),
+        "video/width": int64(clip.width),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
+
+
+class Index:
+    """Where every frame of a split lies.
+
+    Attributes:
+      files: paths of the shards.
+      file, label: int [videos].
+      size: int [videos, 2], height and width.
+      first, count: int [videos]: a video's frames are first .. first + count - 1 of `offset` and `length`.
+    """
+
+    def __init__(self, data_dir: str | os.PathLike, split: str):
+        """Reads the indices of all shards of `split`; 12 bytes per frame, 0.9 GB for Kinetics-400.
+
+        Raises:
+          UserError: no shards, one without an index, or one whose length is not what its index says.
+        """
+        self.files = records.list_files(data_dir, f"{split}-*", FIX)
+        loaded = [_load(path) for path in self.files]
+        self.file = np.repeat(np.arange(len(loaded)), [len(one["label"]) for one in loaded])
+        for name in ("label", "size", "count", "offset", "length"):
+            setattr(self, name, np.concatenate([one[name] for one in loaded]))
+        self.first = np.cumsum(self.count) - self.count
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def read(self, video: int, frames: np.ndarray) -> list[bytes]:
+        """The JPEG files of some frames of a video: exactly these bytes are read."""
+        path = self.files[self.file[video]]
+        places = self.first[video] + np.asarray(frames)
+        return [_read(path, int(self.length[i]), int(self.offset[i])) for i in places]
+
+
+def _load(path: str) -> dict[str, np.ndarray]:
+    index = index_path(path)
+    again = "remove both and run tsm_kinetics.convert again"
+    try:
+        with np.load(index) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        actual = os.path.getsize(path)
+        if actual != int(arrays["bytes"]):
+            raise UserError(f"{path}: {actual} bytes, {int(arrays['bytes'])} expected; {again}")
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: its index {index.name} is missing; {again}") from error
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise UserError(f"{index}: damaged ({error}); {again}") from error
+    return arrays
+
+
+@functools.lru_cache(_OPEN_FILES)
+def _descriptor(path: str) -> _Open:
+    return _Open(path)
+
+
+class _Open:
+    """A file that is closed when the cache and the last reader have let go of it."""
+
+    def __init__(self, path: str):
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self):
+        os.close(self.number)
+
+
+def _read(path: str, length: int, offset: int) -> bytes:
+    file = _descriptor(path)
+    data = os.pread(file.number, length, offset)
+    if len(data) != length:
+        raise OSError(f"{path}: ends at byte {offset + len(data)}")
+    return data
+
+
+def complaint(record: bytes, num_classes: int) -> str | None:
+    """What is wrong with a record whose checksum is right, or None."""
+    try:
+        feature = tf.train.Example.FromString(record).features.feature
+        label = feature["video/label"].int64_list.value[0]
+        frames = feature["video/frames"].bytes_list.value
+        if not 0 <= label < num_classes:
+            return f"video/label is {label}, must be 0..{num_classes - 1} (config.num_classes={num_classes})"
+        for number, frame in enumerate(frames):
+            try:
+                tf.io.decode_jpeg(frame, channels=3)
+            except tf.errors.InvalidArgumentError:
+                return f"frame {number} is no JPEG image"
+    except (DecodeError, ValueError, IndexError, TypeError):
+        return "not a tf.train.Example with video/frames and video/label"
+    return None if frames else "video/frames is empty"

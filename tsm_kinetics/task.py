@@ -1,0 +1,108 @@
+"""Video classification as a task: cross-entropy on clips, top-1 accuracy on videos."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+from common.precision import Precision
+from common.replicas.base import Replicas, Shard
+from common.task import Batch, Outputs, Quality, WeightedSum
+from tsm_kinetics import input as pipeline
+from tsm_kinetics import model, pretrained
+from tsm_kinetics.config import Config
+
+# What tf.data raises for an unreadable file, a damaged JPEG, and an exception in a numpy_function.
+_INPUT_ERRORS = (
+    tf.errors.DataLossError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.UnknownError,
+)
+
+
+class Task:
+    """Classification of Kinetics-400, or of any videos that tsm_kinetics.convert has converted."""
+
+    evaluate_in_worker = False
+
+    def __init__(self, config: Config, data_dir: str | None):
+        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
+        self.config = config
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def check_input(self) -> None:
+        for training in (True, False):
+            pipeline.load(self.config, self.data_dir, training)
+        path = self.config.initial_weights
+        if path and not os.path.exists(path):
+            raise UserError(f"config.initial_weights={path}: no such file; see tsm_kinetics/README.md")
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        return pipeline.diagnose(self.config, self.data_dir) if isinstance(error, _INPUT_ERRORS) else None
+
+    def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+        self._precision = precision
+        network = model.build(self.config, replicas, precision)
+        if self.config.initial_weights and self.data_dir:
+            pretrained.load(network, self.config.initial_weights, self.config.inflation, replicas)
+        return network
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        index = pipeline.load(self.config, self.data_dir, training=True)
+        return pipeline.train_input(self.config, index, shard, batch_size, start_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        index = pipeline.load(self.config, self.data_dir, training=False)
+        return pipeline.eval_input(self.config, index, shard, batch_size)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return pipeline.synthetic(self.config, batch_size)
+
+    def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
+        size = self.config.image_size
+        clips = tf.ensure_shape(batch["frames"], [None, self.config.frames, size, size, 3])
+        logits = model(pipeline.normalise(clips, self._precision.compute), training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+        weight = tf.cast(batch["weight"], logits.dtype)
+        return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
+
+    def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
+        scores = self._scores(model, batch["frames"])
+        # Padding has label -1, which no argmax equals.
+        correct = tf.equal(tf.argmax(scores, -1, tf.int32), batch["label"])
+        top5 = tf.math.in_top_k(
+            tf.maximum(batch["label"], 0), tf.cast(scores, tf.float32), min(5, scores.shape[-1])
+        )
+        real = batch["weight"] > 0
+        sums = {"correct": correct, "correct_top5": top5 & real, "seen": real}
+        return Outputs(sums={name: tf.reduce_sum(tf.cast(hit, tf.int32)) for name, hit in sums.items()})
+
+    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
+        seen = int(sums["seen"])
+        if seen != self.config.num_eval_examples:
+            raise ValueError(
+                f"{seen} videos seen, {self.config.num_eval_examples} expected (config.num_eval_examples)"
+            )
+        top1 = int(sums["correct"]) / seen
+        return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
+
+    def _scores(self, model: tf_keras.Model, frames: tf.Tensor) -> tf.Tensor:
+        """[b, views x T, H, W, 3] -> [b, classes]: the mean over the views of their softmax.
+
+        "Sample 10 clips per video and calculate the average prediction" (paper 4.1, after Wang et al., who average
+        softmax scores).
+        """
+        videos, classes = frames.shape[0], self.config.num_classes
+        shape = tf.shape(frames)
+        clips = tf.reshape(frames, tf.concat([[-1, self.config.frames], shape[2:]], 0))
+        clips = tf.ensure_shape(clips, [None, self.config.frames, None, None, 3])
+        logits = model(pipeline.normalise(clips, self._precision.compute), training=False)
+        scores = tf.reshape(tf.nn.softmax(logits), [videos, -1, classes])
+        return tf.reduce_mean(scores, axis=1)

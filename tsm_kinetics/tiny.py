@@ -1,0 +1,135 @@
+"""The generated data set of cpu-tiny: soft blobs that move left, right, up or down, as real mp4 files.
+
+A class is a direction. Blobs of random place, size and colour move together over a ground that wraps round, so that
+every frame of every class is drawn from the same distribution: a single frame, and any set of frames without their
+order, tells nothing of left against right. The videos are encoded, decoded and converted like anyone's.
+
+    python -m tsm_kinetics.tiny DATA_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.errors import UserError
+from tsm_kinetics import convert, video
+
+CLASSES = ("down", "left", "right", "up")  # Alphabetical, as the converter numbers them.
+_DIRECTIONS = {"down": (1, 0), "left": (0, -1), "right": (0, 1), "up": (-1, 0)}
+VERSION = 1  # Of the drawing: raise it when the same settings give other videos.
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiny:
+    """How many videos and how hard. Lengths in pixels, grey values 0..1.
+
+    Attributes:
+      seed: everything is drawn from it.
+      size: side of a frame.
+      frames: of a video.
+      train_videos, eval_videos: in each set; the second is no multiple of a batch, so that there is padding.
+      train_files, eval_files: shards.
+      blobs: in a frame.
+      radius: range of a blob's standard deviation.
+      speed: range of pixels per frame.
+      noise: standard deviation of the noise on each value, fresh in every frame.
+    """
+
+    seed: int = 8
+    size: int = 36
+    frames: int = 12
+    train_videos: int = 640
+    eval_videos: int = 203
+    train_files: int = 4
+    eval_files: int = 2
+    blobs: int = 4
+    radius: tuple[float, float] = (2.0, 4.0)
+    speed: tuple[float, float] = (2.0, 4.0)
+    noise: float = 0.05
+
+
+TINY = Tiny()
+
+
+def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
+    """(class, uint8 [T, S, S, 3]) of one video of a split, "train" or "validation"."""
+    rng = np.random.default_rng([tiny.seed, split == "validation", number])
+    name = CLASSES[number % len(CLASSES)]
+    velocity = np.array(_DIRECTIONS[name]) * rng.uniform(*tiny.speed)
+    places = rng.uniform(0, tiny.size, [tiny.blobs, 2])
+    radius = rng.uniform(*tiny.radius, [tiny.blobs, 1, 1])
+    colours = rng.uniform(-0.4, 0.4, [tiny.blobs, 3])
+    grid = np.arange(tiny.size)
+    frames = np.empty([tiny.frames, tiny.size, tiny.size, 3])
+    for time in range(tiny.frames):
+        at = places + velocity * time
+        # The nearest way round the torus.
+        y, x = ((grid - at[:, axis, None] + tiny.size / 2) % tiny.size - tiny.size / 2 for axis in (0, 1))
+        blobs = np.exp(-(y[:, :, None] ** 2 + x[:, None, :] ** 2) / (2 * radius**2))
+        frames[time] = 0.5 + np.einsum("nyx,nc->yxc", blobs, colours)
+    frames += tiny.noise * rng.standard_normal(frames.shape)
+    return name, (frames.clip(0, 1) * 255 + 0.5).astype(np.uint8)
+
+
+def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
+    """Fills `data_dir` with the videos and their shards; does nothing where the same set lies already.
+
+    Raises:
+      UserError: the folder holds something else, or cannot be written.
+    """
+    folder = Path(data_dir)
+    note, videos = folder / "tiny.json", folder / "videos"
+    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
+    counts = {
+        "train": (tiny.train_videos, tiny.train_files),
+        "validation": (tiny.eval_videos, tiny.eval_files),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if note.is_file() and note.read_text() == settings:
+            return
+        present = sorted(path.name for path in folder.iterdir() if path.name != note.name)
+        if present and not note.is_file():
+            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
+        note.write_text("unfinished")  # An interrupted call leaves files that the next one replaces.
+        for path in [folder / name for name in present]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for split, (count, _) in counts.items():
+            for number in range(count):
+                name, frames = draw(tiny, split, number)
+                target = videos / split / name / f"{split}_{number:05d}.mp4"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                video.write(target, frames)
+        splits = {split: (convert.items(videos / split), files) for split, (_, files) in counts.items()}
+        convert.convert(folder, splits)
+        note.write_text(settings)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m tsm_kinetics.tiny DATA_DIR`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tsm_kinetics.tiny", description="Generate the data of cpu-tiny."
+    )
+    parser.add_argument("data_dir", help="folder for the videos and the TFRecords")
+    arguments = parser.parse_args(argv)
+    try:
+        generate(arguments.data_dir)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
