@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The timed run of a benchmark, for BENCHMARK/run_and_time.sh: common/run_and_time.sh BENCHMARK [ARGUMENTS]
+# Results go to RESULT_DIR/<system>/BENCHMARK/result_<i>.txt
+#
+#   SYSTEM      preset of BENCHMARK/config.py         (cpu-tiny)
+#   DATA_DIR    folder that init_datasets.sh filled   (.cache/BENCHMARK-tiny for cpu-tiny, else needed)
+#   NEXP        runs, each with a seed of its own     (1)
+#   SEED        seed of the first run                 (the preset's)
+#   RESULT_DIR  where results go                      (results)
+#   LAUNCHER    local, slurm, horovodrun, mpirun, tpu-vm or none   (auto: the preset's, see docs/reliability.md)
+#   PRINT_COMMAND=1, or the flag --print_command: show the command, run nothing
+#   CLEAR_CACHES=1  drop the system's page cache before each run (needs root)
+# Further arguments go to python -m BENCHMARK, e.g. --config.optimizer.momentum=0.9
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+benchmark=$1
+shift
+
+SYSTEM=${SYSTEM:-cpu-tiny}
+NEXP=${NEXP:-1}
+RESULT_DIR=${RESULT_DIR:-results}
+PYTHON=${PYTHON:-.venv/bin/python}
+[ -x "$PYTHON" ] || PYTHON=python3
+export PYTHON TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+shown=()
+if [[ ${PRINT_COMMAND:-0} == 1 || " $* " == *" --print_command "* ]]; then shown=(--print_command); fi
+
+if [[ $SYSTEM == cpu-tiny ]]; then
+  DATA_DIR=${DATA_DIR:-.cache/$benchmark-tiny}
+  [[ ${#shown[@]} -gt 0 ]] || "$PYTHON" -m "$benchmark.tiny" "$DATA_DIR"
+elif [[ ${#shown[@]} -gt 0 ]]; then
+  DATA_DIR=${DATA_DIR:-DATA_DIR}
+elif [[ -z ${DATA_DIR:-} ]]; then
+  echo "error: DATA_DIR is not set; fill a folder with $benchmark/init_datasets.sh and name it" >&2
+  exit 2
+fi
+if ! [[ $NEXP =~ ^[1-9][0-9]*$ ]]; then
+  echo "error: NEXP=$NEXP is not a positive number of runs" >&2
+  exit 2
+fi
+
+status=0
+for ((i = 0; i < NEXP; i++)); do
+  cleared=()
+  if [[ ${CLEAR_CACHES:-0} == 1 && ${#shown[@]} -eq 0 ]]; then
+    sync
+    echo 3 >/proc/sys/vm/drop_caches || { echo "error: CLEAR_CACHES=1 needs root" >&2; exit 2; }
+    cleared=(--cache_cleared)
+  fi
+  seed=()
+  if [[ -n ${SEED:-} || $NEXP -gt 1 ]]; then seed=("--seed=$((${SEED:-0} + i))"); fi
+  "$PYTHON" -m common.launch.preset "$benchmark" --launcher="${LAUNCHER:-auto}" "${shown[@]}" -- \
+    --system="$SYSTEM" --data_dir="$DATA_DIR" --result_dir="$RESULT_DIR" \
+    "${seed[@]}" "${cleared[@]}" "$@" || status=$?
+  # A run that missed its target is a result too; anything else ends the series.
+  if [[ $status -gt 1 ]]; then exit "$status"; fi
+done
+exit "$status"
