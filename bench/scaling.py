@@ -5,8 +5,8 @@ processes under Horovod and multiworker, the variants in alternating rounds. *Up
 update and of its whole step, whole and sharded, over a wire that costs nothing; the bar is 1.3 / N for Adam on the
 Transformer.
 
-    python bench/scaling.py [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--steps N] [--quick]
-    [--output FILE]
+    python bench/scaling.py [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--update-rounds N]
+    [--steps N] [--replicas 2 4 8] [--quick] [--output FILE]
 
 `--quick` is one small round of everything. The result is printed as the tables of docs/scaling.md.
 """
@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--update-rounds", type=int, default=2, help="rounds of the update's measurement")
     parser.add_argument("--steps", type=int, default=3, help="steps per variant and round")
     parser.add_argument(
         "--replicas", type=int, nargs="+", default=[2, 4, 8], help="of the update's measurement"
@@ -164,8 +165,10 @@ def main() -> None:
         sys.exit("scaling: Horovod is not installed; run `make horovod`, or use --backends multiworker")
     networks = QUICK if options.quick else NETWORKS
     if options.quick:
-        options.rounds = options.steps = 1
-    settings = {key: getattr(options, key) for key in ("rounds", "steps", "processes", "replicas")}
+        options.rounds = options.update_rounds = options.steps = 1
+    settings = {
+        key: getattr(options, key) for key in ("rounds", "update_rounds", "steps", "processes", "replicas")
+    }
     result: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
@@ -177,7 +180,7 @@ def main() -> None:
             measured = exchange(backend, processes, networks[0], options.rounds, options.steps)
             result["exchange"][f"{backend}, {processes}"] = measured
     for network in networks:
-        rows = {str(n): update(network, n, options.rounds, options.steps) for n in options.replicas}
+        rows = {str(n): update(network, n, options.update_rounds, options.steps) for n in options.replicas}
         result["update"][network[0]] = rows
     print(tables(result))
     options.output.parent.mkdir(exist_ok=True)
