@@ -207,7 +207,7 @@ def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if arguments.image_size:
             config = dataclasses.replace(config, image_size=arguments.image_size)
         row = counted(config)
-        rate = row["paper"]["clips_per_second"] if row["paper"] else math.nan
+        rate = row["paper"]["clips_per_second"] if row["paper"] else None
         if arguments.measure:
             row["measured"] = {
                 "peak_flops_per_second": peak,
@@ -215,14 +215,14 @@ def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             }
             rate = row["measured"]["clips_per_second"]
         # Training costs about three times inference: forward, and backward to input and weights.
-        step = 3 * arguments.clips_per_device / rate
-        if arguments.data_dir:
+        step = 3 * arguments.clips_per_device / rate if rate else None
+        if arguments.data_dir and rate:
             load = loading_seconds(config, arguments.data_dir, arguments.steps)
             compute = 3 * arguments.batch_size / rate
             row["loading"] = {"seconds": load, "not_hidden_seconds": unhidden_loading(load, compute)}
         row["gradient_bytes"] = row["parameters"] * GRADIENT_BYTES
         row["step_seconds"] = step
-        row["scaling"] = predicted(row["gradient_bytes"], step, network) if step == step else []
+        row["scaling"] = predicted(row["gradient_bytes"], step, network) if step else []
         rows.append(row)
     return rows
 
