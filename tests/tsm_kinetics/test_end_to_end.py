@@ -77,15 +77,6 @@ def test_without_the_shift_the_same_steps_miss(data_dir: pathlib.Path, tmp_path:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", ["i3d_3x3x3", "i3d_3x1x1"])
-def test_the_three_dimensional_networks_learn_motion_too(
-    data_dir: pathlib.Path, tmp_path: pathlib.Path, name: str
-) -> None:
-    done = run(data_dir, tmp_path, f"--config.model={name}", "--config.num_frames=8")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.e2e
 def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     logs = {}
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
