@@ -85,6 +85,8 @@ class PaddedConv3D(tf_keras.layers.Conv3D):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         if self.kernel_size[1:] == self.strides[1:] == (1, 1):
             return self._over_time(inputs)
+        if self.strides == (1, 1, 1):  # The same padding without a copy.
+            return tf.nn.conv3d(inputs, self.kernel, [1] * 5, "SAME")
         paddings = [[0, 0], *([size // 2] * 2 for size in self.kernel_size), [0, 0]]
         return tf.nn.conv3d(tf.pad(inputs, paddings), self.kernel, [1, *self.strides, 1], "VALID")
 

@@ -63,7 +63,13 @@ def test_online_never_shows_the_future() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "strides"),
-    [((3, 1, 1), (1, 1, 1)), ((3, 3, 3), (2, 2, 2)), ((5, 7, 7), (2, 2, 2)), ((1, 1, 1), (2, 2, 2))],
+    [
+        ((3, 1, 1), (1, 1, 1)),
+        ((3, 3, 3), (1, 1, 1)),
+        ((3, 3, 3), (2, 2, 2)),
+        ((5, 7, 7), (2, 2, 2)),
+        ((1, 1, 1), (2, 2, 2)),
+    ],
 )
 @pytest.mark.parametrize("size", [(5, 7, 8), (4, 6, 6)])
 def test_convolution_is_stock_conv3d_of_padded_input(kernel: tuple, strides: tuple, size: tuple) -> None:
