@@ -45,5 +45,7 @@ def legw(config: C, k: float) -> C:
             schedule,
             warmup_epochs=float(schedule.warmup_epochs * ratio),
             initial_learning_rate=schedule.initial_learning_rate * root,
+            decay_start_step=math.ceil(schedule.decay_start_step / ratio),
+            decay_interval=math.ceil(schedule.decay_interval / ratio),
         ),
     )

@@ -300,7 +300,6 @@ class Loop:
         success = None
         if result.complete:
             yield events.EvalRan(block, result.eval_start, result.eval_stop)
-            self.state.evaluated.assign(block.end_step)
             evaluator.submit(block, result.sums, result.arrays)
             if block.end_step == self.clock.train_steps:
                 self._agreement.wait(evaluator.wait, lambda: self._stop_reason)
@@ -323,6 +322,8 @@ class Loop:
     def _known(self, evaluator: Evaluator) -> Generator[events.Event, None, events.RunStopped | None]:
         """Yields the evaluations that have finished; returns the end of the run if one met the target."""
         for evaluated in evaluator.finished():
+            # Not when it was begun: a run that ends before its result is known makes it again when resumed.
+            self.state.evaluated.assign(evaluated.block.end_step)
             yield evaluated
             if evaluated.reached:
                 return events.RunStopped(evaluated.time, "success", evaluated.block.end_step)

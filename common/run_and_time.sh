@@ -5,7 +5,7 @@
 #   SYSTEM      preset of BENCHMARK/config.py         (cpu-tiny)
 #   DATA_DIR    folder that init_datasets.sh filled   (.cache/BENCHMARK-tiny for cpu-tiny, else needed)
 #   NEXP        runs, each with a seed of its own     (1)
-#   SEED        seed of the first run                 (the preset's)
+#   SEED        seed of the first run                 (the preset's; 0 with several runs)
 #   RESULT_DIR  where results go                      (results)
 #   LAUNCHER    local, slurm, horovodrun, mpirun, tpu-vm or none   (auto: the preset's, see docs/reliability.md)
 #   PRINT_COMMAND=1, or the flag --print_command: show the command, run nothing
@@ -39,6 +39,17 @@ if ! [[ $NEXP =~ ^[1-9][0-9]*$ ]]; then
   exit 2
 fi
 
+launch=("$PYTHON" -m common.launch.preset "$benchmark" "--launcher=${LAUNCHER:-auto}")
+flags=("--system=$SYSTEM" "--data_dir=$DATA_DIR" "--result_dir=$RESULT_DIR")
+if [[ ${CLEAR_CACHES:-0} == 1 && ${#shown[@]} -eq 0 ]]; then
+  case $("${launch[@]}" --print_command -- "${flags[@]}" "$@") in
+    sbatch* | mpirun* | horovodrun* | gcloud* | *--hosts=*)
+      echo "error: CLEAR_CACHES=1 clears the caches of this machine, not of those that run; clear them there" >&2
+      exit 2
+      ;;
+  esac
+fi
+
 status=0
 for ((i = 0; i < NEXP; i++)); do
   cleared=()
@@ -49,9 +60,7 @@ for ((i = 0; i < NEXP; i++)); do
   fi
   seed=()
   if [[ -n ${SEED:-} || $NEXP -gt 1 ]]; then seed=("--seed=$((${SEED:-0} + i))"); fi
-  "$PYTHON" -m common.launch.preset "$benchmark" --launcher="${LAUNCHER:-auto}" "${shown[@]}" -- \
-    --system="$SYSTEM" --data_dir="$DATA_DIR" --result_dir="$RESULT_DIR" \
-    "${seed[@]}" "${cleared[@]}" "$@" || status=$?
+  "${launch[@]}" "${shown[@]}" -- "${flags[@]}" "${seed[@]}" "${cleared[@]}" "$@" || status=$?
   # A run that missed its target is a result too; anything else ends the series.
   if [[ $status -gt 1 ]]; then exit "$status"; fi
 done

@@ -98,8 +98,15 @@ def _listed(source: Path, rows: csv.DictReader, folder: Path, split: str) -> Ite
         raise UserError(
             f"{source}: columns {', '.join(sorted(columns)) or '(none)'}; expected path,label or Kinetics' own"
         )
+    if split and "split" not in columns:
+        raise UserError(
+            f"{source}: no column split to select {split!r} by; leave out --train-split and the like"
+        )
     for row in rows:
-        if split and "split" in columns and not kinetics and row["split"] != split:
+        missing = [name for name in columns if row[name] is None]
+        if missing:
+            raise UserError(f"{source}: line {rows.line_num}: no {missing[0]}; give every row all columns")
+        if split and row["split"] != split:
             continue
         if not kinetics:
             yield Item(str(folder / row["path"]), row["label"])

@@ -30,6 +30,8 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
     What a process suffered outranks what it reported, for the others' reports follow from it: frozen, killed,
     signalled, an error, an exit status without a word, a lost connection. Among equals the earliest counts.
     """
+    if all(w.told.get("result") == 0 for w in workers):
+        return None  # A signal came when the run had already ended well.
     if launcher_signal:
         name = signal.Signals(launcher_signal).name
         return Cause(-1, f"{name} to the launcher: the run stopped", 128 + launcher_signal)

@@ -136,10 +136,13 @@ def command(config: RunConfig, where: Shape, by: str, program: Sequence[str]) ->
 
 
 def _sbatch(where: Shape) -> list[str]:
-    """One task per host, which starts the host's processes; one per process where the hosts are not known."""
+    """One task per host, which starts the host's processes; one per process where the hosts are not known.
+
+    sbatch waits for the job, so that runs follow each other and their exit status counts.
+    """
     if not where.hosts:
-        return ["sbatch", f"--ntasks={where.processes}"]
-    nodes = ["sbatch", f"--nodes={where.hosts}", "--ntasks-per-node=1"]
+        return ["sbatch", "--wait", f"--ntasks={where.processes}"]
+    nodes = ["sbatch", "--wait", f"--nodes={where.hosts}", "--ntasks-per-node=1"]
     return nodes + ([f"--gpus-per-node={where.accelerators}"] if where.accelerators else [])
 
 

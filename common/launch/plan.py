@@ -168,6 +168,10 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
             "HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_SECONDS)
         ),
     }
+    # A process that does not come to an exchange for ten minutes ends the run, as under multiworker.
+    environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = os.environ.get(
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600"
+    )
     # Of a lost process Horovod complains on every other one; the launcher says it once.
     environment["HOROVOD_LOG_LEVEL"] = os.environ.get("HOROVOD_LOG_LEVEL", "fatal")
     if interface:

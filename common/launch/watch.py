@@ -34,7 +34,8 @@ class Limits:
       failure: after a failure, what is left is killed.
       grace: after a signal, what is left is killed: a step and a checkpoint must fit.
       stopped: a process that a signal has stopped (SIGSTOP) for so long is frozen.
-      silent: so is one that beats no more.
+      silent: so is one that beats no more after its first step.
+      starting: so is one that beats no more before.
       slow: a process behind the others for so long is named.
     """
 
@@ -43,6 +44,7 @@ class Limits:
     grace: float = 15.0
     stopped: float = 8.0
     silent: float = 20.0
+    starting: float = 120.0
     slow: float = 10.0
 
 
@@ -208,7 +210,10 @@ class Watch:
             worker.stopped_since = now
         elif now - worker.stopped_since >= self.limits.stopped:
             return f"is frozen: a signal stopped it {now - worker.stopped_since:.0f} s ago"
-        if worker.heard is not None and now - worker.heard >= self.limits.silent:
+        # Until its first step a process imports and compiles, and may do so without a beat for long.
+        trained = worker.told.get("step", -1) >= 0
+        silent = self.limits.silent if trained else max(self.limits.silent, self.limits.starting)
+        if worker.heard is not None and now - worker.heard >= silent:
             waits = ", waiting for a disk or a network (state D)" if state == "D" else ""
             return f"is frozen: no sign of life for {now - worker.heard:.0f} s{waits}"
         return ""

@@ -62,7 +62,8 @@ class Horovod(Replicas):
                 f"set --config.num_replicas={self.num_replicas}, or start {num_replicas}"
             )
         gpus = tf.config.list_physical_devices("GPU")
-        if gpus:
+        # Once: an elastic run that starts anew in this process stays on the GPU it has.
+        if len(gpus) > 1 and len(tf.config.get_visible_devices("GPU")) > 1:
             tf.config.set_visible_devices(gpus[self._hvd.local_rank() % len(gpus)], "GPU")
         self._rank = tf.Variable(self.process_index, trainable=False, name="rank")
 

@@ -17,7 +17,7 @@ from compliance.check import check_paths
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Shorter than the defaults, so that the tests are quick; a busy machine must not trip them.
-LIMITS = {"settle": 0.3, "failure": 2, "grace": 2, "stopped": 1, "silent": 5}
+LIMITS = {"settle": 0.3, "failure": 2, "grace": 2, "stopped": 1, "silent": 5, "starting": 5}
 
 
 def arguments(orders, processes=2, limits=()):

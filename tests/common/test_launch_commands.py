@@ -73,7 +73,7 @@ def test_every_launcher_of_an_eight_gpu_host():
     assert lines == {
         "none": run,
         "local": f"python -m common.launch --replicas=horovod --processes=8 -- {run}",
-        "slurm": "sbatch --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 common/launch/slurm.sbatch "
+        "slurm": "sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 common/launch/slurm.sbatch "
         f"--replicas=horovod --processes=8 -- {run}",
         "horovodrun": f"horovodrun --gloo -np 8 -H localhost:8 {run}",
         "mpirun": "mpirun -np 1 --bind-to none "
