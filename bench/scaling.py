@@ -96,7 +96,9 @@ def share(row: dict[str, float]) -> float:
 
 def tables(result: dict[str, Any]) -> str:
     """The measurements as Markdown."""
-    lines = ["| backend, processes | variant | MB sent per replica | s per step | CPU s | MB of slots |"]
+    lines = [
+        "| backend, processes | variant | MB sent per replica (computed) | s per step | CPU s | MB of slots |"
+    ]
     lines.append("|---|---|---|---|---|---|")
     for world, variants in result["exchange"].items():
         for name, row in variants.items():
