@@ -56,9 +56,12 @@ def groups_of(number):
 
 
 def shared(state):
-    """[(name, values by replica)] of all that replicas have alike: weights, slots, merged moments, counters."""
+    """[(name, values by replica)] of all that replicas have alike: weights, slots, merged moments, the step.
+
+    Not the last step that was evaluated: only the first process, which also writes the checkpoints, knows of it.
+    """
     local = state.replicas.local_results
-    alike = [v for v in state.variables() if "moving" not in v.name]
+    alike = [v for v in state.variables() if "moving" not in v.name and v is not state.evaluated]
     return [(v.name, [x.numpy() for x in local(v)]) for v in alike]
 
 
