@@ -5,7 +5,6 @@ python -m mnist.tiny DATA_DIR
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common import generated
 from common.errors import UserError
 from mnist import idx
 
@@ -122,17 +122,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m mnist.tiny DATA_DIR`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mnist.tiny", description="Generate the data of cpu-tiny."
-    )
-    parser.add_argument("data_dir", help="folder for the idx files")
-    arguments = parser.parse_args(argv)
-    try:
-        generate(arguments.data_dir)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return generated.main("mnist", generate, "idx files", argv)
 
 
 if __name__ == "__main__":

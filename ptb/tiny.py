@@ -9,7 +9,6 @@ few knows the topic, and who remembers the last step of the text knows it from i
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common import generated
 from common.errors import UserError
 
 VERSION = 1  # Of the language: raise it when the same settings give another text.
@@ -103,15 +103,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m ptb.tiny DATA_DIR`."""
-    parser = argparse.ArgumentParser(prog="python -m ptb.tiny", description="Generate the text of cpu-tiny.")
-    parser.add_argument("data_dir", help="folder for the text files")
-    arguments = parser.parse_args(argv)
-    try:
-        generate(arguments.data_dir)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return generated.main("ptb", generate, "text files", argv)
 
 
 if __name__ == "__main__":

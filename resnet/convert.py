@@ -12,12 +12,10 @@ Shards appear under their names when they are complete; after an interruption th
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import dataclasses
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import sys
 import tarfile
@@ -29,7 +27,7 @@ import numpy as np
 import tqdm
 from PIL import Image
 
-from common import records
+from common import conversion, records
 from common.errors import UserError
 
 _IMAGES = {".jpg", ".jpeg", ".png"}
@@ -142,34 +140,7 @@ def convert(
             path = folder / records.shard_name(split, shard, shards)
             if not path.is_file():
                 tasks.append((path, [items[i] for i in order[shard::shards]], labels, names))
-    _run(tasks, workers)
-
-
-def _run(tasks: list[tuple], workers: int) -> None:
-    if workers < 2 or len(tasks) < 2:
-        for task in _progress(tasks, len(tasks)):
-            _write_shard(*task)
-        return
-    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running = [pool.submit(_write_shard, *task) for task in tasks]
-        try:
-            for future in _progress(concurrent.futures.as_completed(running), len(running)):
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _progress(items: Iterable, total: int) -> Iterator:
-    """A bar in a terminal, a line every twentieth elsewhere."""
-    if sys.stderr.isatty():
-        yield from tqdm.tqdm(items, total=total, unit="shard")
-        return
-    for done, item in enumerate(items, 1):
-        yield item
-        if done == total or done * 20 // total > (done - 1) * 20 // total:
-            print(f"{done} of {total} shards", file=sys.stderr, flush=True)
+    conversion.write_shards(_write_shard, tasks, workers)
 
 
 def _write_shard(path: Path, items: list[Item], labels: dict[str, int], names: dict[str, str]) -> None:
@@ -216,17 +187,7 @@ def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
     text = json.dumps(
         {"conversion": digest.hexdigest(), **{s: len(items) for s, (items, _) in splits.items()}}
     )
-    note = folder / "convert.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        present = next((p.name for split in splits for p in folder.glob(f"{split}-*-of-*")), None)
-        if present and (not note.is_file() or note.read_text() != text):
-            raise UserError(
-                f"{folder} holds {present} of another conversion; remove it or name another DATA_DIR"
-            )
-        note.write_text(text)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+    conversion.keep_apart(folder, splits, "convert.json", text)
 
 
 def _in_folders(source: Path) -> Iterator[Item]:

@@ -10,7 +10,6 @@ own mirror images up to a rotation, hence a flip keeps the class.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import io
 import json
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from common import records
+from common import generated, records
 from common.errors import UserError
 
 SHAPES = ("circle", "square", "triangle", "cross")
@@ -250,17 +249,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m resnet.tiny DATA_DIR`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m resnet.tiny", description="Generate the data of cpu-tiny."
-    )
-    parser.add_argument("data_dir", help="folder for the TFRecords")
-    arguments = parser.parse_args(argv)
-    try:
-        generate(arguments.data_dir)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return generated.main("resnet", generate, "TFRecords", argv)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ COCO.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import io
 import json
@@ -24,7 +23,7 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from common import records
+from common import generated, records
 from common.detection import coco_write
 from common.errors import UserError
 
@@ -180,15 +179,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m ssd.tiny DATA_DIR`."""
-    parser = argparse.ArgumentParser(prog="python -m ssd.tiny", description="Generate the data of cpu-tiny.")
-    parser.add_argument("data_dir", help="folder for the TFRecords")
-    arguments = parser.parse_args(argv)
-    try:
-        generate(arguments.data_dir)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return generated.main("ssd", generate, "TFRecords", argv)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ sentence. A translation word for word, even one with a perfect dictionary, has t
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common import generated
 from common.errors import UserError
 from transformer import convert
 from transformer.fields import Data
@@ -222,17 +222,7 @@ def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m transformer.tiny DATA_DIR`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m transformer.tiny", description="Generate the data of cpu-tiny."
-    )
-    parser.add_argument("data_dir", help="folder for the records")
-    arguments = parser.parse_args(argv)
-    try:
-        generate(arguments.data_dir)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return generated.main("transformer", generate, "records", argv)
 
 
 if __name__ == "__main__":

@@ -12,22 +12,19 @@ names when they are complete; after an interruption the finished ones are kept.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import csv
 import dataclasses
 import hashlib
 import json
-import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import tqdm
 
-from common import records
+from common import conversion, records
 from common.errors import UserError
 from tsm_kinetics import shards, video
 
@@ -157,7 +154,7 @@ def convert(
             paths.append(path)
             if not (path.is_file() and shards.index_path(path).is_file()):
                 tasks.append((path, [videos[i] for i in order[shard::count]], labels, settings))
-    _run(tasks, workers)
+    conversion.write_shards(_write_shard, tasks, workers)
     return _summary(folder, paths)
 
 
@@ -192,33 +189,6 @@ def _write_shard(path: Path, videos: list[Item], labels: dict[str, int], setting
     shards.write(path, clips(), failed)
 
 
-def _run(tasks: list[tuple], workers: int) -> None:
-    if workers < 2 or len(tasks) < 2:
-        for task in _progress(tasks, len(tasks)):
-            _write_shard(*task)
-        return
-    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running = [pool.submit(_write_shard, *task) for task in tasks]
-        try:
-            for future in _progress(concurrent.futures.as_completed(running), len(running)):
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _progress(steps: Iterable, total: int) -> Iterator:
-    """A bar in a terminal, a line every twentieth elsewhere."""
-    if sys.stderr.isatty():
-        yield from tqdm.tqdm(steps, total=total, unit="shard")
-        return
-    for done, step in enumerate(steps, 1):
-        yield step
-        if done == total or done * 20 // total > (done - 1) * 20 // total:
-            print(f"{done} of {total} shards", file=sys.stderr, flush=True)
-
-
 def _note(
     folder: Path, splits: dict[str, tuple[list[Item], int]], settings: Settings, classes: list[str]
 ) -> None:
@@ -229,15 +199,8 @@ def _note(
         for item in videos:
             digest.update(f"{item.label} {Path(item.path).name}\n".encode())
     text = json.dumps({"conversion": digest.hexdigest(), **dataclasses.asdict(settings)})
-    note = folder / "convert.json"
+    conversion.keep_apart(folder, splits, "convert.json", text)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        present = next((path.name for split in splits for path in folder.glob(f"{split}-*-of-*")), None)
-        if present and (not note.is_file() or note.read_text() != text):
-            raise UserError(
-                f"{folder} holds {present} of another conversion; remove it or name another DATA_DIR"
-            )
-        note.write_text(text)
         (folder / "classes.txt").write_text("".join(f"{name}\n" for name in classes))
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error

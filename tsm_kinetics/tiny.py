@@ -9,7 +9,6 @@ order, tells nothing of left against right. The videos are encoded, decoded and 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common import generated
 from common.errors import UserError
 from tsm_kinetics import convert, video
 
@@ -118,17 +118,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m tsm_kinetics.tiny DATA_DIR`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tsm_kinetics.tiny", description="Generate the data of cpu-tiny."
-    )
-    parser.add_argument("data_dir", help="folder for the videos and the TFRecords")
-    arguments = parser.parse_args(argv)
-    try:
-        generate(arguments.data_dir)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return generated.main("tsm_kinetics", generate, "videos and the TFRecords", argv)
 
 
 if __name__ == "__main__":

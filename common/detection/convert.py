@@ -13,23 +13,20 @@ interruption the finished ones are kept.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tqdm
 from PIL import Image
 
-from common import records
+from common import conversion, records
 from common.detection import coco_write
 from common.errors import UserError
 
@@ -116,7 +113,9 @@ def convert(
         ) from error
     if not 1 <= shards <= len(images):
         raise UserError(f"--{split}-shards {shards}: must be 1..{len(images)}, the number of images")
-    _note(folder, split, f"{hashlib.sha256(annotations).hexdigest()} {shards} {masks}")
+    conversion.keep_apart(
+        folder, [split], f"convert-{split}.txt", f"{hashlib.sha256(annotations).hexdigest()} {shards} {masks}"
+    )
     order = np.random.default_rng(_ORDER_SEED).permutation(len(images))
     tasks = []
     for i in range(shards):
@@ -126,7 +125,7 @@ def convert(
             items = [item for image in part for item in objects.get(image["id"], ())]
             slice_ = {"images": part, "annotations": items, "categories": content["categories"]}
             tasks.append((path, source, slice_, masks))
-    dropped = _run(tasks, workers)
+    dropped = [line for lines in conversion.write_shards(_write_shard, tasks, workers) for line in lines]
     partial = folder / f".instances_{split}2017.json.partial"
     partial.write_bytes(annotations)
     partial.replace(folder / f"instances_{split}2017.json")
@@ -137,48 +136,6 @@ def _write_shard(path: Path, source: str, content: dict[str, Any], masks: bool) 
     dropped: list[str] = []
     records.write(path, coco_write.examples(content, Pictures(source).read, masks, dropped))
     return dropped
-
-
-def _run(tasks: list[tuple], workers: int) -> list[str]:
-    if workers == 1:
-        return [line for task in _progress(tasks, len(tasks)) for line in _write_shard(*task)]
-    dropped: list[str] = []
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running = [pool.submit(_write_shard, *task) for task in tasks]
-        try:
-            for future in _progress(concurrent.futures.as_completed(running), len(running)):
-                dropped += future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return dropped
-
-
-def _progress(items: Iterable, total: int) -> Iterator:
-    """A bar in a terminal, a line every twentieth elsewhere."""
-    if sys.stderr.isatty():
-        yield from tqdm.tqdm(items, total=total, unit="shard")
-        return
-    for done, item in enumerate(items, 1):
-        yield item
-        if done == total or done * 20 // total > (done - 1) * 20 // total:
-            print(f"{done} of {total} shards", file=sys.stderr, flush=True)
-
-
-def _note(folder: Path, split: str, text: str) -> None:
-    """Makes sure that shards of two different conversions never lie side by side."""
-    note = folder / f"convert-{split}.txt"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        present = next((p.name for p in folder.glob(f"{split}-*-of-*")), None)
-        if present and (not note.is_file() or note.read_text() != text):
-            raise UserError(
-                f"{folder} holds {present} of another conversion; remove it or name another DATA_DIR"
-            )
-        note.write_text(text)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
 
 
 def verify(path: str, expected: str | None) -> None:

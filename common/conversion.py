@@ -1,0 +1,71 @@
+"""What converters of data sets share: shards written by several processes, and never two conversions in one folder.
+
+TensorFlow-free.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tqdm
+
+from common.errors import UserError
+
+
+def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[Any]:
+    """What `write(*task)` returned for each task, in any order; by `workers` processes, with progress.
+
+    The first exception ends them all and is raised.
+    """
+    if workers < 2 or len(tasks) < 2:
+        return [write(*task) for task in _progress(tasks, len(tasks))]
+    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running = [pool.submit(write, *task) for task in tasks]
+        try:
+            done = _progress(concurrent.futures.as_completed(running), len(running))
+            return [future.result() for future in done]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _progress(steps: Iterable, total: int) -> Iterator:
+    """A bar in a terminal, a line every twentieth elsewhere."""
+    if sys.stderr.isatty():
+        yield from tqdm.tqdm(steps, total=total, unit="shard")
+        return
+    for done, step in enumerate(steps, 1):
+        yield step
+        if done == total or done * 20 // total > (done - 1) * 20 // total:
+            print(f"{done} of {total} shards", file=sys.stderr, flush=True)
+
+
+def keep_apart(folder: Path, splits: Iterable[str], note: str, text: str) -> None:
+    """Makes sure that shards of two different conversions never lie side by side.
+
+    Args:
+      folder: of the shards; made if it is not there.
+      splits: prefixes of the shards' names.
+      note: name of a file in `folder` that describes the conversion.
+      text: what it holds.
+
+    Raises:
+      UserError: the folder holds shards of another conversion, or cannot be written.
+    """
+    path = folder / note
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        present = next((p.name for split in splits for p in folder.glob(f"{split}-*-of-*")), None)
+        if present and (not path.is_file() or path.read_text() != text):
+            raise UserError(
+                f"{folder} holds {present} of another conversion; remove it or name another DATA_DIR"
+            )
+        path.write_text(text)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
