@@ -1,0 +1,209 @@
+"""The fields of a Mask R-CNN configuration. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from common.config import RunConfig
+from common.errors import UserError
+
+CACHES = ("none", "encoded")
+BATCH_NORMS = ("frozen", "span")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """How images are read; mirroring is the whole augmentation (mlperf_facts 2, Mask R-CNN).
+
+    Attributes:
+      train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout, with masks.
+      annotations: COCO file of the evaluated images inside the data folder.
+      cache: what stays in memory after the first epoch: "none" or "encoded" (the records as they are).
+      skip_empty: train only on images with an annotation, crowds counted, as the reference and NVIDIA do; Google's
+        code trains on all.
+      flip: mirror half of the training images.
+      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
+      deterministic: equal order in every run with the same seed.
+    """
+
+    train_pattern: str = "train-*"
+    eval_pattern: str = "val-*"
+    annotations: str = "instances_val2017.json"
+    cache: str = "encoded"
+    skip_empty: bool = False
+    flip: bool = True
+    private_threads: int = 0
+    deterministic: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of Mask R-CNN. Defaults as published (G7 mask_rcnn_params.py; mlperf_facts 2).
+
+    Attributes:
+      quality_target, mask_quality_target: mAP of boxes and of masks; the run ends when one evaluation meets both.
+      short_side, long_side: an image is scaled until its short side has so many pixels, or its long side that many.
+      padded_size: (short, long) of the frame, wide or tall, into which it is then put at the top left.
+      max_instances: objects of an image that training sees, the first so many.
+      num_classes: outputs of the box head: the background, 0, and a class for each category id below it, used or not.
+      gt_mask_size: the objects' masks reach the device cut to their boxes and scaled to this side.
+      mask_size: side of the predicted masks; the mask head's features have half of it.
+      backbone_width: channels of ResNet-50's first convolution; its other widths are multiples of it.
+      fpn_channels, rpn_channels, head_units, mask_channels, mask_convs: widths of the pyramid, the region proposal
+        network, the box head's two layers, and widths and number of the mask head's convolutions.
+      min_level, max_level: of the pyramid; a cell of level l covers 2^l pixels. Regions are looked at up to level 5.
+      anchor_scale: anchors of level l have the area of a square of anchor_scale * 2^l pixels.
+      rpn_batch, rpn_foreground, rpn_positive, rpn_negative: anchors of an image in the loss, at most this part of them
+        positive; an anchor that overlaps an object by the third is positive, by less than the fourth negative.
+      rpn_pre_nms, rpn_post_nms, rpn_nms_iou: proposals of a level before suppression, and of an image after it;
+        rpn_eval_pre_nms and rpn_eval_post_nms in an evaluation.
+      roi_batch, roi_foreground, roi_positive: the same of the regions that the heads are trained on.
+      detections, score_threshold, nms_iou: of an image at most; of those that score more; after suppression per class.
+      freeze: the stem and the first stage keep the checkpoint's weights.
+      batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
+        statistics of `batch_norm_span` images (0: a replica's micro-batch).
+      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+      backbone: checkpoint of a ResNet-50 to start from (maskrcnn/backbone.py); "" starts from scratch.
+      anchor_shift: cells by which an evaluation's proposals are decoded beside their anchors: a deliberate fault.
+      train_mask_head: False leaves the masks out of the loss: a deliberate fault.
+      eval_workers: processes that paste and encode masks while the next block trains; 0: one per core, at most 20.
+    """
+
+    benchmark: str = "maskrcnn"
+    model: str = "mask_rcnn_resnet50_fpn"
+    num_train_examples: int = 118287
+    num_eval_examples: int = 5000
+    quality_target: float = 0.377
+    mask_quality_target: float = 0.339
+    short_side: int = 800
+    long_side: int = 1333
+    padded_size: tuple[int, ...] = (832, 1344)
+    max_instances: int = 100
+    num_classes: int = 91
+    gt_mask_size: int = 112
+    mask_size: int = 28
+    backbone_width: int = 64
+    fpn_channels: int = 256
+    rpn_channels: int = 256
+    head_units: int = 1024
+    mask_channels: int = 256
+    mask_convs: int = 4
+    min_level: int = 2
+    max_level: int = 6
+    anchor_scale: float = 8.0
+    rpn_batch: int = 256
+    rpn_foreground: float = 0.5
+    rpn_positive: float = 0.7
+    rpn_negative: float = 0.3
+    rpn_pre_nms: int = 2000
+    rpn_post_nms: int = 1000
+    rpn_eval_pre_nms: int = 1000
+    rpn_eval_post_nms: int = 1000
+    rpn_nms_iou: float = 0.7
+    roi_batch: int = 512
+    roi_foreground: float = 0.25
+    roi_positive: float = 0.5
+    detections: int = 100
+    score_threshold: float = 0.05
+    nms_iou: float = 0.5
+    freeze: bool = True
+    batch_norm: str = "frozen"
+    batch_norm_span: int = 0
+    batch_norm_momentum: float = 0.9
+    batch_norm_epsilon: float = 1e-4
+    backbone: str = ""
+    anchor_shift: float = 0.0
+    train_mask_head: bool = True
+    eval_workers: int = 0
+    data: Data = Data()
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        if self.model != "mask_rcnn_resnet50_fpn":
+            raise UserError(f"config.model={self.model!r}: unknown; known: mask_rcnn_resnet50_fpn")
+        if self.optimizer.name != "sgd":
+            raise UserError(
+                f"config.optimizer.name={self.optimizer.name!r}: Mask R-CNN is published with sgd only"
+            )
+        if self.data.cache not in CACHES:
+            raise UserError(f"config.data.cache={self.data.cache!r}: unknown; known: {', '.join(CACHES)}")
+        if self.batch_norm not in BATCH_NORMS:
+            raise UserError(
+                f"config.batch_norm={self.batch_norm!r}: unknown; known: {', '.join(BATCH_NORMS)}"
+            )
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        for name in ("eval_workers", "mask_convs"):
+            if getattr(self, name) < 0:
+                raise UserError(f"config.{name}={getattr(self, name)}: must not be negative")
+        if self.num_classes < 2:
+            raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
+        self._validate_geometry()
+        if self.batch_norm == "span":
+            self._validate_span()
+
+    def _validate_geometry(self) -> None:
+        if self.mask_size % 2:
+            raise UserError(f"config.mask_size={self.mask_size}: must be even")
+        if not 2 <= self.min_level <= 5 or self.max_level < self.min_level:
+            raise UserError(
+                f"config.min_level={self.min_level}, max_level={self.max_level}: the backbone gives levels 2 to 5, and "
+                "the pyramid's last is not below its first"
+            )
+        if len(self.padded_size) != 2 or self.padded_size[0] > self.padded_size[1]:
+            raise UserError(
+                f"config.padded_size={self.padded_size}: must be two sides, the shorter one first"
+            )
+        short, long = self.padded_size
+        if self.short_side > short or self.long_side > long or self.short_side > self.long_side:
+            raise UserError(
+                f"config.padded_size={self.padded_size} does not hold images of config.short_side={self.short_side} by "
+                f"config.long_side={self.long_side}"
+            )
+        cell = 2**self.max_level
+        if short % cell or long % cell:
+            raise UserError(
+                f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of level "
+                f"config.max_level={self.max_level}"
+            )
+
+    def _validate_span(self) -> None:
+        span, batch = self.bn_span, self.micro_batch_size
+        if span > batch:
+            fits = span % batch == 0 and self.num_groups % (span // batch) == 0
+        else:
+            fits = span > 0 and batch % span == 0
+        if not fits:
+            raise UserError(
+                f"config.batch_norm_span={span} does not group {self.num_groups} replicas of {batch} "
+                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_groups}"
+            )
+
+    @property
+    def bn_span(self) -> int:
+        """Images that share batch-norm statistics, where these are not frozen."""
+        return self.batch_norm_span or self.micro_batch_size
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(height, width) of the frames: wide and tall, or one where both are the same."""
+        short, long = self.padded_size
+        return ((short, long), (long, short)) if short != long else ((short, long),)
+
+    @property
+    def examples_per_evaluation(self) -> int:
+        """Wide and tall images fill their batches apart: that costs one more at most."""
+        return self.num_eval_examples + (len(self.shapes) - 1) * self.eval_batch_size
+
+    @property
+    def logged_target(self) -> dict[str, float]:
+        return {"BBOX": self.quality_target, "SEGM": self.mask_quality_target}
+
+
+_AT_LEAST_ONE = (
+    *("short_side", "long_side", "max_instances", "gt_mask_size", "backbone_width", "fpn_channels"),
+    *("rpn_channels", "head_units", "mask_channels", "rpn_batch", "rpn_pre_nms", "rpn_post_nms"),
+    *("rpn_eval_pre_nms", "rpn_eval_post_nms", "roi_batch", "detections"),
+)
