@@ -121,7 +121,7 @@ def plain(
         h, c = before
         joined = tf.concat([tf.cast(inputs[0], compute), tf.cast(h, compute)], 1)
         z = tf.cast(joined @ matrix, variable) + bias
-        *_, new_c, _, new_h = _cell(z, c)
+        *_, new_c, _, new_h = cell(z, c)
         if mask is None:
             return (new_h, new_c), (new_h,)
         m = inputs[1]
@@ -129,7 +129,7 @@ def plain(
         return after, (m * after[0],)
 
     units = recurrent.shape[0]
-    (h, c), (outputs,) = _scan(step, state, (x,) if mask is None else (x, mask), [units])
+    (h, c), (outputs,) = scan(step, state, (x,) if mask is None else (x, mask), [units])
     return outputs, (h, c)
 
 
@@ -177,14 +177,14 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
 
         def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
             h, c = before
-            i, f, g, o, new_c, squashed, new_h = _cell(inputs[0] + product(h, matrix), c)
+            i, f, g, o, new_c, squashed, new_h = cell(inputs[0] + product(h, matrix), c)
             if mask is not None:
                 m = inputs[1]
                 new_h, new_c = m * new_h + (1 - m) * h, m * new_c + (1 - m) * c
             return (new_h, new_c), (i, f, g, o, squashed, new_h, new_c)
 
         widths = [recurrent.shape[0]] * 7
-        (h, c), (*gates, hs, cs) = _scan(step, (h0, c0), (z,) if mask is None else (z, mask), widths)
+        (h, c), (*gates, hs, cs) = scan(step, (h0, c0), (z,) if mask is None else (z, mask), widths)
 
         def gradient(d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> Tensors:
             hs_before = tf.concat([h0[None], hs[:-1]], 0)
@@ -222,13 +222,13 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
                 d_before += d_h * kept[0]
             return (d_before, d_c * c_to_c), (dz,)
 
-        (d_h0, d_c0), (dz,) = _scan(step, (d_h, d_c), inputs, [slopes.shape[-1]], reverse=True)
+        (d_h0, d_c0), (dz,) = scan(step, (d_h, d_c), inputs, [slopes.shape[-1]], reverse=True)
         return dz, d_h0, d_c0
 
     return core
 
 
-def _cell(z: tf.Tensor, c: tf.Tensor) -> Tensors:
+def cell(z: tf.Tensor, c: tf.Tensor) -> Tensors:
     """(i, f, g, o, new c, tanh of it, new h) from the gates' inputs, [b, 4u], and c, [b, u]."""
     i, f, g, o = tf.split(z, 4, -1)
     i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
@@ -241,7 +241,7 @@ def _rows(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[-1]])
 
 
-def _scan(
+def scan(
     step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
     state: Sequence[tf.Tensor],
     sequences: Sequence[tf.Tensor],
