@@ -1,8 +1,9 @@
-"""Turns what an evaluation brought back into a quality: at once, or in a worker process meanwhile."""
+"""Turns what an evaluation brought back into a quality: at once, or in worker processes meanwhile."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import multiprocessing
 import signal
 import time
@@ -18,7 +19,7 @@ POLL_SECONDS = 0.05
 
 
 class Evaluator:
-    """The task's `quality` of each block; in a worker process where the task asks for it.
+    """The task's `quality` of each block; in a worker process, or with a pool of them, where the task asks for it.
 
     Where `enabled` is false, as in all processes of a run but the first, it does nothing.
     """
@@ -27,13 +28,21 @@ class Evaluator:
         self._quality, self._enabled = task.quality, enabled
         self._pending: list[tuple[Block, concurrent.futures.Future]] = []
         self._pool: concurrent.futures.Executor | None = None
-        if task.evaluate_in_worker and enabled:
-            # Not forked: a forked TensorFlow deadlocks. An interrupt from the terminal is for the main process.
-            context = multiprocessing.get_context("spawn")
-            ignore = (signal.SIGINT, signal.SIG_IGN)
-            self._pool = concurrent.futures.ProcessPoolExecutor(
-                1, mp_context=context, initializer=signal.signal, initargs=ignore
-            )
+        self._thread: concurrent.futures.Executor | None = None
+        if not (task.evaluate_in_worker and enabled):
+            return
+        workers = getattr(task, "evaluation_workers", 0)
+        # Not forked: a forked TensorFlow deadlocks. An interrupt from the terminal is for the main process.
+        context = multiprocessing.get_context("spawn")
+        ignore = (signal.SIGINT, signal.SIG_IGN)
+        self._pool = concurrent.futures.ProcessPoolExecutor(
+            max(workers, 1), mp_context=context, initializer=signal.signal, initargs=ignore
+        )
+        if workers:
+            # The thread only hands the work out and waits: one evaluation after the other, each by all workers.
+            self._thread = concurrent.futures.ThreadPoolExecutor(1)
+            self._quality = functools.partial(task.quality, spread=self._pool.map)
+        else:
             # Sent along so that the worker imports the task's module while the first block trains.
             self._pool.submit(id, self._quality)
 
@@ -41,15 +50,17 @@ class Evaluator:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._pool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._thread, self._pool):
+            if executor:
+                executor.shutdown(wait=False, cancel_futures=True)
 
     def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
         """Starts the evaluation after `block`."""
         if not self._enabled:
             return
-        if self._pool:
-            future = self._pool.submit(self._quality, sums, arrays)
+        executor = self._thread or self._pool
+        if executor:
+            future = executor.submit(self._quality, sums, arrays)
         else:
             future = concurrent.futures.Future()
             try:

@@ -57,7 +57,11 @@ class Quality:
 
 
 class Task(Protocol):
-    """A benchmark. `evaluate_in_worker` asks for `quality` in a worker process while the next block trains."""
+    """A benchmark. `evaluate_in_worker` asks for `quality` in a worker process while the next block trains.
+
+    A task may have an int `evaluation_workers` too. Where it is not 0, there are so many workers, and `quality` is
+    called in a thread with a third argument `spread(function, items)`: `map`, by all of them.
+    """
 
     config: RunConfig
     evaluate_in_worker: bool

@@ -1,180 +1,24 @@
-"""The generated data set of cpu-tiny: overlapping figures, in the layout of COCO's TFRecords and annotations.
+"""The generated data set of cpu-tiny; see common/detection/drawing.py.
 
-An image has up to `most` figures of four kinds, each painted over those before it, so that the later ones occlude; what
-is left visible is the object, with its box and mask. Colours, sizes, angles, places and the images' formats are random:
-only the outline tells the kind. Some objects come as a crowd, a few images are empty, and category ids have gaps, as in
-COCO.
-
-    python -m ssd.tiny DATA_DIR
+python -m ssd.tiny DATA_DIR
 """
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-from PIL import Image
-from pycocotools import mask as coco_mask
+from common import generated
+from common.detection import drawing
 
-from common import generated, records
-from common.detection import coco_write
-from common.errors import UserError
-
-CATEGORIES = {2: "disc", 3: "square", 7: "triangle", 11: "cross"}
-NUM_CLASSES = len(CATEGORIES) + 1
-SPLITS = {"train": "instances_train2017.json", "val": "instances_val2017.json"}
-VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
+NUM_CLASSES = len(drawing.CATEGORIES) + 1
+TINY = drawing.Pictures()
 
 
-@dataclasses.dataclass(frozen=True)
-class Tiny:
-    """How many images, how large, and how hard. Lengths are parts of the image's short side, grey values 0..1.
-
-    Attributes:
-      seed: everything is drawn from it.
-      sizes: (height, width) of the stored JPEGs, in pixels.
-      train_images, eval_images: in each set; the second is no multiple of a batch, so that there is padding.
-      train_files, eval_files: shards.
-      most: figures of an image at most.
-      radius: range of half a figure's extent.
-      visible: a figure of which less than this part is left visible is not drawn.
-      crowds: part of the images in which the smallest figure is annotated as a crowd.
-      empty: part of the images without a figure.
-      noise: standard deviation of the noise on each value.
-    """
-
-    seed: int = 17
-    sizes: tuple[tuple[int, int], ...] = ((96, 128), (128, 96), (112, 112))
-    train_images: int = 2000
-    eval_images: int = 301
-    train_files: int = 8
-    eval_files: int = 4
-    most: int = 4
-    radius: tuple[float, float] = (0.17, 0.32)
-    visible: float = 0.4
-    crowds: float = 0.03
-    empty: float = 0.02
-    noise: float = 0.03
-
-
-TINY = Tiny()
-
-
-def draw(tiny: Tiny, split: str, number: int) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
-    """Image `number` of a split: (uint8 [H, W, 3], [(category id, bool [H, W] visible mask)])."""
-    rng = np.random.default_rng([tiny.seed, list(SPLITS).index(split), number])
-    height, width = tiny.sizes[rng.integers(len(tiny.sizes))]
-    y, x = np.mgrid[0.5:height, 0.5:width]
-    slope = rng.normal(0, 0.15, [2, 3])
-    image = rng.uniform(0.2, 0.8, 3) + y[..., None] / height * slope[0] + x[..., None] / width * slope[1]
-    figures: list[tuple[int, np.ndarray]] = []
-    for _ in range(0 if rng.random() < tiny.empty else rng.integers(1, tiny.most + 1)):
-        kind = rng.integers(len(CATEGORIES))
-        radius = rng.uniform(*tiny.radius) * min(height, width)
-        middle = rng.uniform(radius, np.array([height, width]) - radius)
-        turn, colour = rng.uniform(-0.4, 0.4), rng.uniform(0, 1, 3)
-        if abs(colour.mean() - image[int(middle[0]), int(middle[1])].mean()) < 0.2:
-            colour = (colour + 0.5) % 1
-        dy, dx = (y - middle[0]) / radius, (x - middle[1]) / radius
-        mask = _inside(kind, np.cos(turn) * dx + np.sin(turn) * dy, np.cos(turn) * dy - np.sin(turn) * dx)
-        left = [(k, before & ~mask, before.sum()) for k, before in figures]
-        if any(after.sum() < tiny.visible * count for _, after, count in left):
-            continue
-        figures = [(k, after) for k, after, _ in left] + [(int(list(CATEGORIES)[kind]), mask)]
-        image = np.where(mask[..., None], colour, image)
-    image = image + tiny.noise * rng.standard_normal(image.shape)
-    return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), figures
-
-
-def _inside(kind: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Which points lie in the figure of radius 1, of about the same area each."""
-    if kind == 0:
-        return u**2 + v**2 < 0.8
-    if kind == 1:
-        return np.maximum(abs(u), abs(v)) < 0.8
-    if kind == 2:
-        return (v < 0.75) & (1.6 * abs(u) - 0.9 < v)
-    return (np.minimum(abs(u), abs(v)) < 0.35) & (np.maximum(abs(u), abs(v)) < 0.95)
-
-
-def annotations(tiny: Tiny, split: str) -> tuple[dict[str, Any], dict[int, bytes]]:
-    """COCO's annotation file as a dict, and the JPEGs by image id."""
-    total = tiny.train_images if split == "train" else tiny.eval_images
-    images, objects, encoded = [], [], {}
-    for number in range(total):
-        pixels, figures = draw(tiny, split, number)
-        image_id = 1000 + 3 * number  # Neither from 0 nor without gaps.
-        jpeg = io.BytesIO()
-        Image.fromarray(pixels).save(jpeg, "JPEG", quality=92)
-        encoded[image_id] = jpeg.getvalue()
-        height, width = pixels.shape[:2]
-        images.append({"id": image_id, "file_name": f"{image_id:012d}.jpg", "height": height, "width": width})
-        rng = np.random.default_rng([tiny.seed, 9, list(SPLITS).index(split), number])
-        crowd = (
-            min(range(len(figures)), key=lambda i: figures[i][1].sum())
-            if len(figures) > 1 and rng.random() < tiny.crowds
-            else None
-        )
-        for i, (category, mask) in enumerate(figures):
-            run_lengths = coco_mask.encode(np.asfortranarray(mask.astype(np.uint8)))
-            objects.append(
-                {
-                    "id": len(objects) + 1,
-                    "image_id": image_id,
-                    "category_id": category,
-                    "iscrowd": int(i == crowd),
-                    "area": float(coco_mask.area(run_lengths)),
-                    "bbox": coco_mask.toBbox(run_lengths).tolist(),
-                    "segmentation": {
-                        "size": [height, width],
-                        "counts": run_lengths["counts"].decode(),
-                    },
-                }
-            )
-    categories = [{"id": number, "name": name} for number, name in CATEGORIES.items()]
-    return {"images": images, "annotations": objects, "categories": categories}, encoded
-
-
-def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Writes train-*, val-* and the annotation files into `data_dir`; does nothing where the same set lies already.
-
-    Raises:
-      UserError: the folder holds TFRecords of something else, or cannot be written.
-    """
-    folder = Path(data_dir)
-    note = folder / "tiny.json"
-    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
-    shards = {"train": tiny.train_files, "val": tiny.eval_files}
-    names = [coco_write.shard_name(split, i, n) for split, n in shards.items() for i in range(n)]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        wanted = [*names, *SPLITS.values()]
-        if note.is_file() and note.read_text() == settings and all((folder / n).is_file() for n in wanted):
-            return
-        present = sorted(p.name for split in SPLITS for p in folder.glob(f"{split}-*-of-*"))
-        if present and not note.is_file():
-            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
-        note.write_text("unfinished")  # An interrupted call leaves files that the next one may replace.
-        for name in present:
-            (folder / name).unlink()
-        for split, total in shards.items():
-            content, encoded = annotations(tiny, split)
-            serialized = list(
-                coco_write.examples(content, lambda image, jpegs=encoded: jpegs[image["id"]], masks=True)
-            )
-            for i in range(total):
-                records.write(folder / coco_write.shard_name(split, i, total), serialized[i::total])
-            (folder / SPLITS[split]).write_text(json.dumps(content))
-        note.write_text(settings)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> None:
+    """Writes the TFRecords and the annotation files into `data_dir`; see `drawing.generate`."""
+    drawing.generate(data_dir, pictures)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,8 @@
 """COCO's average precision by pycocotools, from the arrays that an evaluation brought back. TensorFlow-free.
 
-Made for a worker process (common/evaluator.py): the annotations are read once per process.
+Made for worker processes (common/evaluator.py): the annotations are read once per process. Boxes alone are a matter of
+seconds; masks are pasted and encoded by many workers, a few images at a time (`parts`, `encoded_results`), and boxes
+and masks then scored by two (`score`).
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ import functools
 import io
 import json
 import os
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+
+from common.detection import masks
 
 # The order of COCOeval.stats.
 STATISTICS = (
@@ -49,6 +54,14 @@ def ground_truth(annotations: str) -> COCO:
     with contextlib.redirect_stdout(io.StringIO()):
         truth.createIndex()
     return truth
+
+
+@functools.lru_cache(maxsize=4)
+def image_sizes(annotations: str) -> dict[int, tuple[int, int]]:
+    """{image id: (height, width)}: all that most workers need of the annotation file."""
+    with open(annotations, encoding="utf-8") as file:
+        images = json.load(file)["images"]
+    return {image["id"]: (image["height"], image["width"]) for image in images}
 
 
 def _check(item: Mapping, images: Mapping, categories: set, path: str) -> None:
@@ -103,11 +116,11 @@ def box_results(
         detection, "classes" [n, d] from 1.
       category_ids: of class 1, 2, ...
     """
-    images, ids = ground_truth(os.fspath(annotations)).imgs, np.asarray(category_ids)
+    sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
     results = []
     for number, image in enumerate(arrays["image_id"].tolist()):
         found = arrays["scores"][number] > 0
-        height, width = images[image]["height"], images[image]["width"]
+        height, width = sizes[image]
         corners = arrays["boxes"][number][found].astype(np.float64) * [height, width, height, width]
         ymin, xmin, ymax, xmax = corners.T
         boxes = np.stack([xmin, ymin, xmax - xmin, ymax - ymin], -1).tolist()
@@ -118,6 +131,67 @@ def box_results(
             for category, box, score in zip(classes, boxes, scores)
         ]
     return results
+
+
+def mask_results(
+    annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray], category_ids: Sequence[int]
+) -> list[dict[str, Any]]:
+    """As `box_results`, with the detections' masks, pasted into the original images, in place of their boxes.
+
+    Args:
+      annotations, category_ids: see there.
+      arrays: its arrays and "masks" [n, d, M, M], the probabilities inside of the boxes.
+    """
+    sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
+    results = []
+    for number, image in enumerate(arrays["image_id"].tolist()):
+        found = arrays["scores"][number] > 0
+        height, width = sizes[image]
+        corners = arrays["boxes"][number][found].astype(np.float64) * [height, width, height, width]
+        encoded = masks.encode(masks.paste(arrays["masks"][number][found], corners, height, width))
+        classes = ids[arrays["classes"][number][found] - 1].tolist()
+        scores = arrays["scores"][number][found].astype(np.float64).tolist()
+        results += [
+            {"image_id": image, "category_id": category, "segmentation": mask, "score": score}
+            for category, mask, score in zip(classes, encoded, scores)
+        ]
+    return results
+
+
+def parts(arrays: Mapping[str, np.ndarray], images: int = 16) -> list[dict[str, np.ndarray]]:
+    """An evaluation's arrays without padding, `images` at a time, without the columns in which none has a detection."""
+    real = np.flatnonzero(np.asarray(arrays["weight"]) > 0)
+    found = []
+    for first in range(0, len(real), images):
+        rows = real[first : first + images]
+        most = 1 + np.flatnonzero((arrays["scores"][rows] > 0).any(0)).max(initial=-1)
+        found.append(
+            {
+                name: array[rows, :most] if array.ndim > 1 else array[rows]
+                for name, array in arrays.items()
+                if name != "weight"
+            }
+        )
+    return found
+
+
+def encoded_results(
+    annotations: str | os.PathLike, category_ids: Sequence[int], part: Mapping[str, np.ndarray]
+) -> dict[str, bytes]:
+    """Boxes and masks of one of the `parts` in pycocotools' form, {"bbox": ..., "segm": ...}.
+
+    Pickled once more, so that the process that hands them on need not unpack half a million of them.
+    """
+    return {
+        "bbox": pickle.dumps(box_results(annotations, part, category_ids)),
+        "segm": pickle.dumps(mask_results(annotations, part, category_ids)),
+    }
+
+
+def score(annotations: str | os.PathLike, work: tuple[str, Sequence[bytes]]) -> dict[str, float]:
+    """`average_precision` of ("bbox" or "segm", that entry of all `encoded_results`)."""
+    kind, encoded = work
+    return average_precision(annotations, [item for part in encoded for item in pickle.loads(part)], kind)
 
 
 def average_precision(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from PIL import Image
-from pycocotools import mask as coco_mask
 
+from common.detection import masks as masks_of
 from common.errors import UserError
 
 
@@ -82,15 +82,8 @@ def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | Non
 
 def png_mask(item: Mapping, height: int, width: int) -> bytes:
     """An annotation's mask as PNG of 0 and 1."""
-    shape = item["segmentation"]
-    if isinstance(shape, list):
-        lengths = coco_mask.merge(coco_mask.frPyObjects(shape, height, width))
-    elif isinstance(shape["counts"], list):
-        lengths = coco_mask.frPyObjects(shape, height, width)
-    else:
-        lengths = shape
     encoded = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(coco_mask.decode(lengths))).save(encoded, "PNG")
+    Image.fromarray(masks_of.decode(item["segmentation"], height, width)).save(encoded, "PNG")
     return encoded.getvalue()
 
 

@@ -17,11 +17,10 @@ import zipfile
 import pytest
 
 from common import records
-from common.detection import coco_records
-from ssd import tiny
+from common.detection import coco_records, drawing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SET = tiny.Tiny(train_images=7, eval_images=5)
+SET = drawing.Pictures(train_images=7, eval_images=5)
 
 
 def packed(files: dict[str, bytes]) -> bytes:
@@ -40,7 +39,7 @@ def server(tmp_path_factory):
     (folder / "annotations").mkdir()
     notes, sums = {}, {}
     for split in ("train", "val"):
-        content, jpegs = tiny.annotations(SET, split)
+        content, jpegs = drawing.annotations(SET, split)
         names = {image["id"]: image["file_name"] for image in content["images"]}
         files = {f"{split}2017/{names[number]}": jpeg for number, jpeg in jpegs.items()}
         (folder / "zips" / f"{split}2017.zip").write_bytes(packed(files))

@@ -12,6 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from common.detection import boxes as box_ops
+from common.detection import drawing
 from common.errors import UserError
 from common.replicas.base import Shard
 from ssd import augment, tiny
@@ -130,7 +131,7 @@ def test_missing_files_and_other_categories_are_one_line(tmp_path, data_dir):
 
 
 def test_a_damaged_image_is_named(tmp_path):
-    content, encoded = tiny.annotations(dataclasses.replace(SET, train_images=3, eval_images=2), "train")
+    content, encoded = drawing.annotations(dataclasses.replace(SET, train_images=3, eval_images=2), "train")
     from common import records
     from common.detection import coco_write
 
@@ -148,14 +149,14 @@ def test_a_damaged_image_is_named(tmp_path):
 
 
 def test_boxes_and_masks_of_the_generated_set_agree():
-    content, encoded = tiny.annotations(dataclasses.replace(SET, train_images=12), "train")
+    content, encoded = drawing.annotations(dataclasses.replace(SET, train_images=12), "train")
     sizes = {i["id"]: (i["height"], i["width"]) for i in content["images"]}
     for number, jpeg in encoded.items():
         with Image.open(io.BytesIO(jpeg)) as picture:
             assert picture.size[::-1] == sizes[number]
-    assert {a["category_id"] for a in content["annotations"]} <= set(tiny.CATEGORIES)
+    assert {a["category_id"] for a in content["annotations"]} <= set(drawing.CATEGORIES)
     for number in range(12):
-        _, figures = tiny.draw(SET, "train", number)
+        _, figures = drawing.draw(SET, "train", number)
         total = sum((mask.astype(int) for _, mask in figures), np.zeros(1, int))
         assert total.max() <= 1, "visible masks do not overlap"
         items = [a for a in content["annotations"] if a["image_id"] == 1000 + 3 * number]

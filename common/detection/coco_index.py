@@ -1,0 +1,297 @@
+"""What COCO records hold and where they lie, and the order in which batches of one orientation are made of them.
+
+Images of both orientations cannot share a batch of static shapes, and all replicas of a step must run the same program.
+As in common/bucketing.py every host makes the same plan and takes its part: nothing has to be sent. The plan needs each
+image's height and width before it is decoded; they are read once and kept in a small file beside the records.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import os
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from common import records
+from common.errors import UserError
+from common.replicas.base import Shard
+
+VERSION = 1  # Of the index file.
+_HEADER, _FOOTER = 12, 4  # Of a record's frame, see common/records.py.
+_THREADS = 8
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """Records in the order of the files: one row each.
+
+    Attributes:
+      files: paths.
+      file, record, offset, length: number of the file, of the record in it, and the payload's place in it, in bytes.
+      image_id: COCO's.
+      height, width: of the image in pixels, as the record says.
+      objects: annotations, crowds counted, without those whose box has no area.
+      no_area: annotations whose box has none.
+      masks: annotations that come with a mask.
+    """
+
+    files: tuple[str, ...]
+    file: np.ndarray
+    record: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    image_id: np.ndarray
+    height: np.ndarray
+    width: np.ndarray
+    objects: np.ndarray
+    no_area: np.ndarray
+    masks: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.image_id)
+
+    @property
+    def wide(self) -> np.ndarray:
+        """bool [n]: wider than high. Square images are not (G7 mask_rcnn dataloader.py)."""
+        return self.width > self.height
+
+
+_COLUMNS = tuple(field.name for field in dataclasses.fields(Index))[1:]
+
+
+def read(files: Sequence[str]) -> Index:
+    """The index of the files: the one kept beside them, or made anew by reading them all.
+
+    Raises:
+      UserError: a damaged record, or one that is no COCO image; file and record are named.
+    """
+    return _read(tuple(map(os.fspath, files)), _state(files))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(files: tuple[str, ...], state: tuple) -> Index:
+    kept = _index_file(files)
+    with contextlib.suppress(OSError, ValueError, KeyError, EOFError):
+        if kept and kept.is_file():
+            with np.load(kept, allow_pickle=False) as stored:
+                if str(stored["state"]) == repr(state):
+                    return Index(files, *(stored[name] for name in _COLUMNS))
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        parts = list(pool.map(_scan, range(len(files)), files))
+    rows = np.array([row for part in parts for row in part], np.int64).reshape(-1, len(_COLUMNS))
+    index = Index(files, *rows.T.copy())
+    if kept:
+        _keep(kept, index, state)
+    return index
+
+
+def _state(files: Sequence[str]) -> tuple:
+    """Names, sizes and times: an index of other files is not used."""
+    found = []
+    for file in files:
+        stat = tf.io.gfile.stat(os.fspath(file))
+        found.append((os.path.basename(file), stat.length, stat.mtime_nsec // 10**9))
+    return (VERSION, *found)
+
+
+def _index_file(files: Sequence[str]) -> Path | None:
+    """ "train.index.npz" beside train-00000-of-00256.tfrecord and the like; none in an object store."""
+    if "://" in files[0]:
+        return None
+    first = Path(files[0])
+    return first.with_name(f"{first.name.partition('-')[0]}.index.npz")
+
+
+def _keep(path: Path, index: Index, state: tuple) -> None:
+    """In a folder that cannot be written the index is made anew every time."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with contextlib.suppress(OSError):
+        with open(partial, "wb") as file:
+            np.savez(file, state=repr(state), **{name: getattr(index, name) for name in _COLUMNS})
+        partial.replace(path)
+
+
+def _scan(number: int, path: str) -> list[tuple[int, ...]]:
+    rows, position = [], 0
+    for record, serialized in enumerate(records.read(path)):
+        position += _HEADER
+        rows.append((number, record, position, len(serialized), *_look(serialized, path, record)))
+        position += len(serialized) + _FOOTER
+    return rows
+
+
+def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
+    """(image_id, height, width, objects, no_area, masks) of a record."""
+    try:
+        found = tf.train.Example.FromString(serialized).features.feature
+        size = [found[f"image/{side}"].int64_list.value[0] for side in ("height", "width")]
+        image = int(found["image/source_id"].bytes_list.value[0])
+    except Exception as error:  # Protobuf's DecodeError is not the same class in all its implementations.
+        raise UserError(
+            f"{path}: record {record} is no tf.train.Example with image/height, image/width and image/source_id; "
+            "replace the file"
+        ) from error
+    sides = [np.array(found[f"image/object/bbox/{side}"].float_list.value) for side in _SIDES]
+    if len({len(side) for side in sides}) > 1:
+        raise UserError(
+            f"{path}: record {record}, image {image}: sides of a box are missing; replace the file"
+        )
+    real = int(((sides[2] > sides[0]) & (sides[3] > sides[1])).sum())
+    masks = len(found["image/object/mask"].bytes_list.value)
+    return image, *size, real, len(sides[0]) - real, masks
+
+
+class Reader:
+    """Reads single records of an index; safe to call from several threads."""
+
+    def __init__(self, index: Index, cache: bool):
+        """`cache` keeps what was read in memory."""
+        self._index, self._lock = index, threading.Lock()
+        self._files: dict[int, object] = {}
+        self._cache: dict[int, bytes] | None = {} if cache else None
+
+    def __call__(self, number: int) -> bytes:
+        """The serialized record.
+
+        Raises:
+          OSError: the file is shorter than when it was indexed, or holds another record there.
+        """
+        if self._cache is not None and number in self._cache:
+            return self._cache[number]
+        offset, length = int(self._index.offset[number]), int(self._index.length[number])
+        frame = self._bytes(int(self._index.file[number]), offset - _HEADER, length + _HEADER)
+        if len(frame) < length + _HEADER or struct.unpack_from("<Q", frame)[0] != length:
+            raise OSError(f"{self._index.files[self._index.file[number]]} has changed")
+        if self._cache is not None:
+            self._cache[number] = frame[_HEADER:]
+        return frame[_HEADER:]
+
+    def _bytes(self, file: int, begin: int, count: int) -> bytes:
+        path = self._index.files[file]
+        if "://" in path:
+            with tf.io.gfile.GFile(path, "rb") as opened:
+                opened.seek(begin)
+                return opened.read(count)
+        with self._lock:
+            if file not in self._files:
+                self._files[file] = open(path, "rb", buffering=0)  # noqa: SIM115
+        return os.pread(self._files[file].fileno(), count, begin)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """A shard's part of a step: the epochs in which its examples were drawn, their numbers, [n] each, their group."""
+
+    epochs: np.ndarray
+    examples: np.ndarray
+    group: int
+
+
+class Grouping:
+    """Global batches of examples of one group each, epoch after epoch, every example once in an epoch's order.
+
+    Examples come shuffled anew in each epoch; a group gives a batch whenever it has collected one, and what it holds at
+    the end of an epoch it keeps for the next. A pure function of (groups, seed), it can be entered at any step.
+    """
+
+    def __init__(self, groups: np.ndarray, global_batch: int, seed: int):
+        """
+        Args:
+          groups: int [examples].
+          global_batch: examples of a step over all replicas.
+          seed: of the order.
+        """
+        self._groups, self._batch, self._seed = np.asarray(groups), global_batch, seed
+        self._kinds = [int(kind) for kind in np.unique(self._groups)]
+        self._sizes = {kind: int((self._groups == kind).sum()) for kind in self._kinds}
+
+    def first_step(self, epoch: int) -> int:
+        """Batches that are full before `epoch`."""
+        return sum(epoch * size // self._batch for size in self._sizes.values())
+
+    def batches(self, shard: Shard, start_step: int = 0) -> Iterator[Batch]:
+        """This shard's part of step `start_step` and of all that follow."""
+        part = self._batch // shard.count
+        rows = slice(shard.index * part, (shard.index + 1) * part)
+        epoch = self._epoch_of(start_step)
+        skip = start_step - self.first_step(epoch)
+        waiting = {kind: self._left_before(epoch, kind) for kind in self._kinds}
+        while True:
+            full, waiting = self._collect(epoch, waiting)
+            for kind, members in full[skip:]:
+                epochs, examples = members[rows].T
+                yield Batch(epochs, examples, kind)
+            epoch, skip = epoch + 1, 0
+
+    def _order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self._seed % 2**63, epoch]).permutation(len(self._groups))
+
+    def _members(self, epoch: int, kind: int) -> tuple[np.ndarray, np.ndarray]:
+        """(places in the epoch's order [n], (epoch, example) [n, 2]) of a group."""
+        order = self._order(epoch)
+        places = np.flatnonzero(self._groups[order] == kind)
+        return places, np.stack([np.full(len(places), epoch), order[places]], -1)
+
+    def _epoch_of(self, step: int) -> int:
+        """The last epoch before which at most `step` batches are full."""
+        low, high = 0, (step + len(self._kinds) + 1) * self._batch // len(self._groups) + 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.first_step(middle) <= step:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _left_before(self, epoch: int, kind: int) -> np.ndarray:
+        """What a group has collected at the start of `epoch`, [n, 2], the latest n of its examples."""
+        count, found = epoch * self._sizes[kind] % self._batch, []
+        while sum(map(len, found)) < count:
+            epoch -= 1
+            found.insert(0, self._members(epoch, kind)[1])
+        return np.concatenate([np.zeros([0, 2], np.int64), *found])[-count if count else len(self._groups) :]
+
+    def _collect(self, epoch: int, waiting: dict[int, np.ndarray]) -> tuple[list, dict[int, np.ndarray]]:
+        """The batches that an epoch fills, in order, and what is left of each group."""
+        full, left = [], {}
+        for kind in self._kinds:
+            places, members = self._members(epoch, kind)
+            places = np.concatenate([np.full(len(waiting[kind]), -1), places])
+            members = np.concatenate([waiting[kind], members])
+            whole = len(members) // self._batch * self._batch
+            for first in range(0, whole, self._batch):
+                full.append((places[first + self._batch - 1], kind, members[first : first + self._batch]))
+            left[kind] = members[whole:]
+        return [(kind, members) for _, kind, members in sorted(full, key=lambda batch: batch[0])], left
+
+
+def passes(groups: np.ndarray, global_batch: int, shard: Shard, steps: int) -> Iterator[Batch]:
+    """One pass over all examples, group after group, in at most `steps` batches; number -1 is padding.
+
+    Args:
+      groups: int [examples].
+      global_batch: examples of a step over all replicas.
+      shard: the part that is wanted.
+      steps: batches to yield; those that are not needed are all padding, of the first group.
+    """
+    part, kinds = global_batch // shard.count, np.unique(groups)
+    rows = slice(shard.index * part, (shard.index + 1) * part)
+    given = 0
+    for kind in kinds:
+        members = np.flatnonzero(groups == kind)
+        members = np.concatenate([members, np.full(-len(members) % global_batch, -1)])
+        for batch in members.reshape(-1, global_batch):
+            yield Batch(np.zeros(part, np.int64), batch[rows], int(kind))
+            given += 1
+    padding = np.full(part, -1)
+    for _ in range(steps - given):
+        yield Batch(np.zeros(part, np.int64), padding, int(kinds[0]))
