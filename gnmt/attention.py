@@ -1,0 +1,93 @@
+"""Normed Bahdanau attention: score = g v / |v| . tanh(W_q q + W_m m + b) (Bahdanau et al., "Neural Machine Translation
+by Jointly Learning to Align and Translate"; the norm: Salimans and Kingma, "Weight Normalization").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tf_keras
+
+from common.precision import Precision
+from gnmt.config import Config
+
+_MASKED = -1e9  # A score that the softmax turns into 0.
+
+
+class Memory(NamedTuple):
+    """What is attended to: keys and values [b, m, width], and bool [b, 1, m], False at padding."""
+
+    keys: tf.Tensor
+    values: tf.Tensor
+    real: tf.Tensor
+
+
+class Attention(tf_keras.layers.Layer):
+    """One head; queries and keys are multiplied by a matrix each, values are the memory itself."""
+
+    kinds = {
+        "query_kernel": "kernel",
+        "memory_kernel": "kernel",
+        "direction": "kernel",
+        "scale": "norm",
+        "bias": "bias",
+    }
+
+    def __init__(self, config: Config, precision: Precision, uniform: Callable[[], Any]):
+        super().__init__(dtype=precision.full, autocast=False)
+        self.precision, self.attends, width = precision, config.attend, config.width
+        self.width = width
+        self.query_kernel = self.add_weight("query_kernel", shape=[width, width], initializer=uniform())
+        self.memory_kernel = self.add_weight("memory_kernel", shape=[width, width], initializer=uniform())
+        self.direction = self.add_weight("direction", shape=[width], initializer=uniform())
+        # sqrt(1 / width): mlperf_facts 2.
+        start = tf_keras.initializers.Constant(width**-0.5)
+        self.scale = self.add_weight("scale", shape=[], initializer=start)
+        self.bias = self.add_weight("bias", shape=[width], initializer="zeros")
+
+    def memory(self, source: tf.Tensor, lengths: tf.Tensor) -> Memory:
+        """Of the encoder's output, [m, b, width], of sentences of int32 [b] tokens."""
+        values = tf.transpose(source, [1, 0, 2])
+        real = tf.sequence_mask(lengths, tf.shape(values)[1])[:, None, :]
+        return Memory(self._product(values, self.memory_kernel), values, real)
+
+    def call(self, queries: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:
+        """[b, q, width] -> (what they find [b, q, width], their attention [b, q, m], whose sums are 1)."""
+        direction = tf.convert_to_tensor(self.direction)
+        direction *= self.scale * tf.math.rsqrt(tf.reduce_sum(direction * direction))
+        asked = self._product(queries, self.query_kernel) + self.bias
+        scores = additive_scores(asked, memory.keys, direction)
+        weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(_MASKED, scores.dtype)))
+        compute = self.precision.compute
+        found = tf.matmul(tf.cast(weights, compute), tf.cast(memory.values, compute))
+        found = tf.cast(found, self.precision.variable)
+        return (found if self.attends else tf.zeros_like(found)), weights
+
+    def _product(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """[b, n, width] times a matrix, in full precision."""
+        compute = self.precision.compute
+        flat = tf.cast(tf.reshape(x, [-1, self.width]), compute) @ tf.cast(kernel, compute)
+        return tf.cast(tf.reshape(flat, tf.shape(x)), self.precision.variable)
+
+    def products(self, queries: int, memory: int) -> int:
+        """Multiply-adds for `queries` rows that attend to `memory` rows."""
+        return self.width * (self.width * (queries + memory) + 2 * queries * memory)
+
+
+@tf.custom_gradient
+def additive_scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """The sum over the width of direction * tanh(query + key): [b, q, n], [b, m, n], [n] -> [b, q, m].
+
+    tanh is computed again for the gradient: [b, q, m, n] would be the largest tensor of the network by far.
+    """
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        squashed = tf.tanh(queries[:, :, None] + keys[:, None])
+        d_direction = tf.einsum("bqm,bqmn->n", upstream, squashed)
+        inner = upstream[..., None] * (1 - squashed * squashed) * direction
+        return tf.reduce_sum(inner, 2), tf.reduce_sum(inner, 1), d_direction
+
+    squashed = tf.tanh(queries[:, :, None] + keys[:, None])
+    return tf.reduce_sum(squashed * direction, -1), gradient

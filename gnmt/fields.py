@@ -1,0 +1,131 @@
+"""The fields of a GNMT configuration. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from common.config import RunConfig, near
+from common.errors import UserError
+
+WIRINGS = ("reference", "google")
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where the text lies; `gnmt/convert.py` writes it.
+
+    Attributes:
+      train_pattern: TFRecord shards of sentence pairs inside the data folder.
+      codes, vocabulary: the merges of the byte-pair encoding, and its tokens, inside the data folder.
+      eval_source, eval_reference: text files inside the data folder, line i of one being line i of the other.
+      source_language, target_language: ISO codes; Moses's rules for tokens differ by language.
+    """
+
+    train_pattern: str = "train-*"
+    codes: str = "bpe.codes"
+    vocabulary: str = "vocab.bpe"
+    eval_source: str = "eval.source"
+    eval_reference: str = "eval.reference"
+    source_language: str = "en"
+    target_language: str = "de"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    """The beam search of an evaluation; defaults: mlperf_facts 1.5.
+
+    Attributes:
+      source_length: tokens that every source sentence is padded to, both ends included.
+      target_length: steps of the search, at most.
+      beam_size: hypotheses kept.
+      alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
+      coverage: weight of the coverage penalty, the sum over source tokens of log(min(attention received, 1)).
+    """
+
+    source_length: int = 160
+    target_length: int = 160
+    beam_size: int = 5
+    alpha: float = 0.6
+    coverage: float = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of GNMT.
+
+    A training example is a sentence pair. In a step all replicas hold pairs of one bucket, padded to its limit.
+
+    Attributes:
+      vocabulary_size: tokens that source and target share, the three special ones included.
+      max_sequence_length: pairs with a longer side are discarded; a side is counted with both its ends.
+      bucket_limits: the static lengths of batches, ascending; the last one is `max_sequence_length`.
+      layers: of the encoder, of which the first has both directions, and of the decoder.
+      width: of embeddings and LSTMs.
+      dropout: on the input of every LSTM.
+      label_smoothing: part of the target that is spread over all classes.
+      init_scale: variables start uniform in +-init_scale, biases at 0.
+      wiring: "reference", whose first decoder layer sees the embeddings only, or "google", whose first decoder
+        layer sees the attention of the step before, too (mlperf_facts 2).
+      output_bias: the softmax's matrix has a bias, as in the reference; Google's has none.
+      hoisted: the form of the LSTM, see common/lstm.py; the results are equal.
+      attend: False replaces what the attention finds by zeros: a deliberate fault, for tests.
+      shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
+    """
+
+    benchmark: str = "gnmt"
+    model: str = "gnmt"
+    num_train_examples: int = 3442299
+    num_eval_examples: int = 3003
+    quality_target: float = 0.24
+    vocabulary_size: int = 32316
+    max_sequence_length: int = 48
+    bucket_limits: tuple[int, ...] = (10, 20, 30, 40, 48)
+    layers: int = 4
+    width: int = 1024
+    dropout: float = 0.2
+    label_smoothing: float = 0.1
+    init_scale: float = 0.1
+    wiring: str = "reference"
+    output_bias: bool = True
+    hoisted: bool = True
+    attend: bool = True
+    shift_targets: bool = True
+    data: Data = Data()
+    decode: Decode = Decode()
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        if self.partitions > 1:
+            raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")
+        for name, least in (("vocabulary_size", 4), ("layers", 2), ("width", 1), ("max_sequence_length", 2)):
+            if getattr(self, name) < least:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least {least}")
+        for name in ("dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
+        if self.wiring not in WIRINGS:
+            raise UserError(
+                f"config.wiring={self.wiring!r}: unknown{near(self.wiring, WIRINGS)}; known: {', '.join(WIRINGS)}"
+            )
+        limits = self.bucket_limits
+        if not limits or limits[0] < 1 or any(a >= b for a, b in zip(limits, limits[1:])):
+            raise UserError(f"config.bucket_limits={list(limits)}: must be positive and ascend")
+        if limits[-1] != self.max_sequence_length:
+            raise UserError(
+                f"config.bucket_limits={list(limits)} must end with config.max_sequence_length="
+                f"{self.max_sequence_length}: give both"
+            )
+        self._validate_decode()
+
+    def _validate_decode(self) -> None:
+        decode = self.decode
+        if min(decode.source_length, decode.target_length, decode.beam_size) < 1:
+            raise UserError(
+                f"config.decode: source_length={decode.source_length}, target_length={decode.target_length}, "
+                f"beam_size={decode.beam_size}: must be at least 1"
+            )
+        if decode.alpha < 0 or decode.coverage < 0:
+            raise UserError(
+                f"config.decode: alpha={decode.alpha}, coverage={decode.coverage}: must not be negative"
+            )

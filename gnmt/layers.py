@@ -1,0 +1,255 @@
+"""The parts of GNMT: embedding, encoder, attention, decoder, logits ("Google's Neural Machine Translation System",
+figure 1, at the benchmark's size).
+
+Between layers activations are time-major, [length, b, width], in full precision; matrix products run in the precision
+of products. The decoder also takes one step at a time, with the states of the step before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.dropout import Dropout
+from common.lstm import LSTM
+from common.precision import Precision
+from common.replicas.base import Replicas
+from gnmt.attention import Attention, Memory
+from gnmt.config import Config
+from gnmt.recurrent import attend_in_turn
+
+State = dict[
+    str, Any
+]  # Of hypotheses: {"lstms": [(h, c), ...], "context": [rows, width] in Google's wiring}.
+
+
+class Parts:
+    """Makes the network's kinds of layer, each with its own seed."""
+
+    def __init__(self, config: Config, replicas: Replicas, precision: Precision):
+        self.config, self.replicas, self.precision = config, replicas, precision
+        self._seeds = _seeds(config.seed)
+
+    def uniform(self) -> tf_keras.initializers.Initializer:
+        scale = self.config.init_scale
+        return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
+
+    def lstm(self) -> LSTM:
+        return LSTM(
+            self.config.width,
+            self.precision,
+            self.config.hoisted,
+            kernel_initializer=self.uniform(),
+            recurrent_initializer=self.uniform(),
+            forget_bias=0.0,  # mlperf_facts 1.5
+        )
+
+    def dropout(self) -> TimeDropout | None:
+        seed = next(self._seeds)
+        return TimeDropout(self, seed) if self.config.dropout else None
+
+
+def _seeds(seed: int) -> Iterator[int]:
+    """One independent seed per variable or dropout."""
+    for child in np.random.SeedSequence(seed).spawn(256):
+        yield int(child.generate_state(1)[0] >> 1)
+
+
+class TimeDropout(tf_keras.layers.Layer):
+    """Dropout of [length, b, width], an element of every step on its own."""
+
+    def __init__(self, parts: Parts, seed: int):
+        super().__init__(dtype=parts.precision.full)
+        self.inner = Dropout(parts.replicas, parts.config.dropout, seed, dtype=parts.precision.full)
+
+    def mask(self, shape: tf.Tensor, width: int) -> tf.Tensor:
+        """[length, b, width] of 0 and 1 / (1 - rate)."""
+        length, batch = shape[0], shape[1]
+        flat = self.inner(tf.ones([batch, length * width], self.compute_dtype), training=True)
+        return tf.transpose(tf.reshape(flat, [batch, length, width]), [1, 0, 2])
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x * self.mask(tf.shape(x), x.shape[-1])
+
+
+def drop(layer: TimeDropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
+    """Dropout in training; the identity where there is no `layer`."""
+    # Called once without training, when the network is made: the layer must have its variable by then.
+    if layer is None or (layer.built and not training):
+        return x
+    dropped = layer(x)
+    return dropped if training else x
+
+
+class Embedding(tf_keras.layers.Layer):
+    """The table that source and target share."""
+
+    kinds = {"table": "embedding"}
+
+    def __init__(self, parts: Parts):
+        super().__init__(dtype=parts.precision.full, autocast=False)
+        shape = [parts.config.vocabulary_size, parts.config.width]
+        self.table = self.add_weight("table", shape=shape, initializer=parts.uniform())
+
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        """[b, n] -> [n, b, width]."""
+        return tf.gather(tf.convert_to_tensor(self.table), tf.transpose(ids))
+
+    def rows(self, ids: tf.Tensor) -> tf.Tensor:
+        """[r] -> [r, width]."""
+        return tf.gather(tf.convert_to_tensor(self.table), ids)
+
+    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
+        """A look-up multiplies no matrices."""
+        return 0
+
+
+class Encoder(tf_keras.layers.Layer):
+    """A layer of both directions, one over both, then layers with residual connections."""
+
+    def __init__(self, parts: Parts):
+        super().__init__(dtype=parts.precision.full, autocast=False)
+        self.forward, self.backward = parts.lstm(), parts.lstm()
+        self.lstms = [parts.lstm() for _ in range(parts.config.layers - 1)]
+        self.dropouts = [parts.dropout() for _ in range(parts.config.layers)]
+        self.length = parts.config.max_sequence_length
+
+    def call(self, x: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """[m, b, width] and int32 [b] -> [m, b, width].
+
+        What comes out behind an example's end is meaningless: nothing before it depends on it.
+        """
+        first, *rest = self.dropouts
+        x = drop(first, x, training)
+        # Reversed within its length, a sentence begins at its end, not in the padding.
+        behind, _ = self.backward(_reversed(x, lengths))
+        x = tf.concat([self.forward(x)[0], _reversed(behind, lengths)], -1)
+        for i, (lstm, dropout) in enumerate(zip(self.lstms, rest)):
+            y, _ = lstm(drop(dropout, x, training))
+            x = y + x if i else y
+        return x
+
+    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
+        """Of a sentence of the greatest length."""
+        lstms = [self.forward, self.backward, *self.lstms]
+        return self.length * sum(lstm.multiply_adds_per_step() for lstm in lstms)
+
+
+def _reversed(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    return tf.reverse_sequence(x, lengths, seq_axis=0, batch_axis=1)
+
+
+class Step(NamedTuple):
+    """A decoder's step: outputs [b, k, width], attention to the source [b, k, m], states of b * k hypotheses."""
+
+    outputs: tf.Tensor
+    attention: tf.Tensor
+    state: State
+
+
+class Decoder(tf_keras.layers.Layer):
+    """The first layer asks the attention; the others see what it answers; residual connections from the third on."""
+
+    def __init__(self, parts: Parts):
+        super().__init__(dtype=parts.precision.full, autocast=False)
+        config = parts.config
+        self.config, self.precision = config, parts.precision
+        self.attention = Attention(config, parts.precision, parts.uniform)
+        self.first = parts.lstm()
+        self.lstms = [parts.lstm() for _ in range(config.layers - 1)]
+        self.dropouts = [parts.dropout() for _ in range(config.layers)]
+        self.context_dropout = parts.dropout() if self.feeds_back else None
+
+    @property
+    def feeds_back(self) -> bool:
+        return self.config.wiring == "google"
+
+    def call(self, x: tf.Tensor, source: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """[n, b, width], the encoder's [m, b, width] and int32 [b] -> [n, b, width]; states begin at zero."""
+        memory = self.attention.memory(source, lengths)
+        x = drop(self.dropouts[0], x, training)
+        if self.feeds_back:
+            masks = self._context_masks(x, training)
+            x, context = attend_in_turn(self.first, self.attention, memory, x, masks, self.config.hoisted)
+        else:
+            x, _ = self.first(x)
+            found, _ = self.attention(tf.transpose(x, [1, 0, 2]), memory)
+            context = tf.transpose(found, [1, 0, 2])
+        for i, (lstm, dropout) in enumerate(zip(self.lstms, self.dropouts[1:])):
+            y, _ = lstm(drop(dropout, tf.concat([x, context], -1), training))
+            x = y + x if i else y
+        return x
+
+    def _context_masks(self, x: tf.Tensor, training: bool) -> tf.Tensor | None:
+        if self.context_dropout is None:
+            return None
+        ones = tf.ones_like(x)
+        masks = drop(self.context_dropout, ones, training)
+        return None if masks is ones else masks
+
+    def start(self, rows: int) -> State:
+        """States of `rows` hypotheses before their first token."""
+        zeros = tf.zeros([rows, self.config.width], self.precision.variable)
+        state: State = {"lstms": [(zeros, zeros)] * self.config.layers}
+        return {**state, "context": zeros} if self.feeds_back else state
+
+    def step(self, x: tf.Tensor, state: State, memory: Memory) -> Step:
+        """One token [b, k, width] of each of the k hypotheses of b sentences."""
+        shape = tf.shape(x)
+        rows = tf.reshape(x, [-1, x.shape[-1]])
+        if self.feeds_back:
+            rows = tf.concat([rows, state["context"]], -1)
+        x, after = _one(self.first, rows, state["lstms"][0])
+        context, weights = self.attention(tf.reshape(x, shape), memory)
+        context = tf.reshape(context, tf.shape(x))
+        states = [after]
+        for i, (lstm, before) in enumerate(zip(self.lstms, state["lstms"][1:])):
+            y, after = _one(lstm, tf.concat([x, context], -1), before)
+            x = y + x if i else y
+            states.append(after)
+        new: State = {"lstms": states}
+        return Step(tf.reshape(x, shape), weights, {**new, "context": context} if self.feeds_back else new)
+
+    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
+        """Of a pair of sentences of the greatest length."""
+        length = self.config.max_sequence_length
+        lstms = sum(lstm.multiply_adds_per_step() for lstm in [self.first, *self.lstms])
+        return length * lstms + self.attention.products(length, length)
+
+
+def _one(lstm: LSTM, x: tf.Tensor, state: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tuple]:
+    """One step of [rows, n]."""
+    outputs, after = lstm(x[None], state)
+    return outputs[0], after
+
+
+class Logits(tf_keras.layers.Layer):
+    """The softmax's input: a product of its own, not with the embeddings."""
+
+    kinds = {"kernel": "kernel", "bias": "bias"}
+
+    def __init__(self, parts: Parts):
+        super().__init__(dtype=parts.precision.full, autocast=False)
+        config, self.precision = parts.config, parts.precision
+        self.length, size = config.max_sequence_length, config.vocabulary_size
+        uniform: Callable = parts.uniform
+        self.kernel = self.add_weight("kernel", shape=[config.width, size], initializer=uniform())
+        self.bias = self.add_weight("bias", shape=[size], initializer="zeros") if config.output_bias else None
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """[..., width] -> [..., vocabulary], in full precision."""
+        flat = tf.cast(tf.reshape(x, [-1, x.shape[-1]]), self.precision.compute)
+        logits = flat @ tf.cast(self.kernel, self.precision.compute)
+        logits = tf.cast(logits, self.precision.variable)
+        if self.bias is not None:
+            logits += self.bias
+        lead = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
+        return tf.reshape(logits, [*lead, logits.shape[-1]])
+
+    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
+        """Of a sentence of the greatest length."""
+        return self.length * self.kernel.shape[0] * self.kernel.shape[1]

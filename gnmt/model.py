@@ -1,0 +1,88 @@
+"""GNMT: four LSTM layers to read, of which the first reads both ways, and four to write, the first of which asks an
+attention what to look at (mlperf_facts 2, in both wirings).
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tf_keras
+
+from common.precision import Precision
+from common.replicas.base import Replicas
+from common.text import beam
+from common.text.bpe import BOS, EOS
+from gnmt.config import Config
+from gnmt.layers import Decoder, Embedding, Encoder, Logits, Parts, State
+
+# Of a batch, in the order in which the model takes them: int32 [b, m], [b], [b, n].
+INPUTS = ("source", "source_length", "target")
+
+
+def build(config: Config, replicas: Replicas, precision: Precision) -> Gnmt:
+    """The network: INPUTS -> logits [n, b, vocabulary] in `precision.variable`."""
+    return Gnmt(config, replicas, precision)
+
+
+class Gnmt(tf_keras.Model):
+    """Called on INPUTS it gives the logits of each target token from the tokens before it, time-major, as the LSTMs
+    leave them; `translate` searches.
+    """
+
+    def __init__(self, config: Config, replicas: Replicas, precision: Precision):
+        parts = Parts(config, replicas, precision)
+        embedding, encoder = Embedding(parts), Encoder(parts)
+        decoder, softmax = Decoder(parts), Logits(parts)
+
+        # Lengths are those of a bucket, known where the model is called.
+        source, lengths, target = inputs = [
+            replicas.model_input(shape, config.micro_batch_size, tf.int32) for shape in ([None], [], [None])
+        ]
+        memory = encoder(embedding(source), lengths)
+        before = Shift(config, name="shift")(target)
+        x = decoder(embedding(before), memory, lengths)
+        super().__init__(inputs, softmax(x), name=config.model)
+
+        self.config, self.precision = config, precision
+        self.embedding, self.encoder, self.decoder, self.softmax = embedding, encoder, decoder, softmax
+
+    def translate(self, source: tf.Tensor, lengths: tf.Tensor) -> beam.Hypotheses:
+        """The best translations: [b, m], [b] -> [b, beam, steps]; all sizes are static."""
+        decode = self.config.decode
+        sentences, k = source.shape[0], decode.beam_size
+        memory = self.decoder.attention.memory(self.encoder(self.embedding(source), lengths), lengths)
+
+        def step(tokens: tf.Tensor, index: tf.Tensor, state: State) -> beam.Step:
+            del index
+            x = tf.reshape(self.embedding.rows(tokens), [sentences, k, self.config.width])
+            done = self.decoder.step(x, state, memory)
+            logits = self.softmax(tf.reshape(done.outputs, [sentences * k, self.config.width]))
+            attention = tf.reshape(done.attention, [sentences * k, source.shape[1]])
+            return beam.Step(logits, done.state, attention)
+
+        return beam.search(
+            step,
+            self.decoder.start(sentences * k),
+            sentences=sentences,
+            beam_size=k,
+            max_length=decode.target_length,
+            eos=EOS,
+            start=BOS,
+            alpha=decode.alpha,
+            coverage_weight=decode.coverage,
+            source_real=memory.real[:, 0],
+            dtype=self.precision.variable,
+        )
+
+
+class Shift(tf_keras.layers.Layer):
+    """What the decoder is shown at each place: the token before it."""
+
+    def __init__(self, config: Config, name: str):
+        super().__init__(name=name, dtype="int32")
+        self.active = config.shift_targets
+
+    def call(self, target: tf.Tensor) -> tf.Tensor:
+        """int32 [b, n] -> [b, n]."""
+        if not self.active:
+            return target
+        return tf.concat([tf.fill([tf.shape(target)[0], 1], BOS), target[:, :-1]], 1)

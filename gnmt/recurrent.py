@@ -1,0 +1,65 @@
+"""Google's wiring: the first decoder layer sees the attention of the step before, so it cannot run ahead of it.
+
+What does not depend on the attention, the product of the embeddings, is hoisted out of the loop as in common/lstm.py.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from common.lstm import LSTM, Tensors, cell, scan
+from gnmt.attention import Attention, Memory
+
+
+def attend_in_turn(
+    lstm: LSTM,
+    attention: Attention,
+    memory: Memory,
+    x: tf.Tensor,
+    masks: tf.Tensor | None,
+    hoisted: bool,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """An LSTM over concat(x_t, context_{t-1}) that asks `attention` with its output at every step.
+
+    Args:
+      lstm: its kernel's first rows are those of x; built here if it is not.
+      attention: answers a query of every step.
+      memory: what is attended to.
+      x: [n, b, width].
+      masks: of dropout of the context, [n, b, width], or None.
+      hoisted: one product for x of all steps, before the loop.
+
+    Returns:
+      (outputs, contexts), each [n, b, width].
+    """
+    width, precision = lstm.units, lstm.precision
+    if not lstm.built:
+        lstm.build([None, None, 2 * width])
+    compute, variable = precision.compute, precision.variable
+    of_x, of_context = tf.split(tf.cast(lstm.kernel, compute), 2)
+    matrix = tf.concat([of_context, tf.cast(lstm.recurrent_kernel, compute)], 0)
+
+    def project(x: tf.Tensor) -> tf.Tensor:
+        flat = tf.cast(tf.reshape(x, [-1, width]), compute) @ of_x
+        z = tf.cast(flat, variable) + lstm.bias
+        return tf.reshape(z, tf.concat([tf.shape(x)[:-1], [4 * width]], 0))
+
+    def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        h, c, context = before
+        first, *mask = inputs
+        z = first if hoisted else project(first)
+        if mask:
+            context *= mask[0]
+        z += tf.cast(tf.cast(tf.concat([context, h], -1), compute) @ matrix, variable)
+        *_, c, _, h = cell(z, c)
+        found, _ = attention(h[:, None], memory)
+        context = found[:, 0]
+        return (h, c, context), (h, context)
+
+    inputs = project(x) if hoisted else x
+    inputs = tf.ensure_shape(inputs, [*x.shape[:-1], inputs.shape[-1] or 4 * width])
+    zeros = tf.zeros([tf.shape(x)[1], width], variable)
+    zeros = tf.ensure_shape(zeros, [x.shape[1], width])
+    sequences = (inputs,) if masks is None else (inputs, masks)
+    _, (outputs, contexts) = scan(step, (zeros, zeros, zeros), sequences, [width, width])
+    return outputs, contexts
