@@ -24,6 +24,7 @@ from common.clock import Block, Clock
 from common.evaluator import POLL_SECONDS, Evaluator
 from common.precision import precision as make_precision
 from common.replicas.base import Replicas, Shard
+from common.shapes import in_turn, shapes_of, summed
 from common.spatial.sharing import counted_once, shared_input
 from common.step import State, compiles, make_eval_step, make_prepare_eval, make_train_step
 from common.task import Task
@@ -55,6 +56,7 @@ class Loop:
         policy = make_precision(config.precision, config.loss_scale)
         self.state = State(task, replicas, policy)
         compiled = compiles(config, replicas)
+        self._summed = summed(replicas, shapes_of(task))
         self._train_step = replicas.compile(make_train_step(task, self.state, policy, self.clock), compiled)
         self._eval_step = replicas.compile(make_eval_step(task, self.state), compiled)
         self._prepare_eval = make_prepare_eval(self.state)
@@ -117,14 +119,14 @@ class Loop:
     def _train_once(self, batch: Any, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """(loss, whether a process is to stop) of one step, from all processes."""
         if self._agreement.alone:
-            return self.replicas.sum(self.replicas.run(self._train_step, (batch, step))), tf.constant(False)
+            return self._summed(self._train_step, (batch, step)), tf.constant(False)
 
         def train_step(batch: Any, step: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
             loss = self._train_step(batch, step)
             return tf.stack([loss, tf.cast(stop, loss.dtype)])
 
         arguments = batch, step, self.state.stop.read_value()
-        loss, stops = tf.unstack(self.replicas.sum(self.replicas.run(train_step, arguments)))
+        loss, stops = tf.unstack(self._summed(train_step, arguments))
         return loss, stops > 0
 
     def _stopping(self, stop: tf.Tensor) -> tf.Tensor:
@@ -184,7 +186,7 @@ class Loop:
     def compile(self) -> None:
         """Traces and compiles every program on synthetic data, then restores every variable as it was."""
         before = self.state.snapshot()
-        self._call(self._synthetic(True), self._synthetic(False), 1, 1)
+        self._call(self._synthetic(True), self._synthetic(False), max(1, len(shapes_of(self.task))), 1)
         self.state.restore(before)
 
     def one_step(self) -> tuple[float, float]:
@@ -197,7 +199,15 @@ class Loop:
         return loss, seconds[-1]
 
     def _synthetic(self, training: bool) -> Any:
-        return iter(self.replicas.dataset(lambda _: self.task.synthetic_input(self._batch_size(training))))
+        make = self.task.synthetic_input
+        if not training:
+            make = getattr(self.task, "synthetic_eval_input", make)
+
+        def dataset(_: Shard) -> tf.data.Dataset:
+            batches = make(self._batch_size(training))
+            return in_turn(batches, self.replicas) if training and shapes_of(self.task) else batches
+
+        return iter(self.replicas.dataset(dataset))
 
     def _dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
         """`Replicas.dataset`, the replicas of a group that partitions its images getting the same batches."""

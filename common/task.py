@@ -61,6 +61,9 @@ class Task(Protocol):
 
     A task may have an int `evaluation_workers` too. Where it is not 0, there are so many workers, and `quality` is
     called in a thread with a third argument `spread(function, items)`: `map`, by all of them.
+
+    Also optional: `batch_shapes`, where training batches come in several static shapes (common/shapes.py), and
+    `synthetic_eval_input`, where evaluation batches look different.
     """
 
     config: RunConfig
@@ -82,7 +85,7 @@ class Task(Protocol):
         """Finite, padded to equal work on every replica; padding has `weight` 0."""
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        """Endless batches with the element_spec of both inputs, without data."""
+        """Endless batches with the element_spec of both inputs, without data; each of `batch_shapes` in turn."""
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         """The loss terms of a micro-batch, on one replica."""
