@@ -1,0 +1,318 @@
+"""The network against one written out in numpy, decoding, padding, the end of a sentence, sizes and faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common import config as configs
+from common.describe import describe
+from common.errors import UserError
+from common.kinds import kind_of
+from common.precision import precision
+from common.replicas.single import Single
+from common.text.bpe import BOS, EOS
+from gnmt import model
+from gnmt.attention import additive_scores
+from gnmt.config import Config
+from gnmt.task import Task, smoothed_cross_entropy
+from tests.gnmt.small import PLAIN, SMALL, VOCABULARY, batch, build, tensors
+from tests.gnmt.transcription import Transcription
+
+WIRINGS = [
+    {"wiring": "reference", "output_bias": True},
+    {"wiring": "google", "output_bias": False},
+]
+wirings = pytest.mark.parametrize("wiring", WIRINGS, ids=["reference", "google"])
+
+
+def configured(wiring: dict, **changes) -> Config:
+    return dataclasses.replace(PLAIN, **wiring, **changes)
+
+
+def values(v):
+    return v.numpy()
+
+
+@wirings
+@pytest.mark.parametrize("hoisted", [True, False])
+def test_logits_are_those_of_the_transcription(wiring, hoisted):
+    network, data = build(configured(wiring, hoisted=hoisted)), batch()
+    logits = network(tensors(data)).numpy()
+    plain = Transcription(network, values)
+    for i in range(3):
+        m, n = data["source_length"][i], data["target_length"][i]
+        expected = plain.logits(data["source"][i, :m], data["target"][i, :n])
+        np.testing.assert_allclose(logits[:n, i], expected, rtol=1e-8, atol=1e-10)
+
+
+@wirings
+@pytest.mark.parametrize("hoisted", [True, False])
+def test_gradients_are_those_of_the_transcription(wiring, hoisted):
+    """Along random directions of each variable, to the last digits; with a sentence of weight 0."""
+    config = configured(wiring, hoisted=hoisted)
+    network, data = build(config), batch()
+    data["weight"][1] = 0
+    task = Task(config, None)
+
+    @tf.function(autograph=False)
+    def gradients():
+        with tf.GradientTape() as tape:
+            (term,) = task.loss(network, {k: tf.constant(v) for k, v in data.items()}).values()
+            loss = term.total / term.weight
+        return loss, [tf.convert_to_tensor(g) for g in tape.gradient(loss, network.trainable_variables)]
+
+    loss, found = gradients()
+    np.testing.assert_allclose(loss, Transcription(network, values).loss(data, 0.1), rtol=1e-10)
+    rng, step = np.random.default_rng(3), 1e-30
+    for variable, gradient in zip(network.trainable_variables, found, strict=True):
+        direction = rng.normal(size=variable.shape)
+
+        def moved(v, variable=variable, direction=direction):
+            return v.numpy() + (1j * step * direction if v is variable else 0)
+
+        expected = Transcription(network, moved).loss(data, 0.1).imag / step
+        np.testing.assert_allclose(
+            np.sum(gradient * direction), expected, rtol=1e-8, atol=1e-12, err_msg=variable.name
+        )
+
+
+def test_scores_are_their_formula():
+    rng = np.random.default_rng(0)
+    q, k, v, up = (tf.constant(rng.normal(size=s)) for s in ([2, 3, 5], [2, 4, 5], [5], [2, 3, 4]))
+
+    def plain(q, k, v):
+        return tf.einsum("bqmn,n->bqm", tf.tanh(q[:, :, None] + k[:, None]), v)
+
+    outcomes = []
+    for function in (additive_scores, plain):
+        with tf.GradientTape() as tape:
+            tape.watch([q, k, v])
+            y = function(q, k, v)
+        outcomes.append([y, *tape.gradient(y, [q, k, v], output_gradients=up)])
+    for mine, other in zip(*outcomes):
+        np.testing.assert_allclose(mine, other, rtol=1e-10)
+
+
+@wirings
+def test_what_follows_the_end_is_without_effect_and_without_gradient(wiring):
+    """Other tokens in the padding, or more of it: nothing changes; padding's tokens have no gradient."""
+    config = configured(wiring)
+    network, data, task = build(config), batch(), Task(config, None)
+    other = {k: v.copy() for k, v in data.items()}
+    for side in ("source", "target"):
+        wider = np.full([3, data[side].shape[1] + 3], VOCABULARY - 1, np.int32)
+        for row, tokens, length in zip(wider, data[side], data[f"{side}_length"]):
+            row[:length] = tokens[:length]
+        other[side] = wider
+    unused = VOCABULARY - 1
+    for name in ("source", "target"):
+        real = np.arange(other[name].shape[1]) < other[f"{name}_length"][:, None]
+        data[name][data[name] == unused] = 3
+        other[name] = np.where(real & (other[name] == unused), 3, other[name])
+    outcomes = []
+    for data_ in (data, other):
+        with tf.GradientTape() as tape:
+            (term,) = task.loss(network, {k: tf.constant(v) for k, v in data_.items()}).values()
+        variables = network.trainable_variables
+        outcomes.append([tf.convert_to_tensor(g) for g in tape.gradient(term.total, variables)])
+        assert float(term.weight) == 3
+    for one, two in zip(*outcomes):
+        np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-12)
+    table = next(g for g, v in zip(outcomes[1], variables) if v is network.embedding.table)
+    assert not table[unused].numpy().any() and table[3].numpy().any()
+
+
+def test_the_end_of_a_sentence_is_trained():
+    """The trap of mlperf_facts 0.1: its logit has the gradient of a label, at every sentence's last place only."""
+    config = PLAIN
+    network, data, task = build(config), batch(), Task(config, None)
+    with tf.GradientTape() as tape:
+        (term,) = task.loss(network, {k: tf.constant(v) for k, v in data.items()}).values()
+    gradient = tape.gradient(term.total, network.softmax.bias).numpy()
+    with tf.GradientTape() as tape:
+        logits = network(tensors(data))
+        tape.watch(logits)
+        losses = smoothed_cross_entropy(logits, tf.transpose(data["target"]), 0.1)
+        real = tf.sequence_mask(data["target_length"], 7, tf.float64)
+        total = tf.reduce_sum(losses * tf.transpose(real))
+    by_logit = tape.gradient(total, logits).numpy()
+    np.testing.assert_allclose(by_logit.sum((0, 1)), gradient, rtol=1e-9)
+    for i, n in enumerate(data["target_length"]):
+        assert by_logit[n - 1, i, EOS] < -0.5 and (by_logit[: n - 1, i, EOS] > -0.1).all()
+        assert not by_logit[n:, i].any()
+
+
+def naive_search(plain, source, steps, k, alpha, weight):
+    """[(score, tokens)], best first: the same rules over lists, each step from the sentence's beginning."""
+    memory = plain.encode(source)
+
+    def after(tokens):
+        state, covered = plain.start(), 0
+        for token in [BOS, *tokens]:
+            logits, state, attention = plain.write(token, state, memory)
+            covered = covered + attention
+        return logits - np.log(np.exp(logits).sum()), covered
+
+    def score(log_p, length, covered):
+        return log_p / ((5 + length) / 6) ** alpha + weight * np.log(np.minimum(covered, 1)).sum()
+
+    living, finished = [(0.0, ())], []
+    for length in range(1, steps + 1):
+        grown = []
+        for p, tokens in living:
+            log_probs, covered = after(tokens)
+            grown += [(p + q, (*tokens, t), covered) for t, q in enumerate(log_probs)]
+        grown = sorted(grown, key=lambda g: -g[0])[: 2 * k]
+        finished += [(score(p, length, c), t) for p, t, c in grown if t[-1] == EOS]
+        finished = sorted(finished, reverse=True)[:k]
+        living = [(p, t) for p, t, _ in grown if t[-1] != EOS][:k]
+    return finished
+
+
+@wirings
+@pytest.mark.parametrize("coverage", [0.0, 0.1, 1.0])
+def test_stepwise_decoding_equals_recomputing_everything(wiring, coverage):
+    decode = dataclasses.replace(PLAIN.decode, coverage=coverage)
+    network = build(configured(wiring, decode=decode))
+    # A likely end, so that hypotheses of different lengths compete.
+    network.softmax.kernel.assign(0.5 * network.softmax.kernel)
+    data = batch()
+    found = network.translate(tf.constant(data["source"]), tf.constant(data["source_length"]))
+    plain = Transcription(network, values)
+    for i, length in enumerate(data["source_length"]):
+        best = naive_search(plain, data["source"][i, :length], 6, 3, 0.6, coverage)
+        score, tokens = best[0]
+        np.testing.assert_allclose(found.scores[i, 0], score, rtol=1e-8)
+        assert tuple(found.tokens[i, 0, : len(tokens)].numpy()) == tokens
+
+
+def test_a_wide_beam_finds_the_best_of_all_translations():
+    """Exhaustive: every sequence of up to three of five tokens, scored by its formula."""
+    config = dataclasses.replace(
+        PLAIN,
+        vocabulary_size=5,
+        decode=dataclasses.replace(PLAIN.decode, beam_size=64, target_length=3, coverage=0.4),
+    )
+    network = build(config)
+    plain = Transcription(network, values)
+    source = np.array([[3, 4, 2], [4, 2, 0]], np.int32)
+    found = network.translate(tf.constant(source), tf.constant([3, 2]))
+    for i, length in enumerate((3, 2)):
+        memory = plain.encode(source[i, :length])
+        best = (-np.inf, ())
+        for n in (1, 2, 3):
+            for middle in itertools.product([t for t in range(5) if t != EOS], repeat=n - 1):
+                tokens, state, log_p, covered = (*middle, EOS), plain.start(), 0.0, 0
+                for before, token in zip((BOS, *middle), tokens):
+                    logits, state, attention = plain.write(before, state, memory)
+                    log_p += logits[token] - np.log(np.exp(logits).sum())
+                    covered = covered + attention
+                score = log_p / ((5 + n) / 6) ** 0.6 + 0.4 * np.log(np.minimum(covered, 1)).sum()
+                best = max(best, (score, tokens))
+        np.testing.assert_allclose(found.scores[i, 0], best[0], rtol=1e-8)
+        assert tuple(found.tokens[i, 0, : len(best[1])].numpy()) == best[1]
+
+
+def parameters(config: Config) -> int:
+    n, v = config.width, config.vocabulary_size
+    lstm = {1: 8 * n * n + 4 * n, 2: 12 * n * n + 4 * n}  # Of an input n or 2n wide.
+    encoder = 2 * lstm[1] + lstm[2] + 2 * lstm[1]
+    decoder = lstm[2 if config.wiring == "google" else 1] + 3 * lstm[2]
+    return v * n + encoder + decoder + 2 * n * n + 2 * n + 1 + n * v + (v if config.output_bias else 0)
+
+
+def test_the_published_parameters():
+    """164.8 M of Google's (mlperf_facts 2); 160,671,297 in NVIDIA's v0.6 DGX-1 log, whose vocabulary is padded to
+    32,320 and whose nine LSTMs have a second bias each.
+    """
+    assert parameters(Config(**WIRINGS[1])) == 164_788_225
+    assert parameters(Config(vocabulary_size=32320)) + 9 * 4 * 1024 == 160_671_297
+    for wiring in WIRINGS:
+        network = build(configured(wiring))
+        assert sum(np.prod(v.shape) for v in network.trainable_variables) == parameters(configured(wiring))
+
+
+def test_describe_counts_products():
+    told = describe(Task(SMALL, None), [])
+    n, v, length = SMALL.width, VOCABULARY, SMALL.max_sequence_length
+    encoder, decoder = 4 * 8 * n * n + 12 * n * n, 8 * n * n + 3 * 12 * n * n
+    attention = 2 * n * n + 2 * length * n
+    assert told["forward_macs_per_example"] == length * (encoder + decoder + attention + n * v)
+    assert told["parameters"] == parameters(SMALL)
+
+
+def test_initial_values_and_kinds():
+    network = model.build(PLAIN, Single(), precision("fp64"))
+    kinds = kind_of(network)
+    for v in network.trainable_variables:
+        if kinds[v.ref()] == "bias":
+            assert not v.numpy().any()
+        elif v.shape.rank:
+            assert 0 < np.abs(v).max() <= 0.1
+    np.testing.assert_allclose(network.decoder.attention.scale, PLAIN.width**-0.5)
+    assert len({v.numpy().tobytes() for v in network.trainable_variables if v.shape.rank == 2}) == sum(
+        v.shape.rank == 2 for v in network.trainable_variables
+    )
+
+
+@wirings
+def test_dropout_acts_in_training_only_and_is_drawn_anew_but_repeatable(wiring):
+    config = dataclasses.replace(SMALL, **wiring)
+    one, two, inputs = build(config), build(config), tensors(batch())
+    np.testing.assert_array_equal(one(inputs), one(inputs))
+    first, second = (one(inputs, training=True).numpy() for _ in range(2))
+    np.testing.assert_array_equal(two(inputs, training=True), first)
+    assert np.abs(first - second).max() > 1e-3
+    draws = one.non_trainable_variables
+    assert len(draws) == (9 if config.wiring == "google" else 8) and all(int(v) == 2 for v in draws)
+
+
+@pytest.mark.parametrize("fault", ["attend", "shift_targets"])
+def test_faults_are_faults(fault):
+    data = batch()
+    network = build(configs.override(PLAIN, fault, "false"))
+    logits = network(tensors(data)).numpy()
+    if fault == "attend":
+        data["source"][:, 0] = 7
+        np.testing.assert_array_equal(network(tensors(data)), logits)
+    else:
+        data["target"][0, 1] = 3 if data["target"][0, 1] != 3 else 4
+        # A prediction changes with the token that it is to predict.
+        assert np.abs(network(tensors(data)).numpy() - logits)[1, 0].max() > 1e-6
+
+
+@wirings
+@pytest.mark.parametrize("name", ["bf16", "fp16", "fp32"])
+def test_precisions_agree_roughly_and_give_full_logits(wiring, name):
+    config = configured(wiring)
+    reference, network = build(config), build(config, name)
+    logits = network(tensors(batch()))
+    assert logits.dtype == tf.float32
+    tolerance = {"bf16": 0.1, "fp16": 0.02, "fp32": 1e-4}[name]
+    assert np.abs(logits.numpy() - reference(tensors(batch())).numpy()).max() < tolerance
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            "wiring",
+            "googel",
+            r"config.wiring='googel': unknown \(did you mean google\?\); known: reference, google",
+        ),
+        ("layers", "1", "config.layers=1: must be at least 2"),
+        ("dropout", "1", "config.dropout=1.0: must be in"),
+        ("bucket_limits", "5,5,8", r"config.bucket_limits=\[5, 5, 8\]: must be positive and ascend"),
+        ("bucket_limits", "5,7", "must end with config.max_sequence_length=8: give both"),
+        ("decode.beam_size", "0", "config.decode: source_length=9, target_length=6, beam_size=0: must be"),
+        ("decode.coverage", "-1", "config.decode: alpha=0.6, coverage=-1.0: must not be negative"),
+    ],
+)
+def test_bad_fields_are_one_line(path, value, message):
+    with pytest.raises(UserError, match=message):
+        configs.override(SMALL, path, value).validate()

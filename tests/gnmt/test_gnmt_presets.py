@@ -1,0 +1,218 @@
+"""Every preset: sound, as published, with a header that the stock checker takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from mlperf_logging.compliance_checker import mlp_compliance
+
+import systems
+from common import config as configs
+from common import events, log
+from common.bucketing import equal_width
+from common.clock import Clock
+from gnmt.config import PRESETS, Config, hyperparameters
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "gnmt-presets.md"
+NAMES = list(PRESETS)
+
+# Headers of published logs, mlcommons/training_results_v0.{6,7} */results/*/gnmt/result_0.txt: batch, base rate,
+# warmup, first decay, interval, max_sequence_length.
+LOGS = {
+    "tpu-v3-32": (4096, 0.0035, 150, 4000, 300, 48),
+    "tpu-v4-16": (4096, 0.003, 150, 3000, 300, 48),
+    "tpu-v4-128": (8192, 0.0045, 150, 1924, 241, 48),
+    "tpu-v3-1024-v0.7": (8192, 0.0045, 150, 1924, 241, 48),
+    "tpu-v4-512": (8192, 0.0045, 150, 1924, 241, 48),
+    "v100-8": (2048, 0.002, 200, 6453, 809, 75),
+}
+# mlperf_facts 1.5: batch, rate, warmup, decay start and interval, most epochs, decode batch.
+ROWS = {
+    "tpu-v3-32": (4096, 0.0035, 150, 4000, 300, 8, 512),
+    "tpu-v3-128": (8192, 0.0045, 200, 1924, 241, 10, 4096),
+    "tpu-v3-256": (8192, 0.0045, 200, 1924, 241, 10, 4096),
+    "tpu-v3-512": (8192, 0.0045, 200, 1924, 241, 10, 4096),
+    "tpu-v3-1024": (8192, 0.0045, 200, 1924, 241, 10, 4096),
+    "tpu-v4-16": (4096, 0.003, 150, 3000, 300, 8, 4096),
+    "tpu-v4-128": (8192, 0.0045, 150, 1924, 241, 15, 4096),
+    "tpu-v3-1024-v0.7": (8192, 0.0045, 150, 1924, 241, 10, 4096),
+    "tpu-v4-512": (8192, 0.0045, 150, 1924, 241, 15, 4096),
+}
+STEPS = {4096: 840, 8192: 420}
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """The rows of the table in docs, by preset."""
+    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("|")]
+    head, _, *body = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
+
+
+def header(name: str) -> dict:
+    return {key: value for key, value, _ in hyperparameters(PRESETS[name])}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_is_sound(name: str) -> None:
+    config = PRESETS[name]
+    config.validate()
+    assert config.system == name and config.source
+    assert config.hardware == "local" or config.hardware in systems.names()
+    again = configs.from_dict(Config, json.loads(json.dumps(configs.to_dict(config))))
+    assert again == config and configs.digest(again) == configs.digest(config)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_header_says_what_the_published_log_says(name: str) -> None:
+    values = header(name)
+    keys = (
+        "base_learning_rate",
+        *(f"learning_rate_{k}" for k in ("warmup_steps", "remain_steps", "decay_interval")),
+    )
+    got = (
+        values["global_batch_size"],
+        *(values[f"opt_{key}"] for key in keys),
+        values["max_sequence_length"],
+    )
+    assert got == LOGS[name]
+    assert values["opt_learning_rate_decay_factor"] == 0.5 and values["opt_learning_rate_decay_steps"] == 4
+    assert values["opt_learning_rate_alt_decay_func"] is values["opt_learning_rate_alt_warmup_func"] is True
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_the_published(name: str) -> None:
+    config, (batch, rate, warmup, start, interval, epochs, decode) = PRESETS[name], ROWS[name]
+    schedule, clock = config.schedule, Clock.of(config)
+    assert (config.global_batch_size, config.optimizer.base_learning_rate) == (batch, rate)
+    assert (schedule.warmup_steps, schedule.decay_start_step, schedule.decay_interval) == (
+        warmup,
+        start,
+        interval,
+    )
+    assert clock.steps_per_block == STEPS[batch] and config.eval_batch_size == decode
+    assert [block.last_epoch for block in clock.blocks()] == list(range(1, epochs + 1))
+    assert (config.num_eval_examples, config.num_train_examples) == (3003, 3442299)
+    assert (config.wiring, config.output_bias, schedule.decay_at_start) == ("google", False, False)
+
+
+def test_v100_is_the_reference_s_network_and_decay() -> None:
+    config = PRESETS["v100-8"]
+    assert (config.wiring, config.output_bias, config.schedule.decay_at_start) == ("reference", True, True)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "cpu-tiny"])
+def test_every_row_has_the_benchmark_s_constants(name: str) -> None:
+    """mlperf_facts 1.5; buckets of equal width."""
+    config = PRESETS[name]
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (
+        "adam",
+        0.9,
+        0.999,
+        1e-8,
+    )
+    assert (optimizer.clip_replica_norm, config.label_smoothing, config.dropout) == (5.0, 0.1, 0.2)
+    assert (config.decode.beam_size, config.decode.alpha, config.decode.coverage) == (5, 0.6, 0.1)
+    assert list(config.bucket_limits) == equal_width(config.max_sequence_length, 5)
+
+
+def scripted_log(config: Config, path: pathlib.Path) -> None:
+    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
+    out = log.RunLog(path, config)
+    out.header(hyperparameters(config), cache_cleared=True)
+    out.init_stop()
+    at = 1e9
+    out.record(events.RunStarted(at, 0))
+    blocks = list(Clock.of(config).blocks())
+    for block in blocks:
+        last = block is blocks[-1]
+        out.record(events.BlockStarted(at, block))
+        times = [at + i for i in range(1, block.num_steps + 1)]
+        out.record(events.Trained(block, [1.0] * block.num_steps, times))
+        at = times[-1] + 3
+        value = config.quality_target * (1 if last else 0.1)
+        out.record(events.EvalRan(block, at - 2, at - 1))
+        out.record(events.Evaluated(block, at, value, last, {}))
+        out.record(events.BlockStopped(at, block))
+    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
+    out.publish()
+
+
+def broken_rules(config: Config, path: pathlib.Path) -> set[str]:
+    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
+    scripted_log(config, path)
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker("training", config.ruleset, quiet=False, werror=True)
+    checker.check_file(str(path), f"training_{config.ruleset}/common.yaml")
+    others = [re.match(r"Failed checks for (\w+) :", message) for message in checker.not_overwritable]
+    assert all(others), checker.not_overwritable
+    return set(checker.overwritable) | {match[1] for match in others}
+
+
+def closed(config: Config, ruleset: str) -> Config:
+    target = 24.0 if ruleset == "0.6.0" else 0.24
+    return dataclasses.replace(
+        config, ruleset=ruleset, division="closed", smoke_run=False, quality_target=target
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
+    config, row = PRESETS[name], documented()[name]
+    assert row["ruleset"] == config.ruleset and row["division"] == config.division
+    assert row["hardware"].strip("`") == config.hardware
+    own = broken_rules(closed(config, config.ruleset), tmp_path / "own.txt")
+    assert own == set(re.findall(r"`(\w+)`", row["closed rules broken"]))
+    later = broken_rules(closed(config, "0.7.0"), tmp_path / "0.7.0.txt")
+    assert later == set(re.findall(r"`(\w+)`", row["broken under 0.7.0"]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_own_log_passes(name: str, tmp_path: pathlib.Path) -> None:
+    assert broken_rules(PRESETS[name], tmp_path / "result_0.txt") == set()
+
+
+def test_docs_name_every_preset() -> None:
+    assert list(documented()) == NAMES
+
+
+def test_the_checker_notices(tmp_path: pathlib.Path) -> None:
+    config = configs.override(PRESETS["tpu-v4-512"], "quality_target", "0.2")
+    assert broken_rules(config, tmp_path / "result_0.txt") == {"eval_accuracy"}
+    config = configs.override(PRESETS["tpu-v3-512"], "schedule.decay_start_step", "0")
+    assert broken_rules(config, tmp_path / "result_1.txt") == {"opt_learning_rate_remain_steps"}
+
+
+def test_header_follows_the_configuration() -> None:
+    """Nothing is typed twice: each value of the header moves with its field."""
+    for path, value, key in (
+        ("global_batch_size", "1024", "global_batch_size"),
+        ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
+        ("schedule.factor", "0.25", "opt_learning_rate_decay_factor"),
+        ("schedule.decay_interval", "9", "opt_learning_rate_decay_interval"),
+        ("schedule.max_decays", "3", "opt_learning_rate_decay_steps"),
+        ("schedule.decay_start_step", "77", "opt_learning_rate_remain_steps"),
+        ("schedule.warmup_steps", "7", "opt_learning_rate_warmup_steps"),
+        ("max_sequence_length", "64", "max_sequence_length"),
+    ):
+        config = configs.override(PRESETS["tpu-v4-512"], path, value)
+        assert {k: v for k, v, _ in hyperparameters(config)}[key] == float(value)
+    for path, value, key in (
+        ("schedule.kind", "constant", "opt_learning_rate_alt_decay_func"),
+        ("schedule.warmup_curve", "linear", "opt_learning_rate_alt_warmup_func"),
+    ):
+        config = configs.override(PRESETS["tpu-v4-512"], path, value)
+        assert {k: v for k, v, _ in hyperparameters(config)}[key] is False
+
+
+def test_config_needs_no_tensorflow() -> None:
+    code = "import sys, gnmt.config; print([m for m in ('tensorflow', 'numpy') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"
