@@ -11,6 +11,9 @@ import numpy as np
 # Height : width pairs besides the two squares, by the number of anchors per cell (mlperf_facts 2, SSD: aspects {2} and
 # {2, 3}).
 _ASPECTS = {4: (2,), 6: (2, 3)}
+# (height, width) of a pyramid's anchors: G7 Mask R-CNN's aspects (1, 1), (1.4, 0.7), (0.7, 1.4), which are (width,
+# height) there (mlperf_facts 2).
+PYRAMID_ASPECTS = ((1.0, 1.0), (0.7, 1.4), (1.4, 0.7))
 
 
 def ssd(
@@ -51,6 +54,36 @@ def ssd(
             sides = np.broadcast_to([height, width], [size * size, 2])
             found.append(np.concatenate([np.stack([cy.ravel(), cx.ravel()], -1), sides], -1))
     return np.clip(np.concatenate(found), 0.0, 1.0)
+
+
+def pyramid(
+    height: int,
+    width: int,
+    levels: Sequence[int],
+    scale: float = 8.0,
+    aspects: Sequence[tuple[float, float]] = PYRAMID_ASPECTS,
+) -> np.ndarray:
+    """A feature pyramid's anchors in pixels, in the order level, y, x, aspect.
+
+    Args:
+      height, width: of the image; level l has ceil(height / 2^l) x ceil(width / 2^l) cells.
+      levels: of the pyramid.
+      scale: an anchor of level l has scale * 2^l pixels a side, times its aspect.
+      aspects: (height, width) factors.
+
+    Returns:
+      [A, 4]: 279,279 of 832 x 1344 pixels on levels 2 to 6.
+    """
+    found = []
+    for level in levels:
+        stride = 2**level
+        cy = (np.arange(-(-height // stride)) + 0.5) * stride
+        cx = (np.arange(-(-width // stride)) + 0.5) * stride
+        sides = scale * stride * np.asarray(aspects)
+        grid = np.zeros([len(cy), len(cx), len(sides), 4])
+        grid[..., 0], grid[..., 1], grid[..., 2:] = cy[:, None, None], cx[:, None], sides
+        found.append(grid.reshape(-1, 4))
+    return np.concatenate(found)
 
 
 def _shapes(scale: float, following: float, aspects: Sequence[int]) -> list[tuple[float, float]]:

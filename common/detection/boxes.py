@@ -37,18 +37,23 @@ def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
     0 where both boxes are empty, so that padding overlaps nothing.
     """
-    low = tf.maximum(a[..., :, None, :2], b[..., None, :, :2])
-    high = tf.minimum(a[..., :, None, 2:], b[..., None, :, 2:])
-    size = tf.maximum(high - low, 0)
-    intersection = size[..., 0] * size[..., 1]
+
+    def shared(low: int) -> tf.Tensor:
+        """Along one axis; one after the other, since a trailing axis of two would double what is held at once."""
+        start = tf.maximum(a[..., :, None, low], b[..., None, :, low])
+        return tf.maximum(tf.minimum(a[..., :, None, low + 2], b[..., None, :, low + 2]) - start, 0)
+
+    intersection = shared(0) * shared(1)
     union = area(a)[..., :, None] + area(b)[..., None, :] - intersection
     return tf.math.divide_no_nan(intersection, tf.maximum(union, 0))
 
 
 def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Tensor = 1.0) -> tf.Tensor:
-    """Corner boxes cut off at an image of `height` x `width`, scalars in the unit of the boxes."""
-    size = tf.cast(tf.stack([height, width, height, width]), boxes.dtype)
-    return tf.clip_by_value(boxes, tf.zeros_like(size), size)
+    """Corner boxes cut off at an image of `height` x `width` in the unit of the boxes: scalars, or tensors of the
+    boxes' shape without the last axis, in which axes may be 1.
+    """
+    size = tf.cast(tf.stack([height, width, height, width], -1), boxes.dtype)
+    return tf.minimum(tf.maximum(boxes, 0), size)
 
 
 def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: Sequence[float] = SSD_WEIGHTS) -> tf.Tensor:

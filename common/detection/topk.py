@@ -7,16 +7,17 @@ import tensorflow as tf
 _INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
 
 
-def topk_mask(values: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor:
     """Which elements are at least as large as the k-th largest of their row.
 
     Read as integers, floating-point numbers keep their order, so the k-th largest is found bit by bit: of 32 (64)
     questions "are there k elements at least this large?" (mlperf_facts 3.18). Ties of the k-th are all included:
-    the mask may hold more than k.
+    the mask may hold more than k, unless it is to be exact.
 
     Args:
       values: float32 or float64 [..., n], no NaN; subnormal numbers may count as 0, as the hardware has it.
       k: int32 [...]; 0 gives an empty mask, n or more a full one.
+      exact: of the ties of the k-th only the first ones of the row are included, so that there are k.
 
     Returns:
       bool [..., n].
@@ -43,4 +44,9 @@ def topk_mask(values: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     _, threshold = tf.while_loop(
         lambda i, _: i < bits - 1, raise_bit, (tf.constant(0), start), maximum_iterations=bits - 1
     )
+    if exact:
+        above, ties = ordered > threshold, tf.cast(tf.equal(ordered, threshold), tf.int32)
+        left = k - tf.reduce_sum(tf.cast(above, tf.int32), -1, keepdims=True)
+        # Above the threshold there are fewer than k; where k is 0 the threshold is no element's.
+        return (above | ((ties > 0) & (tf.cumsum(ties, -1) <= left))) & (k > 0)
     return (ordered >= threshold) & (k > 0)

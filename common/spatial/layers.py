@@ -50,3 +50,10 @@ class AveragePool(MaxPool):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return self.spatial.avg_pool(x, *self.window)
+
+
+class Upsample(Enter):
+    """[coarse, fine] -> the coarse map at the size of the fine one, each cell repeated: nearest neighbours."""
+
+    def call(self, maps: list[tf.Tensor]) -> tf.Tensor:
+        return self.spatial.upsample(*maps)

@@ -118,6 +118,32 @@ class Spatial:
         counts = tf.gather(tf.constant(size * size / (rows[:, :, None] * columns), y.dtype), self.position())
         return y * counts[None, :, :, None]
 
+    def upsample(self, x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        """Every cell of `x` twice in both directions, cut to the size of `like`: this replica's rows of that.
+
+        Rows lie otherwise where the finer map's are not twice the coarser one's: 26 rows on four replicas are 4 x 7,
+        52 are 4 x 13, of which the second has the rows 13 to 25, of row 6 on, which the first one holds.
+
+        Args:
+          x: [b, R, W, C], this replica's rows of a map of half the size of `like`, rounded up.
+          like: [b, R', W', c]; only its shape is read.
+        """
+        columns, rows, coarse = like.shape[2], like.shape[1], x.shape[1]
+        x = tf.repeat(x, 2, axis=2)[:, :, :columns]
+        if self.partitions == 1:
+            return tf.repeat(x, 2, axis=1)[:, :rows]
+        # Position p needs the rows from p * rows // 2 on and holds those from p * coarse on, which is not before.
+        above = max(p * coarse - p * rows // 2 for p in range(self.partitions))
+        held = tf.concat([*self._above(x, above), x], axis=1)
+        position = self.position()
+        needed = (position * rows + np.arange(rows)) // 2 - position * coarse + above
+        # Rows that do not exist may ask for more than there is.
+        limit = held.shape[1] - 1
+        needed = (
+            np.clip(needed, 0, limit) if isinstance(position, int) else tf.clip_by_value(needed, 0, limit)
+        )
+        return tf.ensure_shape(tf.gather(held, needed, axis=1), [x.shape[0], rows, *x.shape[2:]])
+
     def window(self, x: tf.Tensor, size: int, stride: int, padding: Padding, fill: float = 0.0) -> tf.Tensor:
         """The rows and columns on which a "VALID" operation yields this replica's output rows.
 

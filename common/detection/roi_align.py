@@ -1,0 +1,143 @@
+"""ROIAlign: what a box shows of a feature pyramid, in a grid of fixed size, and of an object's mask.
+
+"Mask R-CNN" section 3 and "Feature Pyramid Networks" section 4.2. tf-models-official's `multilevel_crop_and_resize`
+samples once per bin and, through its gathers' gradients, keeps every sample; ours averages any number of samples as the
+reference does (two each way) and holds one sample of each bin at a time, forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from common.detection import boxes as box_ops
+
+# A box of so many pixels a side lies on this level of the pyramid (FPN, equation 1).
+CANONICAL_SIZE, CANONICAL_LEVEL = 224.0, 4
+
+
+def level_of(boxes: tf.Tensor, min_level: int, max_level: int) -> tf.Tensor:
+    """floor(log2(sqrt(area) / 224)) + 4 within [min_level, max_level], int32 [...], of corners [..., 4] in pixels.
+
+    By comparisons of areas, so that a box of exactly 224 pixels a side does not depend on a logarithm's rounding.
+    """
+    levels = np.arange(min_level + 1, max_level + 1)
+    areas = tf.constant((CANONICAL_SIZE * 2.0 ** (levels - CANONICAL_LEVEL)) ** 2, boxes.dtype)
+    return min_level + tf.reduce_sum(tf.cast(box_ops.area(boxes)[..., None] >= areas, tf.int32), -1)
+
+
+def roi_align(features: Mapping[int, tf.Tensor], boxes: tf.Tensor, size: int, sampling: int = 2) -> tf.Tensor:
+    """Every box as a grid of `size` x `size` bins of its level's features.
+
+    A bin is the mean of `sampling` x `sampling` bilinear samples, evenly spaced in it. Feature (y, x) of level l is at
+    pixel (y, x) * 2^l, without a shift by half a pixel, and outside of the map its border goes on, as in the reference.
+
+    Args:
+      features: level l -> [b, ceil(H / 2^l), ceil(W / 2^l), C], consecutive levels.
+      boxes: corners [b, n, 4] in pixels; no gradient flows to them.
+      size: bins along a side: 7 of the box head, 14 of the mask head (mlperf_facts 2).
+      sampling: samples along a side of a bin; 1 is what tf-models-official computes.
+
+    Returns:
+      [b, n, size, size, C] in the features' dtype; sums are taken in that of the boxes.
+    """
+    boxes = tf.stop_gradient(boxes)
+    low, high = min(features), max(features)
+    shapes = [features[level].shape for level in range(low, high + 1)]
+    channels, cells = shapes[0][-1], [shape[1] * shape[2] for shape in shapes]
+    flat = [tf.reshape(features[low + i], [-1, count, channels]) for i, count in enumerate(cells)]
+    rows = tf.reshape(tf.concat(flat, 1), [-1, channels])
+
+    place = level_of(boxes, low, high) - low  # [b, n]
+
+    def of_level(values: list[int], dtype: tf.DType) -> tf.Tensor:
+        return tf.gather(tf.constant(values, dtype), place)
+
+    scaled = boxes / of_level([2 ** (low + i) for i in range(len(cells))], boxes.dtype)[..., None]
+    starts, lengths = scaled[..., :2], scaled[..., 2:] - scaled[..., :2]
+    last_y = of_level([shape[1] - 1 for shape in shapes], boxes.dtype)
+    last_x = of_level([shape[2] - 1 for shape in shapes], boxes.dtype)
+    y, weight_y = _samples(starts[..., 0], lengths[..., 0], last_y, size, sampling)
+    x, weight_x = _samples(starts[..., 1], lengths[..., 1], last_x, size, sampling)
+    first = np.cumsum([0, *cells[:-1]]).tolist()
+    image = tf.range(tf.shape(boxes)[0])[:, None] * sum(cells) + of_level(first, tf.int32)
+    y = y * of_level([shape[2] for shape in shapes], tf.int32)[..., None, None] + image[..., None, None]
+    return _bins(rows, y, x, weight_y, weight_x)
+
+
+def _samples(
+    start: tf.Tensor, length: tf.Tensor, last: tf.Tensor, size: int, sampling: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Along one axis, the cells that each bin reads and their weights, each [b, n, size, 2 * sampling]."""
+    steps = (np.arange(size * sampling) + 0.5) / (size * sampling)
+    position = start[..., None] + length[..., None] * tf.constant(steps, start.dtype)
+    last = last[..., None]
+    position = tf.clip_by_value(position, tf.zeros_like(last), last)
+    before = tf.floor(position)
+    part = position - before
+    shape = [*tf.unstack(tf.shape(start)), size, 2 * sampling]
+    index = tf.reshape(tf.stack([before, tf.minimum(before + 1, last)], -1), shape)
+    return tf.cast(index, tf.int32), tf.reshape(tf.stack([1 - part, part], -1) / sampling, shape)
+
+
+# All tensors are arguments: tf.custom_gradient searches what is behind the others for variables.
+@tf.custom_gradient
+def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weight_x: tf.Tensor):
+    """Weighted sums of `rows`, [r, C]: bin (i, j) of box n is the sum over a, b of
+    weight_y[n, i, a] * weight_x[n, j, b] * rows[y[n, i, a] + x[n, j, b]].
+    """
+    count = y.shape[-1]
+    channels = rows.shape[-1]
+
+    def terms(after: tf.Tensor, a: int, b: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Row and weight [b, n, size, size] of one of the terms, not before `after` is there."""
+        with tf.control_dependencies([after]):
+            index = y[..., :, None, a] + x[..., None, :, b]
+        return index, weight_y[..., :, None, a] * weight_x[..., None, :, b]
+
+    total = tf.zeros([*tf.unstack(tf.shape(y)[:-1]), x.shape[-2], channels], weight_y.dtype)
+    for a in range(count):
+        for b in range(count):
+            index, weight = terms(total, a, b)
+            total += weight[..., None] * tf.cast(tf.gather(rows, index), weight.dtype)
+
+    def gradient(upstream: tf.Tensor):
+        upstream = tf.cast(upstream, weight_y.dtype)
+        found = tf.zeros(tf.shape(rows), weight_y.dtype)
+        for a in range(count):
+            for b in range(count):
+                index, weight = terms(found, a, b)
+                part = tf.reshape(weight[..., None] * upstream, [-1, channels])
+                found = tf.tensor_scatter_nd_add(found, tf.reshape(index, [-1, 1]), part)
+        return tf.cast(found, rows.dtype), None, None, None, None
+
+    return tf.cast(total, rows.dtype), gradient
+
+
+def crop_masks(masks: tf.Tensor, inside: tf.Tensor, boxes: tf.Tensor, size: int) -> tf.Tensor:
+    """The part of objects' masks that boxes show, sampled bilinearly at the centres of a grid.
+
+    Args:
+      masks: [..., S, S], of any dtype, each filling the object's own box.
+      inside: that box of each mask, corners [..., 4]; empty ones give zeros.
+      boxes: what to show, corners [..., 4] in the same unit.
+      size: of the grid.
+
+    Returns:
+      [..., size, size] in the boxes' dtype; 0 outside of `inside`.
+    """
+    number = masks.shape[-1]
+
+    def weights(axis: int) -> tf.Tensor:
+        """[..., size, S]: hat functions around each sample's place in the mask."""
+        steps = tf.constant((np.arange(size) + 0.5) / size, boxes.dtype)
+        low, length = boxes[..., axis, None], (boxes[..., axis + 2] - boxes[..., axis])[..., None]
+        start, extent = inside[..., axis, None], (inside[..., axis + 2] - inside[..., axis])[..., None]
+        place = tf.math.divide_no_nan(low + length * steps - start, extent) * number - 0.5
+        hats = tf.nn.relu(1 - tf.abs(place[..., None] - tf.range(number, dtype=boxes.dtype)))
+        return tf.where(extent[..., None] > 0, hats, tf.zeros_like(hats))
+
+    rows = tf.matmul(weights(0), tf.cast(masks, boxes.dtype))
+    return tf.matmul(rows, weights(1), transpose_b=True)

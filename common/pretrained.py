@@ -1,0 +1,87 @@
+"""Published weights of a backbone, from numpy or TensorFlow checkpoints with the published names.
+
+The names are torchvision's (`conv1.weight`, `layer2.0.downsample.1.running_mean`, ...), of which an .npz file holds the
+arrays as they are; a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] there and
+[h, w, in, out] here. What the network has no layer for (`fc`, for one) is not read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+from common.norm import SpanBatchNorm
+from common.replicas.base import Replicas
+
+_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
+
+
+def load(
+    network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas, width_field: str, name: str
+) -> int:
+    """Sets the weights and batch-norm moments of layers that bear the published names, frozen ones too; called where
+    the network is built.
+
+    Args:
+      network: its SpanBatchNorm layers are all the backbone's, and so are the convolutions "conv1" and "layer...".
+      path: of the .npz file or the checkpoint.
+      replicas: the backend.
+      width_field, name: what errors call the field with the backbone's width, 64 as published, and the backbone.
+
+    Returns:
+      The number of arrays that were read.
+
+    Raises:
+      UserError: no such file, or an array of it is missing or of another shape.
+    """
+    read, count = _reader(os.fspath(path), name), 0
+
+    def put(variable: tf.Variable, key: str, value: np.ndarray) -> None:
+        nonlocal count
+        count += 1
+        if tuple(value.shape) != tuple(variable.shape[-value.ndim :]):
+            raise UserError(
+                f"{path}: {key} has shape {list(value.shape)}, the network's {list(variable.shape)}; is "
+                f"{width_field} 64 and the file a {name}?"
+            )
+        for copy in replicas.local_results(variable):
+            copy.assign(np.broadcast_to(value, variable.shape))
+
+    for layer in network.submodules:
+        if isinstance(layer, SpanBatchNorm):
+            for theirs, ours in _NORM.items():
+                key = f"{layer.name}.{theirs}"
+                value = read(key)
+                moment = ours in ("mean", "variance")
+                for attribute in (f"moving_{ours}", f"merged_{ours}") if moment else (ours,):
+                    put(getattr(layer, attribute), key, value)
+        elif isinstance(layer, tf_keras.layers.Conv2D) and layer.name.startswith(("conv1", "layer")):
+            key = f"{layer.name}.weight"
+            put(layer.kernel, key, read(key).transpose(2, 3, 1, 0))
+    return count
+
+
+def _reader(path: str, name: str) -> Callable[[str], np.ndarray]:
+    try:
+        if path.endswith(".npz"):
+            arrays = np.load(path, allow_pickle=False)
+            keys, get = set(arrays.files), arrays.__getitem__
+        else:
+            checkpoint = tf.train.load_checkpoint(path)
+            keys, get = set(checkpoint.get_variable_to_shape_map()), checkpoint.get_tensor
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise UserError(
+            f"config.backbone={path} is no .npz file or TensorFlow checkpoint ({type(error).__name__})"
+        ) from error
+
+    def read(key: str) -> np.ndarray:
+        if key not in keys:
+            raise UserError(f"{path} holds no {key}; it must have torchvision's names of a {name}")
+        return np.asarray(get(key))
+
+    return read

@@ -1,0 +1,71 @@
+"""ResNet-50 v1.5 without its classifier: the 50-layer column of table 1 of "Deep Residual Learning for Image
+Recognition", the stride of a stage on the 3x3 convolution of its first block.
+
+Its layers have the names of the published checkpoints (torchvision's), which `load` reads.
+"""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+import tf_keras
+
+from common import pretrained
+from common.replicas.base import Replicas
+from common.spatial.layers import MaxPool
+from maskrcnn.parts import Parts
+
+BLOCKS = (3, 4, 6, 3)  # bottleneck blocks of conv2_x ... conv5_x
+EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
+
+
+class StopGradient(tf_keras.layers.Layer):
+    """What is before it is frozen: it gets no gradient at all, and the backward pass ends here."""
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.stop_gradient(x)
+
+
+def stages(parts: Parts, x: tf.Tensor) -> dict[int, tf.Tensor]:
+    """Level l -> features [b, H / 2^l, W / 2^l, 4 * width * 2^(l - 2)] for l = 2 ... 5, from images [b, H, W, 3].
+
+    With `config.freeze` the stem and the first stage (eleven convolutions) are not trained (mlperf_facts 2).
+    """
+    config, found = parts.config, {}
+    x = parts.backbone_conv(config.backbone_width, 7, 2, "conv1", not config.freeze)(x)
+    x = parts.relu(parts.batch_norm("bn1")(x))
+    x = MaxPool(parts.spatial, 3, 2, 1, dtype=parts.precision.layer)(x)
+    for stage, blocks in enumerate(BLOCKS):
+        trainable = stage > 0 or not config.freeze
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            name = f"layer{stage + 1}.{block}"
+            x = bottleneck(parts, x, config.backbone_width * 2**stage, stride, block == 0, name, trainable)
+        if not trainable:
+            x = StopGradient(dtype=parts.precision.layer)(x)
+        found[stage + 2] = x
+    return found
+
+
+def bottleneck(
+    parts: Parts, x: tf.Tensor, filters: int, stride: int, project: bool, name: str, trainable: bool
+) -> tf.Tensor:
+    """1x1, 3x3, 1x1 and the shortcut, figure 5 (right) of the paper; a stage's first block projects it."""
+
+    def conv(x: tf.Tensor, filters: int, size: int, stride: int, number: int) -> tf.Tensor:
+        x = parts.backbone_conv(filters, size, stride, f"{name}.conv{number}", trainable)(x)
+        return parts.batch_norm(f"{name}.bn{number}")(x)
+
+    y = parts.relu(conv(x, filters, 1, 1, 1))
+    y = parts.relu(conv(y, filters, 3, stride, 2))
+    y = conv(y, EXPANSION * filters, 1, 1, 3)
+    if project:
+        x = parts.backbone_conv(EXPANSION * filters, 1, stride, f"{name}.downsample.0", trainable)(x)
+        x = parts.batch_norm(f"{name}.downsample.1")(x)
+    return parts.relu(parts.add(y, x))
+
+
+def load(network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas) -> int:
+    """Sets the backbone's weights and batch-norm moments from a published ResNet-50: `pretrained.load`."""
+    return pretrained.load(network, path, replicas, "config.backbone_width", "ResNet-50")

@@ -1,0 +1,64 @@
+"""What the network finds in images."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from common.detection import boxes as box_ops
+from common.detection import nms
+from common.task import Batch
+from maskrcnn import loss, roi, rpn
+from maskrcnn import model as networks
+from maskrcnn.config import Config
+
+
+def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, tf.Tensor]:
+    """The detections of each image, best first.
+
+    Args:
+      model: `model.build`.
+      batch: `image` [b, H, W, 3] of one of `config.shapes` and `image_info` [b, 3].
+      config: the run's.
+
+    Returns:
+      `boxes` [b, D, 4], corners in pixels of the frame, `scores` [b, D], `classes` int32 [b, D], 0 where there is no
+      detection, and `masks` [b, D, 28, 28], the probability of the detection's class in its box; floats are float32.
+    """
+    image, info = batch["image"], batch["image_info"]
+    features = model.features(image, training=False)
+    anchors = networks.anchors(config, *image.shape[1:3])
+    if config.anchor_shift:
+        for level, found in enumerate(anchors, config.min_level):
+            found[:, :2] += config.anchor_shift * 2**level
+    limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
+    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
+    said = model.heads(features.maps, proposals.boxes, None)
+    found = nms.per_class(
+        boxes_of(said.codes, proposals.boxes, info),
+        scores_of(said.logits, proposals.valid),
+        config.score_threshold,
+        config.nms_iou,
+        proposals.boxes.shape[1],
+        config.detections,
+    )
+    masks = loss.of_class(model.masks(features.maps, found.boxes), found.classes)
+    return {
+        "boxes": tf.cast(found.boxes, tf.float32),
+        "scores": tf.cast(found.scores, tf.float32),
+        "classes": found.classes,
+        "masks": tf.cast(tf.sigmoid(masks), tf.float32),
+    }
+
+
+def scores_of(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Probabilities [b, n, classes - 1] of the classes without the background; 0 where there is no region."""
+    scores = tf.nn.softmax(logits)[..., 1:]
+    return tf.where(valid[..., None], scores, tf.zeros_like(scores))
+
+
+def boxes_of(codes: tf.Tensor, regions: tf.Tensor, image_info: tf.Tensor) -> tf.Tensor:
+    """Each class's box of each region, corners [b, n, classes - 1, 4], cut to the image's content."""
+    centres = box_ops.to_centres(regions)[:, :, None]
+    boxes = box_ops.decode(codes[:, :, 1:], centres, roi.WEIGHTS, rpn.MAX_LOG_RATIO)
+    size = tf.cast(image_info, boxes.dtype)[:, None, None, :2]
+    return box_ops.clip(boxes, size[..., 0], size[..., 1])

@@ -1,0 +1,33 @@
+"""The feature pyramid: figure 3 of "Feature Pyramid Networks for Object Detection"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from common.spatial.layers import MaxPool, Upsample
+from maskrcnn.parts import Parts
+
+LAST_STAGE = 5  # of the backbone; coarser levels are every other cell of the one before
+
+
+def pyramid(parts: Parts, stages: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
+    """Level l -> [b, H / 2^l, W / 2^l, fpn_channels] from the backbone's stages.
+
+    A 1x1 convolution of each stage plus the coarser level at twice its size (nearest neighbours), then a 3x3
+    convolution; no batch norm, no activation.
+    """
+    config = parts.config
+    top = min(config.max_level, LAST_STAGE)
+    channels, found = config.fpn_channels, {}
+    x = None
+    for level in range(top, config.min_level - 1, -1):
+        lateral = parts.conv(channels, 1, f"fpn_lateral{level}")(stages[level])
+        if x is not None:
+            lateral = parts.add(lateral, Upsample(parts.spatial, dtype=parts.precision.layer)([x, lateral]))
+        x = lateral
+        found[level] = parts.conv(channels, 3, f"fpn_output{level}")(x)
+    for level in range(top + 1, config.max_level + 1):
+        found[level] = MaxPool(parts.spatial, 1, 2, "valid", dtype=parts.precision.layer)(found[level - 1])
+    return dict(sorted(found.items()))

@@ -1,0 +1,120 @@
+"""What looks at the pyramid: the region proposal network at every cell, the box and the mask head at regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from common.detection import roi_align
+from common.detection.anchors import PYRAMID_ASPECTS
+from common.spatial.layers import Leave
+from maskrcnn.parts import Parts
+
+ANCHORS = len(PYRAMID_ASPECTS)  # of a cell
+BOX_SIZE = 7  # bins along a side of the box head's regions; the mask head's have half of config.mask_size
+
+
+def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """The region proposal network, the same at all levels: figure 3 of "Faster R-CNN".
+
+    Returns:
+      (logits [b, A_l], codes [b, A_l, 4]) of each level, anchors in the order y, x, aspect, in `precision.variable`;
+      on replicas that share images all have those of the whole image.
+    """
+    hidden = parts.conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), activation="relu")
+    score = parts.conv(ANCHORS, 1, "rpn_score", parts.normal(0.01))
+    box = parts.conv(4 * ANCHORS, 1, "rpn_box", parts.normal(0.01))
+    full = parts.precision.full
+
+    def flat(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+        return Flat(shape, dtype=full)(Leave(parts.spatial, dtype=full)(x))
+
+    seen = [hidden(x) for x in maps.values()]
+    return [flat(score(x), []) for x in seen], [flat(box(x), [4]) for x in seen]
+
+
+class Flat(tf_keras.layers.Layer):
+    """[b, H, W, n] -> [b, -1, *shape], in the order of the memory."""
+
+    def __init__(self, shape: Sequence[int], **kwargs):
+        super().__init__(**kwargs)
+        self.shape = list(shape)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(x, [-1, math.prod(x.shape[1:]) // math.prod(self.shape), *self.shape])
+
+
+class Crop(tf_keras.layers.Layer):
+    """ROIAlign: feature maps by level and corners [b, n, 4] in pixels -> [b, n, size, size, C]."""
+
+    def __init__(self, size: int, min_level: int, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.size, self.min_level = size, min_level
+
+    def call(self, maps: Sequence[tf.Tensor], boxes: tf.Tensor) -> tf.Tensor:
+        levels = dict(enumerate(maps, self.min_level))
+        return roi_align.roi_align(levels, boxes, self.size)
+
+
+class BoxHead(tf_keras.layers.Layer):
+    """[b, n, 7, 7, C] -> (logits [b, n, classes], codes [b, n, classes, 4]) in `precision.variable`."""
+
+    def __init__(self, parts: Parts):
+        super().__init__(dtype=parts.precision.layer, name="box_head")
+        config = parts.config
+        self.classes = config.num_classes
+        self.hidden = [parts.dense(config.head_units, f"box_fc{i}", activation="relu") for i in (1, 2)]
+        self.score = parts.dense(self.classes, "box_score", stddev=0.01)
+        self.box = parts.dense(4 * self.classes, "box_code", stddev=0.001)
+
+    def call(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        number = x.shape[1]
+        x = tf.reshape(x, [-1, math.prod(x.shape[2:])])
+        for layer in self.hidden:
+            x = layer(x)
+        logits = tf.reshape(self.score(x), [-1, number, self.classes])
+        return logits, tf.reshape(self.box(x), [-1, number, self.classes, 4])
+
+    def multiply_adds(self, inputs: Sequence[int], outputs: object) -> int:
+        """For `common.describe`; a list of outputs' shapes is no use to it, the number of regions is."""
+        del outputs
+        return inputs[0] * sum(
+            math.prod(layer.kernel.shape) for layer in [*self.hidden, self.score, self.box]
+        )
+
+
+class MaskHead(tf_keras.layers.Layer):
+    """[b, n, 14, 14, C] -> logits [b, n, 28, 28, classes] in `precision.variable`: figure 4 (right) of the paper."""
+
+    def __init__(self, parts: Parts):
+        super().__init__(dtype=parts.precision.layer, name="mask_head")
+        config, channels = parts.config, parts.config.mask_channels
+        self.full = parts.precision.variable
+        self.convs = [parts.mask_conv(channels, 3, f"mask_conv{i + 1}") for i in range(config.mask_convs)]
+        self.larger = tf_keras.layers.Conv2DTranspose(
+            channels,
+            2,
+            strides=2,
+            activation="relu",
+            kernel_initializer=parts.fan_out(),
+            dtype=parts.precision.layer,
+            name="mask_larger",
+        )
+        self.score = parts.mask_conv(config.num_classes, 1, "mask_score", activation=None)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        number, size = x.shape[1], 2 * x.shape[2]
+        x = tf.reshape(x, [-1, *x.shape[2:]])
+        for layer in self.convs:
+            x = layer(x)
+        x = tf.cast(self.score(self.larger(x)), self.full)
+        return tf.reshape(x, [-1, number, size, size, x.shape[-1]])
+
+    def multiply_adds(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
+        """For `common.describe`."""
+        cells, pixels = math.prod(inputs[:-1]), math.prod(outputs[:-1])
+        small = sum(math.prod(layer.kernel.shape) for layer in [*self.convs, self.larger])
+        return cells * small + pixels * math.prod(self.score.kernel.shape)

@@ -1,0 +1,127 @@
+"""The five losses of Mask R-CNN, divided as Google's code divides them (mlperf_facts 2), not as Detectron does.
+
+Every loss is a mean over a replica's micro-batch, and the replicas' means are averaged. Weight decay is not among them:
+the optimizer adds it to the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from common.detection import sampling
+from common.task import Batch, Over, WeightedSum
+from maskrcnn import model as networks
+from maskrcnn import roi, rpn
+from maskrcnn.config import Config
+
+RPN_DELTA = 1 / 9  # where the error of a proposal's code stops counting as its square; 1 of a box's code
+_RPN_SEED, _ROI_SEED = 1, 2  # added to the run's seed: two independent samples of a step
+
+
+def losses(
+    model: networks.MaskRCNN, batch: Batch, config: Config, step: tf.Tensor
+) -> Mapping[str, WeightedSum]:
+    """The loss terms of a micro-batch on one replica: "rpn_score", "rpn_box", "class", "box", "mask".
+
+    Args:
+      model: `model.build`.
+      batch: `image` [b, H, W, 3] of one of `config.shapes`, `image_info` [b, 3], `boxes` [b, G, 4], `classes` [b, G],
+        `masks` [b, G, S, S], `image_id` [b], `weight` [b]; see maskrcnn/input.py. An image of weight 0 does not count.
+      config: the run's.
+      step: int64 scalar: anchors and regions are drawn by the seed, this number and the images' ids;
+        `model.next_draw()`.
+    """
+    variable = model.precision.variable
+    image, info, ids = batch["image"], batch["image_info"], batch["image_id"]
+    boxes, classes = tf.cast(batch["boxes"], variable), batch["classes"]
+    weight = tf.cast(batch["weight"], variable)
+    features = model.features(image, training=True)
+
+    anchors = networks.anchors(config, *image.shape[1:3])
+    draw = sampling.noise(config.seed + _RPN_SEED, step, ids, sum(map(len, anchors)))
+    wanted = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), config)
+    limits = config.rpn_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
+    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
+
+    draw = sampling.noise(config.seed + _ROI_SEED, step, ids, roi.candidates(config))
+    regions = roi.sample(proposals, boxes, classes, tf.cast(draw, variable), config)
+    # Those with an object come first.
+    count = min(roi.positives(config), regions.boxes.shape[1])
+    found = model.heads(features.maps, regions.boxes, regions.boxes[:, :count])
+    masks = roi.mask_targets(regions, boxes, batch["masks"], count, config.mask_size)
+    return {
+        "rpn_score": rpn_score_loss(features.logits, wanted, weight, config.rpn_batch),
+        "rpn_box": rpn_box_loss(features.codes, wanted, weight),
+        "class": class_loss(found.logits, regions, weight),
+        "box": box_loss(found.codes, regions, weight),
+        "mask": mask_loss(found.masks, masks, regions.classes[:, :count], weight),
+    }
+
+
+def huber(error: tf.Tensor, delta: float) -> tf.Tensor:
+    """error^2 / 2 up to `delta`, then linear with the slope it has there."""
+    size = tf.abs(error)
+    return tf.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
+
+
+def rpn_score_loss(
+    logits: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor, anchors: int
+) -> WeightedSum:
+    """Cross-entropy of the sampled anchors, divided by `anchors` per image, also where fewer were found."""
+    logits = tf.concat(logits, 1)
+    entropy = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(wanted.positive, logits.dtype), logits)
+    counted = tf.where(wanted.positive | wanted.negative, entropy, tf.zeros_like(entropy))
+    total = tf.reduce_sum(tf.reduce_sum(counted, -1) * weight)
+    return WeightedSum(total, anchors * tf.reduce_sum(weight), Over.REPLICA)
+
+
+def rpn_box_loss(codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor) -> WeightedSum:
+    """Of each level the mean over the four numbers of its positive anchors, added up over the levels."""
+    sizes = [x.shape[1] for x in codes]
+    error = huber(tf.concat(codes, 1) - wanted.codes, RPN_DELTA)
+    counted = tf.where(wanted.positive[..., None], error, tf.zeros_like(error))
+    sums = tf.split(tf.reduce_mean(counted, -1) * weight[:, None], sizes, 1)
+    counts = tf.split(tf.cast(wanted.positive, error.dtype) * weight[:, None], sizes, 1)
+    means = [tf.math.divide_no_nan(tf.reduce_sum(s), tf.reduce_sum(n)) for s, n in zip(sums, counts)]
+    return WeightedSum(tf.add_n(means), tf.ones([], error.dtype), Over.REPLICA)
+
+
+def class_loss(logits: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> WeightedSum:
+    """Cross-entropy, the mean over all regions."""
+    entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(regions.classes, logits)
+    counted = tf.cast(regions.valid, entropy.dtype) * weight[:, None]
+    return WeightedSum(tf.reduce_sum(entropy * counted), tf.reduce_sum(counted), Over.REPLICA)
+
+
+def box_loss(codes: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> WeightedSum:
+    """The mean over the four numbers that the object's class has of each region with an object."""
+    chosen = tf.gather(codes, regions.classes, batch_dims=2)
+    positive = regions.classes > 0
+    error = tf.where(positive[..., None], chosen - regions.codes, tf.zeros_like(chosen))
+    counted = tf.cast(positive, error.dtype) * weight[:, None]
+    total = tf.reduce_sum(tf.reduce_mean(huber(error, 1.0), -1) * weight[:, None])
+    return WeightedSum(total, tf.reduce_sum(counted), Over.REPLICA)
+
+
+def mask_loss(logits: tf.Tensor, masks: tf.Tensor, classes: tf.Tensor, weight: tf.Tensor) -> WeightedSum:
+    """Cross-entropy of the object's class, the mean over the pixels of each region with an object.
+
+    Args:
+      logits: [b, m, 28, 28, classes].
+      masks: [b, m, 28, 28] of 0 and 1.
+      classes: int32 [b, m], 0 where there is no object.
+      weight: [b].
+    """
+    entropy = tf.nn.sigmoid_cross_entropy_with_logits(masks, of_class(logits, classes))
+    counted = tf.cast(classes > 0, entropy.dtype) * weight[:, None]
+    total = tf.reduce_sum(tf.reduce_mean(entropy, [2, 3]) * counted)
+    return WeightedSum(total, tf.reduce_sum(counted), Over.REPLICA)
+
+
+def of_class(logits: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+    """[b, m, y, x, classes] and int32 [b, m] -> [b, m, y, x]; a product, which is faster than a gather's gradient."""
+    wanted = tf.one_hot(classes, logits.shape[-1], dtype=logits.dtype)
+    return tf.einsum("bmyxc,bmc->bmyx", logits, wanted)

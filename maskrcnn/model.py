@@ -1,0 +1,124 @@
+"""Mask R-CNN on a feature pyramid of ResNet-50: figure 1 of "Mask R-CNN", with the heads of its figure 4 (right).
+
+Details follow mlperf_facts section 2, read from Google's v0.7 submission (`mask_rcnn_*`, `fpn.py`) and the reference
+`maskrcnn/pytorch`. Images come in two orientations: the layers are the same, the programs are two of static shapes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.detection import anchors as anchor_boxes
+from common.placement import branches
+from common.precision import Precision
+from common.replicas.base import Replicas
+from common.spatial.layers import Enter, Leave
+from maskrcnn import backbone, fpn, heads
+from maskrcnn.config import Config
+from maskrcnn.parts import Parts
+
+
+class Features(NamedTuple):
+    """Of a batch of images, whole ones on every replica that shares them.
+
+    Attributes:
+      maps: [b, H / 2^l, W / 2^l, C] of the levels that regions are looked at in, from `min_level` on.
+      logits, codes: of the region proposal network, [b, A_l] and [b, A_l, 4] of each level.
+    """
+
+    maps: list[tf.Tensor]
+    logits: list[tf.Tensor]
+    codes: list[tf.Tensor]
+
+
+class Heads(NamedTuple):
+    """Of regions: logits [b, n, classes], codes [b, n, classes, 4]; mask logits [b, m, 28, 28, classes] or None."""
+
+    logits: tf.Tensor
+    codes: tf.Tensor
+    masks: tf.Tensor | None
+
+
+def build(config: Config, replicas: Replicas, precision: Precision) -> MaskRCNN:
+    """The network."""
+    return MaskRCNN(config, replicas, precision)
+
+
+def anchors(config: Config, height: int, width: int) -> list[np.ndarray]:
+    """Of each level, (cy, cx, h, w) in pixels of a frame of that size, float64 [A_l, 4], in the order y, x, aspect."""
+    levels = range(config.min_level, config.max_level + 1)
+    return [anchor_boxes.pyramid(height, width, [level], config.anchor_scale) for level in levels]
+
+
+class MaskRCNN(tf_keras.Model):
+    """Called on [images, regions, regions with a mask] it gives what all parts say of them: the form that is counted
+    and summarised. Training and detection call the parts, `features` and `heads`, on images of either orientation.
+
+    Attributes:
+      draws: scalar int64, one per replica: how many training batches were sampled from; part of the model's state.
+    """
+
+    def __init__(self, config: Config, replicas: Replicas, precision: Precision):
+        parts = Parts.of(config, replicas, precision)
+        batch = config.micro_batch_size
+        images = replicas.model_input((*config.shapes[0], 3), batch, precision.compute)
+        first = _first_stage(parts, images)
+        # Its layers take images of any size; tf_keras would insist on that of its input.
+        first.input_spec = None
+        top = min(config.max_level, fpn.LAST_STAGE)
+        crops = [
+            heads.Crop(size, config.min_level, dtype=precision.layer)
+            for size in (heads.BOX_SIZE, config.mask_size // 2)
+        ]
+        box_head, mask_head = heads.BoxHead(parts), heads.MaskHead(parts)
+
+        regions = replicas.model_input((config.rpn_eval_post_nms, 4), batch, precision.variable)
+        masked = replicas.model_input((config.detections, 4), batch, precision.variable)
+        maps, logits, codes = first(images)
+        outputs = [logits, codes, box_head(crops[0](maps, regions)), mask_head(crops[1](maps, masked))]
+        super().__init__([images, regions, masked], outputs, name=config.model)
+
+        self.config, self.precision, self.replicas, self.spatial = config, precision, replicas, parts.spatial
+        self.first, self.crops, self.box_head, self.mask_head = first, crops, box_head, mask_head
+        self.roi_levels = range(config.min_level, top + 1)
+        self.draws = replicas.per_replica_variable(tf.zeros([], tf.int64), f"{self.name}/draws")
+
+    def next_draw(self) -> tf.Tensor:
+        """How many batches were sampled from before this one: scalar int64, what `loss.losses` asks for as `step`."""
+        draw = self.draws.read_value()
+        self.draws.assign(draw + 1)
+        return draw
+
+    def features(self, images: tf.Tensor, training: bool) -> Features:
+        """[b, H, W, 3], normalised, of one of `config.shapes`; on replicas that share images, whole images."""
+        return Features(*self.first(tf.cast(images, self.precision.compute), training=training))
+
+    def heads(self, maps: list[tf.Tensor], regions: tf.Tensor, masked: tf.Tensor | None) -> Heads:
+        """What the second stage says of `regions`, corners [b, n, 4], and of those with a mask, [b, m, 4].
+
+        The replicas that share images share this work, too: one has the boxes, another the masks (section 3 of the
+        TPU-v3 paper).
+        """
+        functions = [lambda: self.box_head(self.crops[0](maps, regions))]
+        if masked is not None:
+            functions.append(lambda: self.mask_head(self.crops[1](maps, masked)))
+        found = branches(self.replicas, functions, self.spatial.groups)
+        return Heads(*found[0], found[1] if masked is not None else None)
+
+    def masks(self, maps: list[tf.Tensor], regions: tf.Tensor) -> tf.Tensor:
+        """Mask logits [b, m, 28, 28, classes] of corners [b, m, 4]."""
+        return self.mask_head(self.crops[1](maps, regions))
+
+
+def _first_stage(parts: Parts, images: tf.Tensor) -> tf_keras.Model:
+    """Images -> (maps, logits, codes) as in `Features`."""
+    x = Enter(parts.spatial, dtype=parts.precision.layer)(images)
+    maps = fpn.pyramid(parts, backbone.stages(parts, x))
+    logits, codes = heads.region_proposals(parts, maps)
+    leave = Leave(parts.spatial, dtype=parts.precision.layer)
+    whole = [leave(x) for level, x in maps.items() if level <= fpn.LAST_STAGE]
+    return tf_keras.Model(images, (whole, logits, codes), name="first_stage")

@@ -1,0 +1,124 @@
+"""The network's kinds of layer, with the settings that are the same everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.convolution import PaddedConv2D
+from common.norm import SpanBatchNorm
+from common.precision import Precision
+from common.replicas.base import Replicas
+from common.spatial import WHOLE_IMAGES, Spatial
+from maskrcnn.config import Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Makes layers; `Parts.of` a configuration.
+
+    Attributes:
+      spatial: how the first stage's images are partitioned; the second stage sees whole feature maps.
+      seeds: of the initialisers, one for each layer.
+    """
+
+    config: Config
+    replicas: Replicas
+    spatial: Spatial
+    precision: Precision
+    seeds: Iterator[int]
+
+    @classmethod
+    def of(cls, config: Config, replicas: Replicas, precision: Precision) -> Parts:
+        # 128 is more than the network has.
+        seeds = (int(s >> 1) for s in np.random.SeedSequence(config.seed).generate_state(128))
+        return cls(config, replicas, Spatial(replicas, config.partitions), precision, seeds)
+
+    def backbone_conv(self, filters: int, size: int, stride: int, name: str, trainable: bool) -> PaddedConv2D:
+        """Without bias, zero-padded evenly; ResNet's N(0, 2 / fan-out) where no checkpoint gives the weights."""
+        return PaddedConv2D(
+            filters,
+            size,
+            strides=stride,
+            pad=(size - 1) // 2,
+            spatial=self.spatial,
+            use_bias=False,
+            kernel_initializer=self.fan_out(),
+            dtype=self.precision.layer,
+            name=name,
+            trainable=trainable,
+        )
+
+    def batch_norm(self, name: str) -> SpanBatchNorm:
+        """Frozen, in its evaluation form also while training, unless the configuration trains from scratch."""
+        config = self.config
+        return SpanBatchNorm(
+            self.replicas,
+            config.batch_norm_span,
+            self.precision,
+            momentum=config.batch_norm_momentum,
+            epsilon=config.batch_norm_epsilon,
+            name=name,
+            trainable=config.batch_norm == "span",
+            spatial=self.spatial,
+        )
+
+    def conv(
+        self,
+        filters: int,
+        size: int,
+        name: str,
+        initial: tf_keras.initializers.Initializer | None = None,
+        spatial: Spatial | None = None,
+        activation: str | None = None,
+    ) -> PaddedConv2D:
+        """With bias, stride 1, the image's size kept; Glorot's uniform initialisation unless another is given."""
+        return PaddedConv2D(
+            filters,
+            size,
+            pad=(size - 1) // 2,
+            spatial=spatial or self.spatial,
+            kernel_initializer=initial or self.glorot(),
+            activation=activation,
+            dtype=self.precision.layer,
+            name=name,
+        )
+
+    def mask_conv(self, filters: int, size: int, name: str, activation: str | None = "relu") -> PaddedConv2D:
+        """Of the mask head, on regions, which lie whole on every replica."""
+        return self.conv(filters, size, name, self.fan_out(), WHOLE_IMAGES, activation)
+
+    def dense(
+        self, units: int, name: str, stddev: float | None = None, activation: str | None = None
+    ) -> tf_keras.layers.Dense:
+        """N(0, stddev) for the predictors, which are computed in full precision, Glorot's uniform for the others."""
+        return tf_keras.layers.Dense(
+            units,
+            activation=activation,
+            kernel_initializer=self.glorot() if stddev is None else self.normal(stddev),
+            dtype=self.precision.layer if stddev is None else self.precision.full,
+            name=name,
+        )
+
+    def relu(self, x: tf.Tensor) -> tf.Tensor:
+        return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
+
+    def add(self, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+        return tf_keras.layers.Add(dtype=self.precision.layer)([a, b])
+
+    def glorot(self) -> tf_keras.initializers.Initializer:
+        """TensorFlow's default, which the TPU submissions leave the pyramid and the box head with."""
+        return tf_keras.initializers.GlorotUniform(seed=next(self.seeds))
+
+    def normal(self, stddev: float) -> tf_keras.initializers.Initializer:
+        return tf_keras.initializers.RandomNormal(stddev=stddev, seed=next(self.seeds))
+
+    def fan_out(self) -> tf_keras.initializers.Initializer:
+        """N(0, 2 / fan-out): the backbone's and, as published, the mask head's (mlperf_facts 2)."""
+        return tf_keras.initializers.VarianceScaling(
+            2.0, "fan_out", "untruncated_normal", seed=next(self.seeds)
+        )

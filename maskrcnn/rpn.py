@@ -1,0 +1,104 @@
+"""The first stage's outputs: which regions it proposes, and what it ought to have said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from common.detection import boxes as box_ops
+from common.detection import matching, nms, sampling
+from maskrcnn.config import Config
+
+WEIGHTS = (1.0, 1.0, 1.0, 1.0)  # scales of the codes of proposals
+# Early in a training exp() of a code would be infinite: tf-models-official's bound, official/vision/ops/box_ops.py.
+MAX_LOG_RATIO = math.log(1000 / 16)
+
+
+class Proposals(NamedTuple):
+    """The best regions of each image, best first: corners [b, n, 4] in pixels, and bool [b, n] whether it is one."""
+
+    boxes: tf.Tensor
+    valid: tf.Tensor
+
+
+def propose(
+    logits: Sequence[tf.Tensor],
+    codes: Sequence[tf.Tensor],
+    anchors: Sequence[np.ndarray],
+    image_info: tf.Tensor,
+    candidates: int,
+    proposals: int,
+    overlap: float,
+) -> Proposals:
+    """The `candidates` best anchors of each level, suppressed within their level, then the best of all levels.
+
+    Args:
+      logits, codes: [b, A_l] and [b, A_l, 4] of each level.
+      anchors: centres [A_l, 4] of each level, in pixels.
+      image_info: [b, 3]: height and width of the content in pixels, to which boxes are cut; empty ones are dropped.
+      candidates, proposals: at most so many of each level before suppression, and of all levels after it.
+      overlap: at which the worse of two boxes of a level is suppressed.
+
+    No gradient flows through proposals.
+    """
+    width = max(min(candidates, x.shape[1]) for x in logits)
+    best, corners, there = [], [], []
+    for score, code, centre in zip(logits, codes, anchors):
+        count = min(candidates, score.shape[1])
+        top, index = tf.math.top_k(tf.stop_gradient(score), count)
+        code = tf.gather(tf.stop_gradient(code), index, batch_dims=1)
+        centre = tf.gather(tf.constant(centre, code.dtype), index)
+        missing = [[0, 0], [0, width - count]]
+        best.append(tf.pad(top, missing))
+        corners.append(tf.pad(box_ops.decode(code, centre, WEIGHTS, MAX_LOG_RATIO), [*missing, [0, 0]]))
+        there.append(tf.pad(tf.ones_like(top, tf.bool), missing))
+    # All levels are suppressed at once, as [b, levels, width].
+    ranked, found, valid = tf.stack(best, 1), tf.stack(corners, 1), tf.stack(there, 1)
+    size = tf.cast(image_info, found.dtype)[:, None, None, :2]
+    found = box_ops.clip(found, size[..., 0], size[..., 1])
+    kept = nms.suppress(found, valid & (box_ops.area(found) > 0), overlap)
+    ranked = tf.where(kept, ranked, tf.fill(tf.shape(ranked), ranked.dtype.min))
+    total = len(logits) * width
+    top, index = tf.math.top_k(tf.reshape(ranked, [-1, total]), min(proposals, total))
+    chosen = tf.gather(tf.reshape(found, [-1, total, 4]), index, batch_dims=1)
+    return Proposals(chosen, top > ranked.dtype.min)
+
+
+class Targets(NamedTuple):
+    """What the region proposal network ought to say: codes [b, A, 4] where `positive`, bool [b, A]; an object at
+    `positive`, none at `negative`. Others do not count.
+    """
+
+    codes: tf.Tensor
+    positive: tf.Tensor
+    negative: tf.Tensor
+
+
+def targets(
+    anchors: np.ndarray, boxes: tf.Tensor, classes: tf.Tensor, noise: tf.Tensor, config: Config
+) -> Targets:
+    """Matches every anchor, draws a balanced sample and encodes it.
+
+    Args:
+      anchors: centres [A, 4] of all levels.
+      boxes: of the objects, corners [b, G, 4].
+      classes: int32 [b, G], 0 for padding.
+      noise: [b, A], see `sampling.balanced`.
+      config: `rpn_*`.
+    """
+    centres = tf.constant(anchors, boxes.dtype)
+    iou = box_ops.iou(box_ops.to_corners(centres)[None], boxes)
+    found = matching.match(iou, classes > 0, config.rpn_positive, config.rpn_negative, force=True)
+    sample = sampling.balanced(
+        tf.equal(found.state, matching.POSITIVE),
+        tf.equal(found.state, matching.NEGATIVE),
+        noise,
+        config.rpn_batch,
+        int(config.rpn_batch * config.rpn_foreground),
+    )
+    codes = box_ops.encode(tf.gather(boxes, found.index, batch_dims=1), centres[None], WEIGHTS)
+    return Targets(codes, sample.positive, sample.negative)
