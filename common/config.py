@@ -104,6 +104,7 @@ class Optimizer:
       scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the TPU-v3 paper) instead of
         v = m v + lr trust (g + wd w), w -= v (figure 6); for "sgd", whose trust is 1, too.
       skip_kinds: kinds of variables that neither decay nor adapt.
+      bias_gradient_factor: gradients of biases are multiplied by it: 2 is Detectron's rule (mlperf_facts 1.3).
       beta_1, beta_2: decay of Adam's moments; TensorFlow's defaults, which GNMT uses (mlperf_facts 1.5). The
         Transformer has 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (mlperf_facts 1.4).
       rho: decay of the averages of RMSprop (tf_keras: 0.9) and Adadelta (Zeiler 2012: 0.95).
@@ -122,6 +123,7 @@ class Optimizer:
     epsilon: float = 0.0
     scaled_momentum: bool = False
     skip_kinds: tuple[str, ...] = ("norm", "bias")
+    bias_gradient_factor: float = 1.0
     beta_1: float = 0.9
     beta_2: float = 0.999
     rho: float = 0.9

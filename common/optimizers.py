@@ -158,6 +158,15 @@ def clipped(gradients: Sequence[tf.Tensor], clip_norm: float) -> list[tf.Tensor]
     return [factor * g for g in gradients]
 
 
+def with_bias_factor(
+    gradients: Sequence[tf.Tensor], kinds: Sequence[str], factor: float
+) -> list[tf.Tensor]:
+    """The gradients, those of biases times `factor`; before any decay is added."""
+    if factor == 1:
+        return list(gradients)
+    return [factor * g if kind == "bias" else g for g, kind in zip(gradients, kinds, strict=True)]
+
+
 def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool | tf.Tensor) -> tf.Tensor:
     """gradient + coefficient * weight, where told."""
     if coefficient == 0 or where is False:

@@ -32,10 +32,11 @@ class State:
         tf_keras.utils.set_random_seed(config.seed)
         with replicas.scope():
             self.model = task.build(replicas, precision)
-            sharded = config.communication.shard_weight_update
+            sharded, kinds = config.communication.shard_weight_update, kind_of(self.model)
             self.update = (ShardedUpdate if sharded else WholeUpdate)(
-                self.model.trainable_variables, kind_of(self.model), replicas, config
+                self.model.trainable_variables, kinds, replicas, config
             )
+            self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         # The step after which the last finished evaluation was made: a run stopped in one resumes with it.
         self.evaluated = tf.Variable(0, dtype=tf.int64, trainable=False, name="evaluated")
@@ -79,6 +80,9 @@ def make_train_step(
         state.pace.gradients_ready(gradients)
         # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
         gradients = optimizers.clipped(gradients, config.optimizer.clip_replica_norm / replicas.num_replicas)
+        gradients = optimizers.with_bias_factor(
+            gradients, state.kinds, config.optimizer.bias_gradient_factor
+        )
         updates = state.update.apply(gradients, rate(step), step)
         with tf.control_dependencies(updates):
             return tf.identity(loss)
