@@ -158,9 +158,7 @@ def clipped(gradients: Sequence[tf.Tensor], clip_norm: float) -> list[tf.Tensor]
     return [factor * g for g in gradients]
 
 
-def with_bias_factor(
-    gradients: Sequence[tf.Tensor], kinds: Sequence[str], factor: float
-) -> list[tf.Tensor]:
+def with_bias_factor(gradients: Sequence[tf.Tensor], kinds: Sequence[str], factor: float) -> list[tf.Tensor]:
     """The gradients, those of biases times `factor`; before any decay is added."""
     if factor == 1:
         return list(gradients)

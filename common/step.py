@@ -80,9 +80,7 @@ def make_train_step(
         state.pace.gradients_ready(gradients)
         # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
         gradients = optimizers.clipped(gradients, config.optimizer.clip_replica_norm / replicas.num_replicas)
-        gradients = optimizers.with_bias_factor(
-            gradients, state.kinds, config.optimizer.bias_gradient_factor
-        )
+        gradients = optimizers.with_bias_factor(gradients, state.kinds, config.optimizer.bias_gradient_factor)
         updates = state.update.apply(gradients, rate(step), step)
         with tf.control_dependencies(updates):
             return tf.identity(loss)
