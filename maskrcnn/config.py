@@ -60,6 +60,7 @@ _SGD = Optimizer(
     weight_decay=1e-4,
     skip_kinds=("norm", "bias"),
     scaled_momentum=True,
+    bias_gradient_factor=2.0,
 )
 _IMAGES = Config.num_train_examples
 _BASE = Config(replicas="tpu", optimizer=_SGD, global_batch_size=128, steps_per_block=924)
