@@ -19,6 +19,7 @@ from absl import app as absl_app
 from absl import flags
 
 from common import config as configs
+from common import division
 from common import process as processes
 from common.config import RunConfig
 from common.errors import PeerLostError, UserError
@@ -101,10 +102,13 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     _check_data_dir(FLAGS.data_dir, benchmark)
     from common import run
 
+    preset = configs.preset(module.PRESETS, FLAGS.system)
+    division.check(config, preset, module.hyperparameters)
     process = processes.of(config)
     if not process.main:
         return run.Training(benchmark, config, process).execute()
-    return run.Run(benchmark, config, process, module.hyperparameters(config)).execute()
+    overrides = division.overrides(config, preset)
+    return run.Run(benchmark, config, process, module.hyperparameters(config), overrides).execute()
 
 
 def _check_data_dir(path: str | None, benchmark: str) -> None:

@@ -15,7 +15,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from common.errors import UserError
 from common.legw import legw
@@ -214,6 +214,11 @@ class RunConfig:
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
 
+    # Of benchmarks that can start from a trained network: the field that names its file, and what the closed rules
+    # start from (common/division.py).
+    weights_field: ClassVar[str] = ""
+    starts_from: ClassVar[str] = ""
+
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""
         _one_of("precision", self.precision, PRECISIONS)
@@ -275,6 +280,16 @@ class RunConfig:
         return self.num_eval_examples
 
     @property
+    def initial_weights_file(self) -> str:
+        """The file with the weights that training starts from; "" is none: they are random, from the seed."""
+        return getattr(self, self.weights_field) if self.weights_field else ""
+
+    @property
+    def weight_transformations(self) -> str:
+        """What is done to the weights of that file, as a submission says it."""
+        return "kernels transposed to TensorFlow's layout" if self.initial_weights_file else "none"
+
+    @property
     def micro_batch_size(self) -> int:
         """Examples that one replica sees at once; with partitions, of which it sees its rows."""
         return self.global_batch_size // (self.num_groups * self.accumulation_steps)
@@ -314,8 +329,14 @@ def override(config: C, path: str, value: str) -> C:
     return _override(config, path.split("."), value, "config." + path)
 
 
+def field_types(cls: type) -> dict[str, Any]:
+    """The types of a configuration's fields, by name."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
 def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
-    types_ = typing.get_type_hints(type(config))
+    types_ = field_types(type(config))
     head = parts[0]
     if head not in types_:
         hint = near(head, list(types_))
@@ -372,7 +393,7 @@ def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
     Raises:
       UserError: a field that this version does not know.
     """
-    hints = typing.get_type_hints(cls)
+    hints = field_types(cls)
     fields = {}
     for name, value in values.items():
         if name not in hints:

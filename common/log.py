@@ -21,7 +21,7 @@ from mlperf_logging.mllog.mllog import MLLogger
 
 from common import events
 from common.clock import Clock
-from common.config import RunConfig
+from common.config import RunConfig, digest
 from common.errors import UserError
 from common.launch import heartbeat
 
@@ -106,8 +106,10 @@ class RunLog:
 
     # -- the parts of a log ---------------------------------------------------------------------------------------
 
-    def header(self, hyperparameters: Hyperparameters, cache_cleared: bool) -> None:
-        """Submission fields, cache_clear, init_start, then every hyperparameter of the configuration."""
+    def header(
+        self, hyperparameters: Hyperparameters, cache_cleared: bool, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Submission fields, cache_clear, init_start, `facts` of this run, every hyperparameter of the config."""
         config = self._config
         self.event("submission_benchmark", config.benchmark)
         self.event("submission_division", config.division)
@@ -122,6 +124,9 @@ class RunLog:
         if config.smoke_run:
             self.event("smoke_run", True)
         self.event("seed", config.seed)
+        self.event("config_digest", digest(config))
+        for key, value in (facts or {}).items():
+            self.event(key, value)
         for key, value, metadata in hyperparameters:
             self.event(key, value, metadata)
         self.event("train_samples", config.num_train_examples)

@@ -10,7 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -41,8 +41,13 @@ def write_atomically(path: pathlib.Path, data: bytes) -> None:
         ) from error
 
 
-def describe_run(config: RunConfig, command: Sequence[str], hardware: dict[str, str]) -> dict[str, Any]:
-    """The part of a run.json record that is known before the run starts."""
+def describe_run(
+    config: RunConfig, command: Sequence[str], hardware: dict[str, str], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The part of a run.json record that is known before the run starts.
+
+    `facts` are those of the log's header: config_overrides and initial_weights, see common/division.py.
+    """
     return {
         "benchmark": config.benchmark,
         "system": config.system,
@@ -55,17 +60,24 @@ def describe_run(config: RunConfig, command: Sequence[str], hardware: dict[str, 
         "command": list(command),
         "config": to_dict(config),
         "digest": digest(config),
+        **facts,
         "versions": versions(),
         "git": git_state(),
         "system_description": hardware,
         "implementation": {
-            "starting_weights_filename": "none, random initialisation from the seed",
-            "weight_transformations": "none",
+            "starting_weights_filename": _starting_weights(facts["initial_weights"]),
+            "weight_transformations": config.weight_transformations,
             "weight_data_types": {"fp64": "fp64"}.get(config.precision, "fp32"),
             "input_data_types": config.precision,
             "retraining": "no",
         },
     }
+
+
+def _starting_weights(weights: Any) -> str:
+    if weights == "random":
+        return "none, random initialisation from the seed"
+    return weights["file"] + (f", sha256 {weights['sha256']}" if "sha256" in weights else "")
 
 
 def versions() -> dict[str, str]:

@@ -9,12 +9,12 @@ import pathlib
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import flags
 
-from common import events, results
+from common import division, events, results
 from common import log as logs
 from common.config import RunConfig
 from common.errors import PeerLostError, UserError
@@ -138,10 +138,20 @@ class Run(Training):
     """A run in its first process: its log, picture and run.json."""
 
     def __init__(
-        self, benchmark: str, config: RunConfig, process: Process, hyperparameters: logs.Hyperparameters
+        self,
+        benchmark: str,
+        config: RunConfig,
+        process: Process,
+        hyperparameters: logs.Hyperparameters,
+        overrides: Mapping[str, Any],
     ):
+        """`overrides`: the fields in which the configuration differs from its preset."""
         super().__init__(benchmark, config, process)
         self.hyperparameters = hyperparameters
+        self.facts = {
+            "config_overrides": dict(overrides),
+            "initial_weights": division.initial_weights(config),
+        }
         self.folder = pathlib.Path(FLAGS.result_dir) / config.system / config.benchmark
         self.index = self._free_index() if FLAGS.run is None else FLAGS.run
         self.path = self.folder / f"result_{self.index}.txt"
@@ -159,7 +169,7 @@ class Run(Training):
         self._listen()
         log = self._log = logs.RunLog(self.path, self.config, _checker(self.config))
         try:
-            log.header(self.hyperparameters, FLAGS.cache_cleared)
+            log.header(self.hyperparameters, FLAGS.cache_cleared, self.facts)
             self._initialise()
             self._start = self._resume()
             log.init_stop(self._start)
@@ -203,7 +213,7 @@ class Run(Training):
     def _write_record(self, status: str, minutes: float | None) -> None:
         from systems import detect
 
-        record = results.describe_run(self.config, sys.argv, detect()[0])
+        record = results.describe_run(self.config, sys.argv, detect()[0], self.facts)
         record |= {
             "status": status,
             "score_minutes": minutes,

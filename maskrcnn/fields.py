@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config import RunConfig
 from common.errors import UserError
@@ -116,6 +117,9 @@ class Config(RunConfig):
     train_mask_head: bool = True
     eval_workers: int = 0
     data: Data = Data()
+
+    weights_field: ClassVar[str] = "backbone"
+    starts_from: ClassVar[str] = "an ImageNet ResNet-50"
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config import RunConfig
 from common.errors import UserError
@@ -107,6 +108,9 @@ class Config(RunConfig):
     epoch_images: int = 0
     logged_rate_batch: int = 0
     data: Data = Data()
+
+    weights_field: ClassVar[str] = "backbone"
+    starts_from: ClassVar[str] = "an ImageNet ResNet-34"
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""

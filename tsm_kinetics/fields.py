@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config import RunConfig
 from common.errors import UserError
@@ -79,6 +80,9 @@ class Config(RunConfig):
     inflation: str = "mean"
     data: Data = Data()
 
+    weights_field: ClassVar[str] = "initial_weights"
+    starts_from: ClassVar[str] = "an ImageNet ResNet-50"
+
     @property
     def frames(self) -> int:
         """Frames of a clip."""
@@ -88,6 +92,12 @@ class Config(RunConfig):
     def views(self) -> int:
         """Clips and crops of a video that an evaluation averages over."""
         return self.data.eval_clips * self.data.eval_crops
+
+    @property
+    def weight_transformations(self) -> str:
+        if not self.initial_weights_file or self.model in ("tsm", "tsn"):
+            return super().weight_transformations
+        return f"{super().weight_transformations}, 2-D kernels inflated to 3-D ({self.inflation})"
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""

@@ -110,6 +110,10 @@ NO_TENSORFLOW = "raise ImportError('TensorFlow was imported')"
         ),
         (["--system=cpu-tiny", "--config.precision=fp8"], ["config.precision='fp8': unknown"]),
         (["--system=cpu-tiny", "--config.smoke_run=true", "--config.division=closed"], ["smoke_run"]),
+        (
+            ["--system=tpu-v4-512", "--data_dir=.", "--config.width=32"],
+            ["config.width=32: the closed rules of resnet 0.7.0 do not free this", "--config.division=open"],
+        ),
         (["--sistem=cpu-tiny"], ["Unknown command line flag 'sistem'"]),
         (["--system=cpu-tiny", "--run=first"], ["--run=first"]),
         (["--system=cpu-tiny", "surplus"], ["unexpected argument 'surplus'"]),
