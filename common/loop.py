@@ -24,7 +24,7 @@ from common.clock import Block, Clock
 from common.evaluator import POLL_SECONDS, Evaluator
 from common.precision import precision as make_precision
 from common.replicas.base import Replicas, Shard
-from common.shapes import in_turn, shapes_of, summed
+from common.shapes import eval_shapes_of, in_turn, shapes_of, summed
 from common.spatial.sharing import counted_once, shared_input
 from common.step import State, compiles, make_eval_step, make_prepare_eval, make_train_step
 from common.task import Task
@@ -58,6 +58,11 @@ class Loop:
         compiled = compiles(config, replicas)
         self._summed = summed(replicas, shapes_of(task))
         self._train_step = replicas.compile(make_train_step(task, self.state, policy, self.clock), compiled)
+        self._evaluated = summed(
+            replicas,
+            eval_shapes_of(task),
+            lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
+        )
         self._eval_step = replicas.compile(make_eval_step(task, self.state), compiled)
         self._prepare_eval = make_prepare_eval(self.state)
         self._block = tf.function(self._fused_block, autograph=False)
@@ -160,9 +165,8 @@ class Loop:
 
         def body(i: tf.Tensor, stop: tf.Tensor, sums: dict, arrays: dict) -> tuple:
             stop = self._stop_of_all()
-            step_sums, step_arrays = self.replicas.run(self._eval_step, (next(evaluation),))
-            sums = tf.nest.map_structure(tf.add, sums, self.replicas.sum(step_sums))
-            gathered = self._gather(step_arrays)
+            step_sums, gathered = self._evaluated(self._eval_step, (next(evaluation),))
+            sums = tf.nest.map_structure(tf.add, sums, step_sums)
             return i + 1, stop, sums, {name: arrays[name].write(i, gathered[name]) for name in arrays}
 
         done, _, sums, arrays = tf.while_loop(
@@ -175,8 +179,7 @@ class Loop:
 
         @tf.function(autograph=False)
         def one_step(iterator: Any) -> tuple[dict, dict]:
-            sums, arrays = self.replicas.run(self._eval_step, (next(iterator),))
-            return self.replicas.sum(sums), self._gather(arrays)
+            return self._evaluated(self._eval_step, (next(iterator),))
 
         sums, arrays = one_step.get_concrete_function(evaluation).structured_outputs
         return {name: tf.zeros(s.shape, s.dtype) for name, s in sums.items()}, arrays
@@ -186,7 +189,8 @@ class Loop:
     def compile(self) -> None:
         """Traces and compiles every program on synthetic data, then restores every variable as it was."""
         before = self.state.snapshot()
-        self._call(self._synthetic(True), self._synthetic(False), max(1, len(shapes_of(self.task))), 1)
+        steps = [max(1, len(shapes)) for shapes in (shapes_of(self.task), eval_shapes_of(self.task))]
+        self._call(self._synthetic(True), self._synthetic(False), *steps)
         self.state.restore(before)
 
     def one_step(self) -> tuple[float, float]:
@@ -205,7 +209,8 @@ class Loop:
 
         def dataset(_: Shard) -> tf.data.Dataset:
             batches = make(self._batch_size(training))
-            return in_turn(batches, self.replicas) if training and shapes_of(self.task) else batches
+            shapes = shapes_of(self.task) if training else eval_shapes_of(self.task)
+            return in_turn(batches, self.replicas) if shapes else batches
 
         return iter(self.replicas.dataset(dataset))
 

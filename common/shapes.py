@@ -1,7 +1,8 @@
 """Training batches of a few static shapes: a program for each of them, all compiled before the clock starts.
 
 A task whose batches come in several shapes names them in an attribute `batch_shapes`: for each shape, the components of
-a batch that differ, and their shapes without the batch axis. In a step all replicas hold the same one.
+a batch that differ, and their shapes without the batch axis. In a step all replicas hold the same one. An attribute
+`eval_batch_shapes` does the same for evaluation.
 """
 
 from __future__ import annotations
@@ -21,15 +22,28 @@ def shapes_of(task: Any) -> Sequence[Shape]:
     return getattr(task, "batch_shapes", ())
 
 
-def summed(replicas: Replicas, shapes: Sequence[Shape]) -> Callable[[Callable, tuple], Any]:
+def eval_shapes_of(task: Any) -> Sequence[Shape]:
+    """Those of its evaluation batches."""
+    return getattr(task, "eval_batch_shapes", ())
+
+
+def summed(
+    replicas: Replicas, shapes: Sequence[Shape], total: Callable[[Any], Any] | None = None
+) -> Callable[[Callable, tuple], Any]:
     """`run(function, (batch, *rest))`: what `function` returns on every replica, added up.
 
     `function` is traced once for each of `shapes`, with a batch whose shape is static; the batch's own shape picks one
     of these at every call.
+
+    Args:
+      replicas: the backend.
+      shapes: none where all batches have one.
+      total: what is done with the replicas' values in place of adding them up.
     """
+    total = total or replicas.sum
 
     def run(function: Callable, args: tuple) -> Any:
-        return replicas.sum(replicas.run(function, args))
+        return total(replicas.run(function, args))
 
     def run_one(function: Callable, args: tuple) -> Any:
         batch, *rest = args

@@ -62,8 +62,8 @@ class Task(Protocol):
     A task may have an int `evaluation_workers` too. Where it is not 0, there are so many workers, and `quality` is
     called in a thread with a third argument `spread(function, items)`: `map`, by all of them.
 
-    Also optional: `batch_shapes`, where training batches come in several static shapes (common/shapes.py), and
-    `synthetic_eval_input`, where evaluation batches look different.
+    Also optional: `batch_shapes` and `eval_batch_shapes`, where batches come in several static shapes
+    (common/shapes.py), and `synthetic_eval_input`, where evaluation batches look different.
     """
 
     config: RunConfig

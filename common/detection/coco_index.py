@@ -83,8 +83,8 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
     with contextlib.suppress(OSError, ValueError, KeyError, EOFError):
         if kept and kept.is_file():
             with np.load(kept, allow_pickle=False) as stored:
-                if str(stored["state"]) == repr(state):
-                    return Index(files, *(stored[name] for name in _COLUMNS))
+                if str(stored["state_of_files"]) == repr(state):
+                    return Index(files, *(stored[f"{name}_of"] for name in _COLUMNS))
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         parts = list(pool.map(_scan, range(len(files)), files))
     rows = np.array([row for part in parts for row in part], np.int64).reshape(-1, len(_COLUMNS))
@@ -116,7 +116,7 @@ def _keep(path: Path, index: Index, state: tuple) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with contextlib.suppress(OSError):
         with open(partial, "wb") as file:
-            np.savez(file, state=repr(state), **{name: getattr(index, name) for name in _COLUMNS})
+            np.savez(file, state_of_files=repr(state), **{f"{n}_of": getattr(index, n) for n in _COLUMNS})
         partial.replace(path)
 
 
@@ -163,14 +163,16 @@ class Reader:
         """The serialized record.
 
         Raises:
-          OSError: the file is shorter than when it was indexed, or holds another record there.
+          ValueError: the file is shorter than when it was indexed, or holds another record there.
         """
         if self._cache is not None and number in self._cache:
             return self._cache[number]
         offset, length = int(self._index.offset[number]), int(self._index.length[number])
         frame = self._bytes(int(self._index.file[number]), offset - _HEADER, length + _HEADER)
         if len(frame) < length + _HEADER or struct.unpack_from("<Q", frame)[0] != length:
-            raise OSError(f"{self._index.files[self._index.file[number]]} has changed")
+            raise ValueError(
+                f"{self._index.files[self._index.file[number]]} has changed since it was indexed"
+            )
         if self._cache is not None:
             self._cache[number] = frame[_HEADER:]
         return frame[_HEADER:]

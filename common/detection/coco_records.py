@@ -30,34 +30,44 @@ FEATURES = {
     "image/object/is_crowd": tf.io.VarLenFeature(tf.int64),
     **{f"image/object/bbox/{side}": tf.io.VarLenFeature(tf.float32) for side in _SIDES},
 }
-MASKS = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
+MASKS = {
+    "image/object/mask": tf.io.VarLenFeature(tf.string),
+    "image/height": tf.io.FixedLenFeature([], tf.int64, default_value=0),
+    "image/width": tf.io.FixedLenFeature([], tf.int64, default_value=0),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Categories:
-    """The categories of an annotation file: a network's class c, from 1, is `ids[c - 1]`; 0 is the background."""
+    """The categories of an annotation file: id `ids[i]` is a network's class `classes[i]`; 0 is the background."""
 
     ids: tuple[int, ...]
+    classes: tuple[int, ...]
 
     @classmethod
-    def read(cls, annotations: str | os.PathLike, num_classes: int) -> Categories:
-        """From the annotation file.
+    def read(cls, annotations: str | os.PathLike, num_classes: int, by_id: bool = False) -> Categories:
+        """From the annotation file: numbered from 1 without gaps or, `by_id`, by the ids themselves.
 
         Raises:
-          UserError: no such file, or it has not num_classes - 1 categories.
+          UserError: no such file, or the network has not as many classes; by their ids, it has too few.
         """
         ids = _category_ids(os.fspath(annotations))
-        if len(ids) + 1 != num_classes:
+        if by_id and max(ids) >= num_classes:
+            raise UserError(
+                f"{annotations}: category {max(ids)}, config.num_classes={num_classes} makes room for ids below it; "
+                f"set config.num_classes={max(ids) + 1}"
+            )
+        if not by_id and len(ids) + 1 != num_classes:
             raise UserError(
                 f"{annotations}: {len(ids)} categories, config.num_classes={num_classes} makes room for "
                 f"{num_classes - 1} and the background; set config.num_classes={len(ids) + 1}"
             )
-        return cls(ids)
+        return cls(ids, ids if by_id else tuple(range(1, len(ids) + 1)))
 
     def to_class(self, labels: tf.Tensor) -> tf.Tensor:
         """Original ids, any shape, to classes, int32; an id that there is not becomes -1."""
         table = np.full(max(self.ids) + 2, -1, np.int32)
-        table[list(self.ids)] = np.arange(1, len(self.ids) + 1)
+        table[list(self.ids)] = self.classes
         inside = (labels >= 0) & (labels <= max(self.ids))
         return tf.gather(table, tf.where(inside, labels, max(self.ids) + 1))
 
@@ -67,7 +77,7 @@ def _category_ids(annotations: str) -> tuple[int, ...]:
     try:
         with tf.io.gfile.GFile(annotations) as file:
             content = json.load(file)
-        return tuple(sorted(category["id"] for category in content["categories"]))
+        ids = tuple(sorted(category["id"] for category in content["categories"]))
     except tf.errors.OpError as error:
         raise UserError(
             f"annotation file {annotations} cannot be read; fill the folder with init_datasets.sh"
@@ -76,6 +86,9 @@ def _category_ids(annotations: str) -> tuple[int, ...]:
         raise UserError(
             f"{annotations} is no COCO annotation file ({type(error).__name__}: {error}); download it again"
         ) from error
+    if not ids or ids[0] < 1:
+        raise UserError(f"{annotations}: categories {list(ids[:3])}: needs some, of ids from 1 on")
+    return ids
 
 
 def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
@@ -83,8 +96,8 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
 
     Returns:
       {"encoded": string, "image_id": int64, "boxes": float32 [n, 4] corners in parts of the image, "labels": int64
-      [n] original ids, "crowd": bool [n]} and, with `masks`, "masks": string [n], PNG. Boxes without an area are left
-      out, as tf-models' converter leaves them out.
+      [n] original ids, "crowd": bool [n]} and, with `masks`, "masks": string [n], PNG, and "size": int64 [2], height
+      and width as the record has them. Boxes without an area are left out, as tf-models' converter leaves them out.
     """
     raw = tf.io.parse_single_example(serialized, {**FEATURES, **(MASKS if masks else {})})
     boxes = tf.stack([tf.sparse.to_dense(raw[f"image/object/bbox/{side}"]) for side in _SIDES], -1)
@@ -102,16 +115,72 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
     }
     if masks:
         found["masks"] = tf.boolean_mask(tf.sparse.to_dense(raw["image/object/mask"]), real)
+        found["size"] = tf.stack([raw["image/height"], raw["image/width"]])
     return found
 
 
-def complaint(serialized: bytes, categories: Categories) -> str | None:
-    """What is wrong with a record, naming its image; None where nothing is. For `records.diagnose`."""
+def check_count(split: str, found: int, configured: int) -> None:
+    """Raises UserError where a split has another number of images than the configuration says."""
+    if found != configured:
+        raise UserError(
+            f"{found} {split} images in the records, config.num_{split}_examples={configured}; complete the data, or "
+            f"set config.num_{split}_examples={found}"
+        )
+
+
+def check_evaluation(
+    annotations: str | os.PathLike, image_ids: Sequence[int] | None, configured: int
+) -> None:
+    """Whether an evaluation can be made: before a run, not after its first block.
+
+    Args:
+      annotations: the COCO file.
+      image_ids: of the records of the held-out images; None where only their number is known.
+      configured: the number of images that the configuration says.
+
+    Raises:
+      UserError: the annotation file has an object that cannot be evaluated, or other images than the records or the
+        configuration; an image is named.
+    """
+    from common.detection import coco_eval
+
+    if image_ids is not None:
+        check_count("eval", len(image_ids), configured)
+    try:
+        wanted = set(coco_eval.ground_truth(os.fspath(annotations)).imgs)
+    except ValueError as error:
+        raise UserError(f"{error}; an evaluation needs it right: get a sound copy") from error
+    if len(wanted) != configured:
+        raise UserError(
+            f"{annotations}: {len(wanted)} images, config.num_eval_examples={configured}; it must be the file of the "
+            f"evaluated images, or set config.num_eval_examples={len(wanted)}"
+        )
+    if image_ids is not None and set(image_ids) != wanted:
+        example = min(set(image_ids) ^ wanted)
+        where = "the records" if example in wanted else "it"
+        raise UserError(
+            f"{annotations}: image {example}, for one, is not in {where}; convert the images again"
+        )
+
+
+def complaint(serialized: bytes, categories: Categories, masks: bool = False) -> str | None:
+    """What is wrong with a record, naming its image; None where nothing is. For `records.diagnose`.
+
+    Args:
+      serialized: the record.
+      categories: that its objects may have.
+      masks: whether they need masks of the image's size, and the image a height and width.
+    """
     try:
         found = parse(tf.constant(serialized))
     except (tf.errors.InvalidArgumentError, tf.errors.OpError):
         return "not a tf.train.Example with image/encoded, image/source_id and objects of equally many boxes"
     image = int(found["image_id"])
+    if masks:
+        try:
+            found = parse(tf.constant(serialized), masks=True)
+        except tf.errors.InvalidArgumentError:
+            return f"image {image}: not every object has a mask; convert the images again with MASKS=1"
     classes = categories.to_class(found["labels"]).numpy()
     if (classes < 0).any():
         unknown = int(found["labels"].numpy()[classes < 0][0])
@@ -120,9 +189,23 @@ def complaint(serialized: bytes, categories: Categories) -> str | None:
     if not np.isfinite(boxes).all() or (boxes < -1e-3).any() or (boxes > 1 + 1e-3).any():
         return f"image {image}: a box lies outside of the image"
     try:
-        tf.io.decode_jpeg(found["encoded"], channels=3)
+        size = tf.io.decode_jpeg(found["encoded"], channels=3).shape[:2]
     except tf.errors.InvalidArgumentError:
         return f"image {image}: image/encoded is no JPEG or PNG image"
+    return _mask_complaint(found, list(size)) if masks else None
+
+
+def _mask_complaint(found: Objects, size: list[int]) -> str | None:
+    image = int(found["image_id"])
+    if found["size"].numpy().tolist() != size:
+        return f"image {image}: it has {size} pixels, the record says {found['size'].numpy().tolist()}"
+    for png in found["masks"]:
+        try:
+            shape = tf.io.decode_png(png, channels=1).shape[:2]
+        except tf.errors.InvalidArgumentError:
+            return f"image {image}: a mask is no PNG image"
+        if list(shape) != size:
+            return f"image {image}: a mask of {list(shape)} pixels, the image has {size}"
     return None
 
 

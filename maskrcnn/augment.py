@@ -1,0 +1,111 @@
+"""Images and objects as the network takes them: scaled into a frame, mirrored or not, masks cut to their boxes."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from common.detection import boxes as box_ops
+from maskrcnn.config import Config
+
+_FLIP = 1 << 62  # Keeps the draw apart from others with the same key; record numbers stay far below.
+
+
+def scaled_size(size: tf.Tensor, config: Config) -> tuple[tf.Tensor, tf.Tensor]:
+    """Whole pixels of an image scaled to `short_side`, or to `long_side` where it would exceed that (G7 dataloader.py).
+
+    Args:
+      size: int64 [2], height and width.
+      config: the two sides.
+
+    Returns:
+      (int64 [2], the scale, float32).
+    """
+    short, long = tf.reduce_min(size), tf.reduce_max(size)
+    exceeds = long * config.short_side > config.long_side * short
+    wanted = tf.where(exceeds, tf.constant(config.long_side, tf.int64), config.short_side)
+    side = tf.where(exceeds, long, short)
+    # Whole numbers: 480 pixels scaled to 800 are 800, not 799.
+    return tf.maximum(size * wanted // side, 1), tf.cast(wanted / side, tf.float32)
+
+
+def framed(image: tf.Tensor, wide: tf.Tensor, config: Config) -> tuple[tf.Tensor, tf.Tensor]:
+    """An image scaled, at the top left of its frame, the rest zero.
+
+    Args:
+      image: uint8 [h, w, 3].
+      wide: bool scalar, which of the two frames.
+      config: the sizes.
+
+    Returns:
+      (uint8 [H, W, 3], float32 [3]: height and width of the content in pixels, scale).
+    """
+    size, scale = scaled_size(tf.shape(image, tf.int64)[:2], config)
+    pixels = tf.image.resize(image[None], tf.cast(size, tf.int32))[0]
+    pixels = tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
+    frame = tf.where(wide, config.shapes[0], config.shapes[-1])
+    missing = tf.cast(frame, tf.int64) - size
+    pixels = tf.pad(pixels, [[0, missing[0]], [0, missing[1]], [0, 0]])
+    sides = config.shapes[0] if len(config.shapes) == 1 else (None, None)
+    return tf.ensure_shape(pixels, [*sides, 3]), tf.concat([tf.cast(size, tf.float32), scale[None]], 0)
+
+
+def mirrored(
+    image: tf.Tensor, boxes: tf.Tensor, masks: tf.Tensor, key: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Half of the images from right to left.
+
+    Args:
+      image: [h, w, 3].
+      boxes: [n, 4], corners in parts of the image.
+      masks: [n, S, S], each filling its box.
+      key: int64 [2] that decides.
+    """
+    heads = tf.random.stateless_uniform([], key + _FLIP, alg="philox") < 0.5
+    return tf.cond(
+        heads,
+        lambda: (tf.reverse(image, [1]), box_ops.flip_columns(boxes), tf.reverse(masks, [2])),
+        lambda: (image, boxes, masks),
+    )
+
+
+def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size: int) -> tf.Tensor:
+    """The masks inside their boxes.
+
+    Args:
+      encoded: string [n], PNGs of the image's size, zero where the object is not.
+      boxes: [n, 4], corners in parts of the image.
+      image_size: int64 [2].
+      size: S.
+
+    Returns:
+      uint8 [n, S, S] of 0 and 1: the mask, bilinearly between its pixels' centres, at the centres of SxS equal parts of
+      the box.
+    """
+    sides = tf.cast(tf.tile(image_size, [2]), tf.float32)
+
+    def one(inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        png, box = inputs
+        mask = tf.io.decode_png(png, channels=1)[..., 0] > 0
+        told = ["a mask of another size than its image", tf.shape(mask)]
+        same = tf.reduce_all(tf.equal(tf.shape(mask, tf.int64), image_size))
+        with tf.control_dependencies([tf.debugging.Assert(same, told)]):
+            low = tf.cast(tf.floor(box[:2]), tf.int32)
+        high = tf.minimum(tf.cast(tf.math.ceil(box[2:]), tf.int32), tf.cast(image_size, tf.int32))
+        low = tf.minimum(low, high - 1)
+        inside = tf.cast(mask[low[0] : high[0], low[1] : high[1]], tf.float32)
+        rows = _weights(box[0], box[2], low[0], high[0], size)
+        columns = _weights(box[1], box[3], low[1], high[1], size)
+        cut = rows @ inside @ tf.transpose(columns)
+        return tf.cast(cut >= 0.5, tf.uint8)
+
+    spec = tf.TensorSpec([size, size], tf.uint8)
+    return tf.map_fn(one, (encoded, boxes * sides), fn_output_signature=spec)
+
+
+def _weights(low: tf.Tensor, high: tf.Tensor, first: tf.Tensor, last: tf.Tensor, size: int) -> tf.Tensor:
+    """[size, last - first]: what each pixel first..last-1 gives to the centres of `size` parts of [low, high]."""
+    places = low + (tf.range(size, dtype=tf.float32) + 0.5) / size * (high - low) - 0.5
+    pixels = tf.cast(tf.range(first, last), tf.float32)
+    # Beyond the centres of the first and the last pixel these go on.
+    places = tf.clip_by_value(places, pixels[0], pixels[-1])
+    return tf.maximum(1 - tf.abs(places[:, None] - pixels), 0)

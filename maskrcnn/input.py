@@ -1,0 +1,297 @@
+"""COCO TFRecords with masks to batches of one orientation.
+
+A batch is {"image": uint8 [b, H, W, 3], "image_info": float32 [b, 3] (height and width of the content in pixels, and
+scale), "boxes": float32 [b, G, 4] corners in pixels of the frame, "classes": int32 [b, G], 0 where there is no object,
+"masks": uint8 [b, G, S, S] of 0 and 1, each filling its box, "image_id": int64 [b], "weight": float32 [b]}. (H, W) is
+one of `config.shapes`, the same on all replicas of a step (common/detection/coco_index.py). `normalised` runs on the
+device; evaluation carries no objects, its ground truth is the annotation file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from common import records
+from common.detection import coco_index, coco_records
+from common.detection.coco_index import Index
+from common.errors import UserError
+from common.replicas.base import Shard
+from common.task import Batch
+from maskrcnn import augment
+from maskrcnn.config import Config
+
+# ImageNet's mean and standard deviation per channel, of values 0..255 (G7 mask_rcnn dataloader.py).
+MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
+FIX = "set DATA_DIR to a folder of COCO TFRecords with masks, or make one with maskrcnn/init_datasets.sh"
+
+
+def train_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
+) -> tf.data.Dataset:
+    """Endless training batches of one replica: every image once in an epoch, all in a new order.
+
+    Mirroring depends on (config.seed, epoch, number of the image) only, the order on config.seed. Entering at
+    `start_step` gives what an uninterrupted stream gives from there.
+
+    Args:
+      config: sizes, `seed`, `global_batch_size` and `data` are read.
+      data_dir: folder of the TFRecords.
+      shard: this process's part of every step.
+      batch_size: images per batch of a replica; where a process has several, a step takes as many batches.
+      start_step: steps to leave out.
+
+    Raises:
+      UserError: no files, or other categories than the configuration's.
+    """
+    index = coco_index.read(records.list_files(data_dir, config.data.train_pattern, FIX))
+    categories = _categories(config, data_dir)
+    numbers = training_numbers(config, index)
+    grouping = coco_index.Grouping(groups(config, index)[numbers], config.global_batch_size, config.seed)
+    first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
+
+    def prepared(epoch: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
+        found = _parse(serialized, categories, config.max_instances)
+        image, boxes = _decode(found["encoded"], found["size"]), found["boxes"]
+        masks = augment.cut_masks(found["masks"], boxes, found["size"], config.gt_mask_size)
+        if config.data.flip:
+            key = tf.stack([first_key + epoch, number])
+            image, boxes, masks = augment.mirrored(image, boxes, masks, key)
+        pixels, info = augment.framed(image, wide, config)
+        objects = boxes * tf.tile(info[:2], [2]), found["classes"], masks
+        return _example(pixels, info, *objects, found["image_id"], 1.0, config)
+
+    def plan() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        for batch in grouping.batches(shard, start_step):
+            yield batch.epochs, numbers[batch.examples], np.full(len(batch.examples), batch.group)
+
+    return _batches(config, index, plan, prepared, batch_size)
+
+
+def eval_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, steps: int
+) -> tf.data.Dataset:
+    """One pass over the held-out images, in `steps` steps of `eval_batch_size`; padding has image id -1 and weight 0.
+
+    Args:
+      config, data_dir, shard, batch_size: see `train_input`.
+      steps: of the clock, enough for both orientations.
+    """
+    index = coco_index.read(records.list_files(data_dir, config.data.eval_pattern, FIX))
+
+    def prepared(_: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
+        def real() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            found = coco_records.parse(serialized, masks=True)
+            return *augment.framed(_decode(found["encoded"], found["size"]), wide, config), found["image_id"]
+
+        def padding() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            black = tf.zeros([1, 1, 3], tf.uint8)
+            return *augment.framed(black, wide, config), tf.constant(-1, tf.int64)
+
+        pixels, info, image_id = tf.cond(number >= 0, real, padding)
+        weight = tf.cast(number >= 0, tf.float32)
+        return _example(pixels, info, *_no_objects(config), image_id, weight, config)
+
+    def plan() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        for batch in coco_index.passes(groups(config, index), config.eval_batch_size, shard, steps):
+            yield batch.epochs, batch.examples, np.full(len(batch.examples), batch.group)
+
+    per_step = config.eval_batch_size // shard.count // batch_size
+    found = _batches(config, index, plan, prepared, batch_size)
+    return found.apply(tf.data.experimental.assert_cardinality(steps * per_step))
+
+
+def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
+    """Batches of seeded noise for ever, of both orientations in turns, with the element_spec of both inputs."""
+    key = tf.constant([config.seed, 0], tf.int64)
+    count, size = config.max_instances, config.gt_mask_size
+    classes = tf.where(tf.range(count) < 5, tf.range(count) % (config.num_classes - 1) + 1, 0)
+    corner = tf.random.stateless_uniform([batch_size, count, 2], key, maxval=0.6, alg="philox")
+    side = tf.random.stateless_uniform([batch_size, count, 2], key + 1, 0.1, 0.4, alg="philox")
+
+    def batch(shape: tuple[int, int]) -> tf.data.Dataset:
+        pixels = tf.random.stateless_uniform(
+            [batch_size, *shape, 3], key, maxval=256, dtype=tf.int32, alg="philox"
+        )
+        boxes = tf.concat([corner, corner + side], -1) * tf.constant([*shape, *shape], tf.float32)
+        info = tf.constant([*map(float, shape), 1.0])
+        return tf.data.Dataset.from_tensors(
+            {
+                "image": tf.cast(pixels, tf.uint8),
+                "image_info": tf.tile(info[None], [batch_size, 1]),
+                "boxes": tf.where(classes[:, None] > 0, boxes, 0.0),
+                "classes": tf.tile(classes[None], [batch_size, 1]),
+                "masks": tf.ones([batch_size, count, size, size], tf.uint8),
+                "image_id": tf.range(batch_size, dtype=tf.int64),
+                "weight": tf.ones([batch_size]),
+            }
+        )
+
+    return functools.reduce(tf.data.Dataset.concatenate, map(batch, config.shapes)).repeat()
+
+
+def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
+    """The batch with (image - mean) / standard deviation per channel, 0 outside of the content; on the device."""
+    compute = tf.float64 if dtype == tf.float64 else tf.float32
+    offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], compute)
+    scale = tf.constant([1 / s for s in STDDEV_RGB], compute)
+    image = tf.cast(batch["image"], compute) * scale + offset
+    rows, columns = (tf.range(n, dtype=tf.float32) for n in image.shape[1:3])
+    high, wide = batch["image_info"][:, 0, None], batch["image_info"][:, 1, None]
+    inside = (rows < high)[:, :, None] & (columns < wide)[:, None]
+    image = tf.where(inside[..., None], image, tf.zeros_like(image))
+    return {**batch, "image": tf.cast(image, dtype)}
+
+
+def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
+    """Path of the COCO file of the evaluated images."""
+    return os.path.join(os.fspath(data_dir), config.data.annotations)
+
+
+def groups(config: Config, index: Index) -> np.ndarray:
+    """int [n]: 1 for the wide frame, 0 for the tall one; all 0 where there is one frame."""
+    return index.wide.astype(int) if len(config.shapes) > 1 else np.zeros(len(index), int)
+
+
+def training_numbers(config: Config, index: Index) -> np.ndarray:
+    """The records that are trained on."""
+    return np.flatnonzero(index.objects > 0) if config.data.skip_empty else np.arange(len(index))
+
+
+def check(config: Config, data_dir: str | os.PathLike) -> None:
+    """Reads the index of all records, the first time by reading the records.
+
+    Raises:
+      UserError: no files, no masks, other numbers of images or other categories than the configuration's, or
+        annotations that cannot be evaluated.
+    """
+    data = config.data
+    train, held_out = (
+        coco_index.read(records.list_files(data_dir, pattern, FIX))
+        for pattern in (data.train_pattern, data.eval_pattern)
+    )
+    _categories(config, data_dir)
+    coco_records.check_count("train", len(training_numbers(config, train)), config.num_train_examples)
+    coco_records.check_evaluation(
+        annotation_file(config, data_dir), held_out.image_id.tolist(), config.num_eval_examples
+    )
+    bare = np.flatnonzero(train.masks < train.objects + train.no_area)
+    if len(bare):
+        raise UserError(
+            f"{train.files[train.file[bare[0]]]}: image {train.image_id[bare[0]]} has objects without a mask, like "
+            f"{len(bare)} images of {len(train)}; convert them with MASKS=1 ./maskrcnn/init_datasets.sh"
+        )
+    if train.no_area.any():
+        first = int(np.flatnonzero(train.no_area)[0])
+        print(
+            f"{int(train.no_area.sum())} training objects whose box has no area are left out, in image "
+            f"{train.image_id[first]} for one",
+            file=sys.stderr,
+        )
+
+
+def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
+    """What is wrong with the data after the input has failed: reads all files again, names file, record and image."""
+    try:
+        categories = _categories(config, data_dir)
+        for pattern, masks in ((config.data.train_pattern, True), (config.data.eval_pattern, False)):
+            found = records.diagnose(
+                records.list_files(data_dir, pattern, FIX),
+                functools.partial(coco_records.complaint, categories=categories, masks=masks),
+            )
+            if found:
+                return found
+    except UserError as error:
+        return error
+    return UserError(
+        f"reading {data_dir} failed, but every record is sound now; was a file replaced? Try again"
+    )
+
+
+def _categories(config: Config, data_dir: str | os.PathLike) -> coco_records.Categories:
+    annotations = annotation_file(config, data_dir)
+    return coco_records.Categories.read(annotations, config.num_classes, by_id=True)
+
+
+def _batches(
+    config: Config, index: Index, plan: Callable, prepared: Callable, batch_size: int
+) -> tf.data.Dataset:
+    """What `prepared(epoch, number, wide, serialized)` makes of a plan of (epochs, numbers, groups), in batches."""
+    data = config.data
+    reader = coco_index.Reader(index, data.cache == "encoded")
+
+    def read(epoch: tf.Tensor, number: tf.Tensor, group: tf.Tensor) -> dict[str, tf.Tensor]:
+        serialized = tf.numpy_function(lambda i: reader(i) if i >= 0 else b"", [number], tf.string)
+        return prepared(epoch, number, group > 0, tf.ensure_shape(serialized, []))
+
+    spec = (tf.TensorSpec([None], tf.int64),) * 3
+    numbers = tf.data.Dataset.from_generator(plan, output_signature=spec).unbatch()
+    images = numbers.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=data.deterministic)
+    options = tf.data.Options()
+    options.deterministic = data.deterministic
+    options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
+    if data.private_threads:
+        options.threading.private_threadpool_size = data.private_threads
+    options.autotune.enabled = True
+    batches = images.batch(batch_size, drop_remainder=True)
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int) -> dict[str, tf.Tensor]:
+    """The first `most` objects that are no crowds; an unknown category ends the stream, naming the image."""
+    found = coco_records.parse(serialized, masks=True)
+    classes = categories.to_class(found["labels"])
+    told = ["category is not in the annotation file", "image", found["image_id"]]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), told)]):
+        single = tf.where(~found["crowd"])[:most, 0]
+    return {
+        "encoded": found["encoded"],
+        "size": found["size"],
+        "image_id": found["image_id"],
+        "boxes": tf.clip_by_value(tf.gather(found["boxes"], single), 0.0, 1.0),
+        "classes": tf.gather(classes, single),
+        "masks": tf.gather(found["masks"], single),
+    }
+
+
+def _decode(encoded: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """uint8 [h, w, 3], as the record's height and width promised; greyscale JPEG, and PNG, become RGB."""
+    image = tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
+    same = tf.reduce_all(tf.equal(tf.shape(image, tf.int64)[:2], size))
+    with tf.control_dependencies([tf.debugging.Assert(same, ["not the size that the record says", size])]):
+        return tf.identity(image)
+
+
+def _no_objects(config: Config) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    size = config.gt_mask_size
+    return tf.zeros([0, 4]), tf.zeros([0], tf.int32), tf.zeros([0, size, size], tf.uint8)
+
+
+def _example(
+    image: tf.Tensor,
+    info: tf.Tensor,
+    boxes: tf.Tensor,
+    classes: tf.Tensor,
+    masks: tf.Tensor,
+    image_id: tf.Tensor,
+    weight: tf.Tensor | float,
+    config: Config,
+) -> Mapping[str, tf.Tensor]:
+    """A batch's entries of one image: at most `max_instances` objects, then zeros."""
+    count, size = config.max_instances, config.gt_mask_size
+    missing = [[0, count - tf.shape(classes)[0]]]
+    return {
+        "image": image,
+        "image_info": tf.ensure_shape(info, [3]),
+        "boxes": tf.ensure_shape(tf.pad(boxes, [*missing, [0, 0]]), [count, 4]),
+        "classes": tf.ensure_shape(tf.pad(classes, missing), [count]),
+        "masks": tf.ensure_shape(tf.pad(masks, [*missing, [0, 0], [0, 0]]), [count, size, size]),
+        "image_id": tf.cast(image_id, tf.int64),
+        "weight": tf.cast(weight, tf.float32),
+    }

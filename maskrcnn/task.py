@@ -1,0 +1,115 @@
+"""Mask R-CNN as a task: five losses, detections with masks, COCO's mean average precision of boxes and of masks."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.clock import Clock
+from common.errors import UserError
+from common.precision import Precision
+from common.replicas.base import Replicas, Shard
+from common.task import Batch, Outputs, Quality, WeightedSum
+from maskrcnn import backbone, model
+from maskrcnn import input as pipeline
+from maskrcnn.config import Config
+from maskrcnn.detect import detect
+from maskrcnn.loss import losses
+
+MOST_WORKERS = 20  # G7 mask_rcnn_params.py EVAL_WORKER_COUNT
+_KINDS = {"BBOX": "bbox", "SEGM": "segm"}
+
+
+class Task:
+    """Detection and segmentation of objects on COCO, or on anything in its TFRecord layout with its annotation file."""
+
+    evaluate_in_worker = True
+
+    def __init__(self, config: Config, data_dir: str | None):
+        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
+        self.config = config
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+        # Wide and tall: a program of static shapes for each.
+        shapes = [{"image": (*shape, 3)} for shape in config.shapes]
+        self.batch_shapes = self.eval_batch_shapes = shapes if len(shapes) > 1 else ()
+        self.evaluation_workers = config.eval_workers or min(os.cpu_count() or 1, MOST_WORKERS)
+
+    def check_input(self) -> None:
+        if self.config.backbone and not os.path.exists(self.config.backbone):
+            raise UserError(f"config.backbone={self.config.backbone}: no such file; see maskrcnn/README.md")
+        pipeline.check(self.config, self.data_dir)
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        if isinstance(
+            error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+        ):
+            return pipeline.diagnose(self.config, self.data_dir)
+        return None
+
+    def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+        self._precision = precision
+        network = model.build(self.config, replicas, precision)
+        if self.config.backbone and self.data_dir:
+            backbone.load(network, self.config.backbone, replicas)
+        return network
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        steps = Clock.of(self.config).eval_steps
+        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, steps)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return pipeline.synthetic(self.config, batch_size)
+
+    def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
+        found = losses(model, self._normalised(batch), self.config, model.next_draw())
+        return {name: term for name, term in found.items() if self.config.train_mask_head or name != "mask"}
+
+    def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
+        found = detect(model, self._normalised(batch), self.config)
+        # Of the content, whatever frame it lies in: so they are of the original image.
+        size = tf.maximum(tf.tile(batch["image_info"][:, None, :2], [1, 1, 2]), 1.0)
+        arrays = {
+            "image_id": batch["image_id"],
+            "weight": batch["weight"],
+            "boxes": found["boxes"] / size,
+            "scores": tf.where(found["classes"] > 0, found["scores"], 0.0),
+            "classes": found["classes"],
+            # Half the bytes; eleven bits are enough for a threshold at a half.
+            "masks": tf.cast(found["masks"], tf.float16),
+        }
+        return Outputs(arrays=arrays)
+
+    def quality(
+        self,
+        sums: Mapping[str, np.ndarray],
+        arrays: Mapping[str, np.ndarray],
+        spread: Callable[[Callable, Iterable], Iterable] = map,
+    ) -> Quality:
+        """Masks are pasted and encoded by all workers, then one scores the boxes and another the masks."""
+        from common.detection import coco_eval
+
+        annotations = pipeline.annotation_file(self.config, self.data_dir)
+        seen = {name: arrays[name] for name in ("image_id", "weight")}
+        list(spread(functools.partial(coco_eval.each_image_once, annotations), [seen]))
+        classes = range(1, self.config.num_classes)  # The categories' own ids.
+        encode = functools.partial(coco_eval.encoded_results, annotations, classes)
+        encoded = list(spread(encode, coco_eval.parts(arrays)))
+        work = [(kind, [part[kind] for part in encoded]) for kind in _KINDS.values()]
+        scores = spread(functools.partial(coco_eval.score, annotations), work)
+        found = dict(zip(_KINDS, scores, strict=True))
+        value = {name: found[name]["AP"] for name in _KINDS}
+        details = {f"{name}_{s}": found[name][s] for name in _KINDS for s in ("AP50", "AP75")}
+        reached = all(value[name] >= target for name, target in self.config.logged_target.items())
+        return Quality(value, reached, details)
+
+    def _normalised(self, batch: Batch) -> Batch:
+        return pipeline.normalised(batch, self._precision.variable)

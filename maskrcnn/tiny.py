@@ -1,0 +1,29 @@
+"""The generated data set of cpu-tiny; see common/detection/drawing.py.
+
+python -m maskrcnn.tiny DATA_DIR
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from common import generated
+from common.detection import drawing
+
+TINY = drawing.Pictures(train_images=1000, eval_images=101)
+
+
+def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> None:
+    """Writes the TFRecords and the annotation files into `data_dir`; see `drawing.generate`."""
+    drawing.generate(data_dir, pictures)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m maskrcnn.tiny DATA_DIR`."""
+    return generated.main("maskrcnn", generate, "TFRecords", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
