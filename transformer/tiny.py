@@ -1,18 +1,6 @@
-"""The generated language pair of cpu-tiny, in the layout of the real data.
+"""The generated language pair of cpu-tiny (common/text/pair.py), in the layout of the real data.
 
-Two invented languages. A source sentence is one clause or two with "and", a clause "(time,) subject verb object
-(preposition noun phrase)", with articles and adjectives before the noun; plurals and the past are endings. The target
-language
-
-- puts the object first, then the noun phrase with a postposition, the subject, the time and, last, the verb;
-- puts adjectives and the article after their noun;
-- gives nouns an ending for case and number, and adjectives and articles one for gender, number and case of their noun;
-- gives verbs an ending for number and gender of the subject, and a prefix for the past.
-
-Names are made up as they are needed and go over unchanged: some of those in the evaluation occur in no training
-sentence. A translation word for word, even one with a perfect dictionary, has the wrong order and few right endings.
-
-    python -m transformer.tiny DATA_DIR
+python -m transformer.tiny DATA_DIR
 """
 
 from __future__ import annotations
@@ -25,53 +13,27 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from common import generated
 from common.errors import UserError
+from common.text import pair
+from common.text.pair import Grammar
 from transformer import convert
 from transformer.fields import Data
 
-VERSION = 1  # Of the grammar: raise it when the same settings give other sentences.
-_SOURCE_SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve")
-_TARGET_SYLLABLES = ("ak", "em", "il", "on", "ur", "sha", "kre", "tlo", "bri", "zu", "wem", "yo")
-_NAME_SYLLABLES = ("Ka", "Lo", "Mi", "nu", "ra", "te", "vi", "xo", "zan", "dor", "bel", "gri")
-_CASES = ("subject", "object", "place")
-_NOUN_ENDINGS = {"subject": ("", "i"), "object": ("am", "ami"), "place": ("ex", "exi")}
-_GENDERS = ("o", "e", "u")  # Endings of what agrees with a noun, then those of case and number.
-_VERB_ENDINGS = (("ot", "ost"), ("et", "est"), ("ut", "ust"))
+__all__ = ["TINY", "Grammar", "Tiny", "generate"]
 _FILES = Data()
 
 
 @dataclasses.dataclass(frozen=True)
-class Tiny:
-    """How much text, and how hard.
+class Tiny(pair.Pair):
+    """The pair, and how it is encoded.
 
     Attributes:
-      seed: everything is drawn from it.
-      train_pairs, eval_pairs: sentences; the second is no multiple of a batch, so that there is padding.
-      nouns, adjectives, verbs, times, prepositions: words of each kind.
-      names: part of the noun phrases that are names.
-      adjective, place, time: how often these occur.
-      second_clause: part of the sentences that join two clauses: what belongs together is then told by order alone.
       vocabulary_size: subwords, about.
       max_length, packed_length: tokens of a sentence and of a packed sequence.
       shards: training files.
     """
 
-    seed: int = 30
-    train_pairs: int = 6000
-    eval_pairs: int = 200
-    nouns: int = 48
-    adjectives: int = 16
-    verbs: int = 24
-    times: int = 8
-    prepositions: int = 5
-    names: float = 0.1
-    adjective: float = 0.5
-    place: float = 0.4
-    time: float = 0.3
-    second_clause: float = 0.7
     vocabulary_size: int = 400
     max_length: int = 60
     packed_length: int = 128
@@ -79,107 +41,6 @@ class Tiny:
 
 
 TINY = Tiny()
-
-
-class Grammar:
-    """Draws sentences with their translations, and translates word for word."""
-
-    def __init__(self, tiny: Tiny):
-        self.tiny = tiny
-        rng = np.random.default_rng(tiny.seed)
-        taken: tuple[set[str], set[str]] = (set(), set())
-
-        def words(count: int) -> list[tuple[str, str]]:
-            syllables = (_SOURCE_SYLLABLES, _TARGET_SYLLABLES)
-            return [
-                (_word(rng, syllables[0], taken[0]), _word(rng, syllables[1], taken[1])) for _ in range(count)
-            ]
-
-        self.nouns, self.adjectives, self.verbs = words(tiny.nouns), words(tiny.adjectives), words(tiny.verbs)
-        self.times, self.prepositions = words(tiny.times), words(tiny.prepositions)
-        self.articles = words(2)
-        (pair,) = words(1)
-        self.conjunction = (pair[0], pair[1], pair[1])
-        self.genders = rng.integers(len(_GENDERS), size=tiny.nouns)
-
-    def pairs(self, split: str) -> list[tuple[str, str, str]]:
-        """(source, target, the source word for word) of every sentence of "train" or "eval"."""
-        count = self.tiny.train_pairs if split == "train" else self.tiny.eval_pairs
-        rng = np.random.default_rng([self.tiny.seed, ("train", "eval").index(split)])
-        return [self._sentence(rng) for _ in range(count)]
-
-    def _sentence(self, rng: np.random.Generator) -> tuple[str, str, str]:
-        first = self._clause(rng)
-        if rng.random() < self.tiny.second_clause:
-            second = self._clause(rng)
-            first = [
-                [*words, conjunction, *more]
-                for words, conjunction, more in zip(first, self.conjunction, second)
-            ]
-        return tuple(" ".join(words) + "." for words in first)  # type: ignore[return-value]
-
-    def _clause(self, rng: np.random.Generator) -> list[list[str]]:
-        """The words of the source, of the target and of the source word for word."""
-        tiny = self.tiny
-        subject, object_ = self._phrase(rng, "subject"), self._phrase(rng, "object")
-        verb, past = self.verbs[rng.integers(tiny.verbs)], bool(rng.random() < 0.5)
-        source = [*subject.source, verb[0] + ("ka" if past else ""), *object_.source]
-        gloss = [*subject.gloss, verb[1] + _VERB_ENDINGS[0][0], *object_.gloss]
-        place: list[str] = []
-        if rng.random() < tiny.place:
-            preposition, phrase = (
-                self.prepositions[rng.integers(tiny.prepositions)],
-                self._phrase(rng, "place"),
-            )
-            source += [preposition[0], *phrase.source]
-            gloss += [preposition[1], *phrase.gloss]
-            place = [*phrase.target, preposition[1]]
-        time: list[str] = []
-        if rng.random() < tiny.time:
-            word = self.times[rng.integers(tiny.times)]
-            source, gloss, time = [word[0] + ",", *source], [word[1] + ",", *gloss], [word[1]]
-        spoken = ("ga" if past else "") + verb[1] + _VERB_ENDINGS[subject.gender][subject.plural]
-        return [source, [*object_.target, *place, *subject.target, *time, spoken], gloss]
-
-    def _phrase(self, rng: np.random.Generator, case: str) -> _Phrase:
-        if rng.random() < self.tiny.names:
-            name = "".join(rng.choice(_NAME_SYLLABLES) for _ in range(3)).capitalize()
-            return _Phrase([name], [name], [name], 0, 0)
-        number, plural = rng.integers(self.tiny.nouns), int(rng.random() < 0.4)
-        noun, gender = self.nouns[number], int(self.genders[number])
-        agreement = _GENDERS[gender] + ("n" if plural else "") + ("", "m", "s")[_CASES.index(case)]
-        article = self.articles[rng.integers(2)]
-        source, target = [noun[0] + ("len" if plural else "")], [noun[1] + _NOUN_ENDINGS[case][plural]]
-        gloss = [noun[1]]
-        if rng.random() < self.tiny.adjective:
-            adjective = self.adjectives[rng.integers(self.tiny.adjectives)]
-            source, target = [adjective[0], *source], [*target, adjective[1] + agreement]
-            gloss = [adjective[1] + _GENDERS[0], *gloss]
-        return _Phrase(
-            [article[0], *source],
-            [*target, article[1] + agreement],
-            [article[1] + _GENDERS[0], *gloss],
-            gender,
-            plural,
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Phrase:
-    source: list[str]
-    target: list[str]
-    gloss: list[str]
-    gender: int
-    plural: int
-
-
-def _word(rng: np.random.Generator, syllables: Sequence[str], taken: set[str]) -> str:
-    """A new word of two or three syllables."""
-    while True:
-        word = "".join(rng.choice(syllables) for _ in range(rng.integers(2, 4)))
-        if word not in taken:
-            taken.add(word)
-            return word
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
@@ -190,7 +51,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
     """
     folder = Path(data_dir)
     note = folder / "tiny.json"
-    settings = dataclasses.asdict(tiny) | {"version": VERSION}
+    settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
     try:
         if note.is_file():
             written = json.loads(note.read_text())
@@ -207,15 +68,9 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
 
 
 def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
-    grammar = Grammar(tiny)
     with tempfile.TemporaryDirectory() as scratch:
-        texts = []
-        for split in ("train", "eval"):
-            pairs = grammar.pairs(split)
-            paths = [Path(scratch) / f"{split}.{side}" for side in ("source", "target")]
-            for side, path in enumerate(paths):
-                path.write_text("".join(f"{pair[side]}\n" for pair in pairs))
-            texts.append(convert.Text(paths[:1], paths[1:]))
+        paths = pair.write(tiny, Path(scratch))
+        texts = [convert.Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
         settings = convert.Settings(tiny.max_length, tiny.packed_length, tiny.shards)
         return convert.convert(folder, *texts, tiny.vocabulary_size, settings)
 

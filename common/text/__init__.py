@@ -1,1 +1,1 @@
-"""What both translation benchmarks share: subwords, parallel text, beam search, BLEU."""
+"""What both translation benchmarks share: encodings, parallel text (a generated pair, too), beam search, BLEU."""
