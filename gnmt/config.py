@@ -161,6 +161,7 @@ _CPU_TINY = replace(
     width=96,
     optimizer=replace(_BASE.optimizer, base_learning_rate=0.005),
     schedule=replace(_BASE.schedule, warmup_steps=50.0, decay_start_step=600, decay_interval=100),
+    data=Data(source_language="en", target_language="en"),
     decode=Decode(source_length=60, target_length=60),
 )
 

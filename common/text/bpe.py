@@ -1,9 +1,173 @@
 """Byte-pair encoding as GNMT's data has it: Moses's tokens (sacremoses), joint merges (subword-nmt), one vocabulary.
 
 A vocabulary is a file of one token per line, of which the first three are <unk>, <s> and </s>: the file that the data
-script of tensorflow/nmt and of the MLPerf reference makes. There is no token for padding: lengths tell.
+script of tensorflow/nmt, on which the MLPerf reference's is built, makes. A token that ends in "@@" is not the end of
+its word. There is no token for padding: lengths tell.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+
 UNK, BOS, EOS = 0, 1, 2
+SPECIAL = ("<unk>", "<s>", "</s>")
+_JOINED = "@@ "
+
+
+def _libraries() -> tuple[Any, Any, Any]:
+    """subword_nmt's apply_bpe and learn_bpe, and sacremoses.
+
+    Raises:
+      UserError: they are not installed.
+    """
+    try:
+        import sacremoses
+        from subword_nmt import apply_bpe, learn_bpe
+    except ImportError as error:
+        raise UserError(f"the byte-pair encoding does not load ({error}); run `make text`") from None
+    return apply_bpe, learn_bpe, sacremoses
+
+
+class Moses:
+    """Text to Moses's tokens and back, by the rules of one language."""
+
+    def __init__(self, language: str):
+        *_, sacremoses = _libraries()
+        self._tokenizer = sacremoses.MosesTokenizer(language)
+        self._detokenizer = sacremoses.MosesDetokenizer(language)
+
+    def tokens(self, text: str) -> list[str]:
+        return self._tokenizer.tokenize(text)
+
+    def text(self, tokens: Sequence[str]) -> str:
+        return self._detokenizer.detokenize(list(tokens))
+
+
+class Bpe:
+    """Merges and a vocabulary: text to tokens and back."""
+
+    def __init__(self, codes: str | os.PathLike, vocabulary: str | os.PathLike):
+        """
+        Raises:
+          UserError: a file cannot be read, or is not what it should be; the message names file and line.
+        """
+        apply_bpe, *_ = _libraries()
+        self.path = Path(vocabulary)
+        self._merges = apply_bpe.BPE(io.StringIO("\n".join(_checked_codes(Path(codes))) + "\n"))
+        self._words = read_vocabulary(self.path)
+        self._numbers = {word: number for number, word in enumerate(self._words)}
+        self._moses: dict[str, Moses] = {}
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def encode(self, text: str, language: str) -> list[int]:
+        """Tokens of a sentence, without its ends."""
+        return self.encode_tokens(self._of(language).tokens(text))
+
+    def encode_tokens(self, tokens: Sequence[str]) -> list[int]:
+        """Of what `Moses.tokens` gave."""
+        return [self._numbers.get(part, UNK) for part in self._merges.segment_tokens(list(tokens))]
+
+    def decode(self, numbers: Iterable[int], language: str) -> str:
+        """The text before the first end of a sentence."""
+        words = []
+        for number in numbers:
+            if number == EOS:
+                break
+            words.append(self._words[int(number)])
+        joined = (" ".join(words) + " ").replace(_JOINED, "")
+        return self._of(language).text(joined.split())
+
+    def _of(self, language: str) -> Moses:
+        if language not in self._moses:
+            self._moses[language] = Moses(language)
+        return self._moses[language]
+
+
+def check_size(bpe: Bpe, expected: int) -> None:
+    """Raises UserError where the vocabulary has not as many tokens as the network."""
+    if len(bpe) != expected:
+        raise UserError(
+            f"{bpe.path} has {len(bpe)} tokens, config.vocabulary_size is {expected}: "
+            "it belongs to another network; set one or the other"
+        )
+
+
+def learn(counts: Mapping[str, int], merges: int) -> list[str]:
+    """The lines of a file of `merges` merges, or fewer where no pair is left that occurs twice.
+
+    Args:
+      counts: how often each of Moses's tokens occurs, in both languages together.
+      merges: at most so many.
+
+    Raises:
+      UserError: there is hardly any text.
+    """
+    _, learn_bpe, _ = _libraries()
+    if not any(len(word) > 1 for word in counts):
+        raise UserError("too little text for a byte-pair encoding; give --codes and --vocabulary instead")
+    words = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
+    out = io.StringIO()
+    # Its progress is for people who look on.
+    with contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO()):
+        learn_bpe.learn_bpe(words, out, merges, is_dict=True)
+    return out.getvalue().splitlines()
+
+
+def vocabulary_of(counts: Mapping[str, int], codes: Sequence[str]) -> list[str]:
+    """The special tokens, then those that the merges `codes` make of words that occur `counts` times, most frequent
+    first.
+    """
+    apply_bpe, *_ = _libraries()
+    merges = apply_bpe.BPE(io.StringIO("\n".join(codes) + "\n"))
+    found: collections.Counter[str] = collections.Counter()
+    for word, count in counts.items():
+        for part in merges.segment_tokens([word]):
+            found[part] += count
+    # Equally frequent ones in alphabetical order: the file does not depend on that of the text.
+    ordered = sorted(found, key=lambda part: (-found[part], part))
+    return [*SPECIAL, *(part for part in ordered if part not in SPECIAL)]
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """Raises UserError where it is none; the message names file and line."""
+    lines = _lines(path)
+    if tuple(lines[: len(SPECIAL)]) != SPECIAL:
+        raise UserError(f"{path}: its first lines must be {', '.join(SPECIAL)}; is it a vocabulary?")
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line or line.split() != [line]:
+            raise UserError(f"{path}: line {number} is no token: {line[:40]!r}; is it a vocabulary?")
+        if line in seen:
+            raise UserError(f"{path}: line {number} repeats line {seen[line]}, {line[:40]}; get a sound copy")
+        seen[line] = number
+    return lines
+
+
+def _checked_codes(path: Path) -> list[str]:
+    lines = _lines(path)
+    for number, line in enumerate(lines, 1):
+        if len(line.split(" ")) != 2 and not (number == 1 and line.startswith("#version:")):
+            raise UserError(f"{path}: line {number} is no merge: {line[:40]!r}; is it a file of merges?")
+    return lines
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; get a sound copy") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; init_datasets.sh makes it") from error
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines

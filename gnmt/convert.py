@@ -1,0 +1,339 @@
+"""Parallel text to the TFRecords, merges, vocabulary and evaluation text that GNMT reads.
+
+    python -m gnmt.convert DATA_DIR --train-source a.en b.en --train-target a.de b.de \\
+        --eval-source newstest2014.en --eval-target newstest2014.de
+    python -m gnmt.convert DATA_DIR ... --merges 4000 --max-length 40
+    python -m gnmt.convert DATA_DIR ... --codes bpe.32000 --vocabulary vocab.bpe.32000
+
+Files may be gzipped. As in the reference's data, pairs with a side of more than 80 of Moses's tokens, or nine times as
+long as the other, are left out before the merges are learnt, and pairs with a side longer than --max-length, both its
+ends included, after them. Shards appear under their names when all are complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tqdm
+
+from common import records
+from common.errors import UserError
+from common.text import bpe, parallel
+from gnmt.fields import Data
+
+Encoded = tuple[list[int], list[int]]
+_CHUNK = 5000  # Pairs that a worker takes at once.
+_FILES = Data()
+# clean-corpus-n.perl 1 80 of the reference's data script, with its ratio.
+MOST_WORDS, MOST_RATIO = 80, 9
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Parallel text: files of sources and files of their translations, in the same order."""
+
+    sources: Sequence[Path]
+    targets: Sequence[Path]
+
+    def pairs(self, dropped: parallel.Dropped | None = None) -> Iterator[parallel.Pair]:
+        for source, target in zip(self.sources, self.targets, strict=True):
+            yield from parallel.read_pairs(source, target, dropped)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """`codes` and `vocabulary`, or so many `merges` to learn; `max_length`: tokens of a side of a pair, with its ends;
+    `languages`: of the sources and the targets.
+    """
+
+    merges: int = 32000
+    codes: Path | None = None
+    vocabulary: Path | None = None
+    max_length: int = 75
+    shards: int = 100
+    drop_bad: bool = False
+    workers: int = 1
+    languages: tuple[str, str] = (_FILES.source_language, _FILES.target_language)
+
+
+def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> dict[str, int]:
+    """Writes train-*, merges, vocabulary and the evaluation text into `folder`.
+
+    Args:
+      folder: made if it is not there.
+      train: text to train on.
+      evaluation: text to evaluate on, never cleaned.
+      settings: encoding, lengths, shards and cleaning.
+
+    Returns:
+      {"pairs", "eval", "vocabulary"}: how many there are, and what was dropped.
+
+    Raises:
+      UserError: bad text (file and line), a folder that holds shards already, or no space.
+    """
+    _prepare(folder, settings)
+    held_out = list(evaluation.pairs())
+    dropped = parallel.Dropped()
+    with (
+        tempfile.TemporaryDirectory(dir=folder, prefix=".tokens") as scratch,
+        _pool(settings.workers) as pool,
+    ):
+        tokens = Path(scratch) / "tokens"
+        counts = _tokenize(
+            train.pairs(dropped if settings.drop_bad else None), tokens, settings, dropped, pool
+        )
+        size = _encoding(folder, counts, settings)
+        for name, side in ((_FILES.eval_source, 0), (_FILES.eval_reference, 1)):
+            _write_lines(folder / name, (pair[side] for pair in held_out))
+        encoded = _encoded(folder, tokens, pool)
+        pairs = write_pairs(folder, _short(encoded, settings.max_length, dropped), settings.shards)
+    told = {"pairs": pairs, "eval": len(held_out), "vocabulary": size} | dataclasses.asdict(dropped)
+    (folder / "convert.json").write_text(json.dumps(told, indent=1))
+    return told
+
+
+def _prepare(folder: Path, settings: Settings) -> None:
+    if settings.shards < 1 or settings.max_length < 3 or settings.merges < 1:
+        raise UserError(
+            f"--shards {settings.shards}, --max-length {settings.max_length}, --merges {settings.merges}: "
+            "at least 1, 3, 1"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+    present = next((p.name for p in sorted(folder.glob(_FILES.train_pattern))), None)
+    if present:
+        raise UserError(f"{folder} holds {present} already; remove it or name another DATA_DIR")
+
+
+@contextlib.contextmanager
+def _pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
+    """`map` in order, by `workers` processes, that reads only a little ahead."""
+    if workers < 2:
+        yield map
+        return
+    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+
+        def in_order(function: Callable, items: Iterable) -> Iterator:
+            items = iter(items)
+            pending = collections.deque(
+                pool.submit(function, x) for x in itertools.islice(items, 4 * workers)
+            )
+            while pending:
+                yield pending.popleft().result()
+                pending.extend(pool.submit(function, x) for x in itertools.islice(items, 1))
+
+        yield in_order
+
+
+def _chunks(items: Iterable) -> Iterator[list]:
+    items = iter(items)
+    return iter(lambda: list(itertools.islice(items, _CHUNK)), [])
+
+
+def _progress(title: str) -> tqdm.tqdm:
+    return tqdm.tqdm(unit=" pairs", desc=title, disable=not sys.stderr.isatty())
+
+
+def _tokenize(
+    pairs: Iterable[parallel.Pair], path: Path, settings: Settings, dropped: parallel.Dropped, pool: Callable
+) -> collections.Counter[str]:
+    """Writes the pairs that are not too long as Moses's tokens into `path`; how often each token occurs."""
+    counts: collections.Counter[str] = collections.Counter()
+    work = functools.partial(_moses_tokens, settings.languages)
+    try:
+        with open(path, "w", encoding="utf-8", newline="\n") as file, _progress("tokenizing") as bar:
+            for chunk in pool(work, _chunks(pairs)):
+                bar.update(len(chunk))
+                for sides in chunk:
+                    lengths = sorted(map(len, sides))
+                    if not lengths[0]:  # Moses takes away what is no text.
+                        dropped.empty += 1
+                        continue
+                    if lengths[1] > MOST_WORDS or lengths[1] > MOST_RATIO * lengths[0]:
+                        dropped.too_long += 1
+                        continue
+                    for side in sides:
+                        counts.update(side)
+                        file.write(" ".join(side) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; free some space") from error
+    return counts
+
+
+@functools.lru_cache(maxsize=2)
+def _moses(language: str) -> bpe.Moses:
+    return bpe.Moses(language)
+
+
+def _moses_tokens(languages: tuple[str, str], pairs: list[parallel.Pair]) -> list[tuple[list[str], ...]]:
+    return [tuple(_moses(lang).tokens(text) for lang, text in zip(languages, pair)) for pair in pairs]
+
+
+def _encoding(folder: Path, counts: collections.Counter[str], settings: Settings) -> int:
+    """Writes merges and vocabulary; the number of tokens."""
+    if settings.codes and settings.vocabulary:
+        encoding = bpe.Bpe(settings.codes, settings.vocabulary)
+        for given, name in ((settings.codes, _FILES.codes), (settings.vocabulary, _FILES.vocabulary)):
+            if given.resolve() != (folder / name).resolve():
+                _write_text(folder / name, given.read_text(encoding="utf-8"))
+        return len(encoding)
+    codes = bpe.learn(counts, settings.merges)
+    _write_lines(folder / _FILES.codes, codes)
+    vocabulary = bpe.vocabulary_of(counts, codes)
+    _write_lines(folder / _FILES.vocabulary, vocabulary)
+    return len(vocabulary)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    _write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; free some space") from error
+
+
+def _encoded(folder: Path, tokens: Path, pool: Callable) -> Iterator[Encoded]:
+    work = functools.partial(_numbers, folder / _FILES.codes, folder / _FILES.vocabulary)
+    with open(tokens, encoding="utf-8", newline="\n") as file, _progress("encoding") as bar:
+        lines = (line.rstrip("\n").split(" ") for line in file)
+        for chunk in pool(work, _chunks(zip(lines, lines))):
+            bar.update(len(chunk))
+            yield from chunk
+
+
+@functools.lru_cache(maxsize=1)
+def _bpe(codes: Path, vocabulary: Path, changed: int) -> bpe.Bpe:
+    del changed  # Part of the key: another conversion may have written another file.
+    return bpe.Bpe(codes, vocabulary)
+
+
+def _numbers(codes: Path, vocabulary: Path, pairs: list[tuple[list[str], list[str]]]) -> list[Encoded]:
+    """A source has both its ends, a target its last one: the first is what its decoder begins with."""
+    encoding = _bpe(codes, vocabulary, vocabulary.stat().st_mtime_ns)
+    return [
+        (
+            [bpe.BOS, *encoding.encode_tokens(source), bpe.EOS],
+            [*encoding.encode_tokens(target), bpe.EOS],
+        )
+        for source, target in pairs
+    ]
+
+
+def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) -> Iterator[Encoded]:
+    for source, target in pairs:
+        if max(len(source), len(target) + 1) <= longest:
+            yield source, target
+        else:
+            dropped.too_long += 1
+
+
+def write_pairs(folder: Path, pairs: Iterable[Encoded], shards: int) -> int:
+    """Deals pairs to `shards` TFRecord files in turns; they get their names when all are written."""
+    names = [records.shard_name("train", i, shards) for i in range(shards)]
+    partial = [folder / f".{name}.{os.getpid()}.partial" for name in names]
+    count = 0
+    try:
+        with contextlib.ExitStack() as stack:
+            writers = [stack.enter_context(tf.io.TFRecordWriter(os.fspath(path))) for path in partial]
+            for count, pair in enumerate(pairs, 1):  # noqa: B007
+                writers[(count - 1) % shards].write(_serialized(pair))
+        if count < shards:
+            raise UserError(f"--shards {shards}: there are {count} pairs; use fewer shards")
+        for path, name in zip(partial, names):
+            os.replace(path, folder / name)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"cannot write into {folder}: {error}; free some space") from error
+    finally:
+        for path in partial:
+            path.unlink(missing_ok=True)
+    return count
+
+
+def _serialized(pair: Encoded) -> bytes:
+    feature = {
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=side))
+        for name, side in zip(("source", "target"), pair)
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    default = Settings()
+    parser = argparse.ArgumentParser(prog="python -m gnmt.convert", description=__doc__.split("\n")[0])
+    parser.add_argument("data_dir", type=Path, help="folder for the result")
+    for name in ("--train-source", "--train-target", "--eval-source", "--eval-target"):
+        parser.add_argument(name, type=Path, nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--merges", type=int, default=default.merges, metavar="N", help="merges to learn")
+    parser.add_argument("--codes", type=Path, metavar="FILE", help="merges to use; with --vocabulary")
+    parser.add_argument("--vocabulary", type=Path, metavar="FILE", help="tokens to use; with --codes")
+    parser.add_argument("--max-length", type=int, default=default.max_length, metavar="N")
+    parser.add_argument("--shards", type=int, default=default.shards, metavar="N")
+    parser.add_argument(
+        "--drop-bad", action="store_true", help="leave out, and count, empty and undecodable pairs"
+    )
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N")
+    for side, language in zip(("source", "target"), default.languages):
+        parser.add_argument(f"--{side}-language", default=language, metavar="CODE")
+    return parser
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if (arguments.codes is None) != (arguments.vocabulary is None):
+        raise UserError("--codes and --vocabulary belong together: give both or neither")
+    for kind in ("train", "eval"):
+        sides = [getattr(arguments, f"{kind}_{side}") for side in ("source", "target")]
+        if len(sides[0]) != len(sides[1]):
+            raise UserError(f"--{kind}-source names {len(sides[0])} files, --{kind}-target {len(sides[1])}")
+    fields: dict[str, Any] = {
+        field.name: getattr(arguments, field.name)
+        for field in dataclasses.fields(Settings)
+        if field.name != "languages"
+    }
+    return Settings(**fields, languages=(arguments.source_language, arguments.target_language))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m gnmt.convert`."""
+    arguments = _parser().parse_args(argv)
+    try:
+        told = convert(
+            arguments.data_dir,
+            Text(arguments.train_source, arguments.train_target),
+            Text(arguments.eval_source, arguments.eval_target),
+            _settings(arguments),
+        )
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(", ".join(f"{name} {count}" for name, count in told.items()))
+    print(
+        f"run with --config.num_eval_examples={told['eval']} --config.vocabulary_size={told['vocabulary']} and, where "
+        f"config.max_sequence_length is at least {arguments.max_length}, "
+        f"--config.num_train_examples={told['pairs']}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

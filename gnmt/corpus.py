@@ -1,0 +1,154 @@
+"""All training pairs in memory, as numbers: 3.4 million of them are half a gigabyte.
+
+A bucket's batch is made of pairs from anywhere in the data, so every process holds all of them and takes its part of
+the plan that all make alike (common/bucketing.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from common import records
+from common.errors import UserError
+from common.text.bpe import BOS, EOS
+from gnmt.config import Config
+
+FIX = "set DATA_DIR to a folder that gnmt/init_datasets.sh or gnmt.convert filled"
+SIDES = ("source", "target")
+_SPEC = {side: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for side in SIDES}
+_BATCH = 4096  # Records that are parsed at once.
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """Sentences end to end: sentence i is tokens[starts[i] : starts[i + 1]]."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.starts)
+
+    def rows(self, index: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """The sentences `index`, padded with 0 to `length`, and their lengths; -1 is an empty one.
+
+        Returns:
+          (int32 [rows, length], int32 [rows]).
+        """
+        first = self.starts[index]
+        sizes = np.where(index < 0, 0, self.starts[np.maximum(index, 0) + 1] - first).astype(np.int32)
+        places = np.arange(length)
+        inside = places < sizes[:, None]
+        at = np.where(inside, first[:, None] + places, 0)
+        return np.where(inside, self.tokens[at], 0).astype(np.int32), sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The pairs that are not longer than the configuration allows.
+
+    Attributes:
+      source, target: each side; sources have both their ends, targets their last one.
+      number: of each pair among all records.
+      too_long: how many pairs were left out.
+    """
+
+    source: Side
+    target: Side
+    number: np.ndarray
+    too_long: int
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Of the longer side of each pair."""
+        return np.maximum(self.source.lengths, self.target.lengths)
+
+
+def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
+    """All training pairs, in the order of the records.
+
+    Raises:
+      UserError: no files, or a bad record; the message names file and record.
+    """
+    files = records.list_files(data_dir, config.data.train_pattern, FIX)
+    parts: dict[str, list[np.ndarray]] = {name: [] for side in SIDES for name in (side, f"{side}_sizes")}
+    try:
+        for batch in _parsed(files):
+            for side in SIDES:
+                parts[side].append(batch[side].values.numpy())
+                parts[f"{side}_sizes"].append(batch[side].row_lengths().numpy())
+    except tf.errors.OpError as error:
+        raise _diagnose(config, files) from error
+    if not parts["source"]:
+        raise UserError(f"{files[0]} and the like hold no pair; {FIX}")
+    whole = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    if not _sound(config, whole):
+        raise _diagnose(config, files)
+    return _kept(config, whole)
+
+
+def _parsed(files: list[str]) -> Iterator[dict[str, tf.RaggedTensor]]:
+    data = tf.data.TFRecordDataset(files, buffer_size=1 << 20).batch(_BATCH)
+    parse = data.map(lambda batch: tf.io.parse_example(batch, _SPEC), num_parallel_calls=tf.data.AUTOTUNE)
+    return iter(parse.prefetch(tf.data.AUTOTUNE))
+
+
+def _sound(config: Config, arrays: dict[str, np.ndarray]) -> bool:
+    """Whether every source begins and ends, every target ends, and every token is in the vocabulary."""
+    for side in SIDES:
+        sizes, tokens = arrays[f"{side}_sizes"], arrays[side]
+        if sizes.min() < 1 + (side == "source") or tokens.min() < 0 or tokens.max() >= config.vocabulary_size:
+            return False
+        ends = np.cumsum(sizes)
+        if (tokens[ends - 1] != EOS).any() or (side == "source" and (tokens[ends - sizes] != BOS).any()):
+            return False
+    return True
+
+
+def _kept(config: Config, arrays: dict[str, np.ndarray]) -> Corpus:
+    sizes = {side: arrays[f"{side}_sizes"] for side in SIDES}
+    # A target is counted with its beginning, which is what its decoder is shown first.
+    kept = np.maximum(sizes["source"], sizes["target"] + 1) <= config.max_sequence_length
+    small = np.uint16 if config.vocabulary_size <= 1 << 16 else np.int32
+
+    def side(name: str) -> Side:
+        tokens = arrays[name][np.repeat(kept, sizes[name])].astype(small)
+        return Side(tokens, np.concatenate([[0], np.cumsum(sizes[name][kept])]))
+
+    return Corpus(side("source"), side("target"), np.flatnonzero(kept), int((~kept).sum()))
+
+
+def _diagnose(config: Config, files: list[str]) -> UserError:
+    """Which record is bad: each on its own."""
+
+    def complaint(serialized: bytes) -> str | None:
+        try:
+            parsed = tf.io.parse_example([serialized], _SPEC)
+        except tf.errors.InvalidArgumentError:
+            return "not a tf.train.Example with the features of a sentence pair"
+        for side in SIDES:
+            tokens = parsed[side].values.numpy()
+            if not len(tokens) or tokens[-1] != EOS or (side == "source" and tokens[0] != BOS):
+                return f"its {side} has not both ends" if side == "source" else f"its {side} has no end"
+            if tokens.min() < 0 or tokens.max() >= config.vocabulary_size:
+                return f"its {side} has a token beyond config.vocabulary_size={config.vocabulary_size}"
+            if side == "source" and len(tokens) < 2:
+                return "its source has not both ends"
+        return None
+
+    try:
+        found = records.diagnose(files, complaint)
+    except UserError as error:
+        return error
+    return found or UserError(
+        f"reading {files[0]} and the like failed, but every record is sound now; was a file replaced? Try again"
+    )

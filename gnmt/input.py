@@ -1,0 +1,195 @@
+"""Sentence pairs to bucketed training batches, and text to evaluation batches.
+
+A batch of either kind holds "source" int32 [b, m], "source_length" int32 [b], "target" int32 [b, n], "target_length"
+int32 [b], "index" int32 [b] and "weight" float32 [b]. In training m = n is the limit of the step's bucket; in an
+evaluation m is `decode.source_length` and n is 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from common import padding
+from common.bucketing import Buckets
+from common.errors import UserError
+from common.replicas.base import Shard
+from common.text import bpe, parallel
+from gnmt.config import Config
+from gnmt.corpus import Corpus, load
+
+Batch = dict[str, np.ndarray]
+
+
+def train_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
+) -> tf.data.Dataset:
+    """Endless batches of one process's replicas in turn; in a step all processes have the same bucket.
+
+    Raises:
+      UserError: no files, or a bad record.
+    """
+    corpus = _corpus(config, Path(data_dir))
+    buckets = Buckets(corpus.lengths, config.bucket_limits)
+
+    def batches() -> Iterator[Batch]:
+        for length, examples in buckets.endless(config.seed, config.global_batch_size, shard, start_step):
+            for part in examples.reshape(-1, batch_size):
+                yield _batch(corpus, part, length)
+
+    data = tf.data.Dataset.from_generator(batches, output_signature=_spec(batch_size, None, None))
+    return data.prefetch(tf.data.AUTOTUNE)
+
+
+def _batch(corpus: Corpus, examples: np.ndarray, length: int) -> Batch:
+    source, source_length = corpus.source.rows(examples, length)
+    target, target_length = corpus.target.rows(examples, length)
+    real = examples >= 0
+    return {
+        "source": source,
+        "source_length": source_length,
+        "target": target,
+        "target_length": target_length,
+        "index": np.where(real, corpus.number[examples], -1).astype(np.int32),
+        "weight": real.astype(np.float32),
+    }
+
+
+def _spec(batch_size: int, source: int | None, target: int | None) -> dict[str, tf.TensorSpec]:
+    rows = tf.TensorSpec([batch_size], tf.int32)
+    return {
+        "source": tf.TensorSpec([batch_size, source], tf.int32),
+        "source_length": rows,
+        "target": tf.TensorSpec([batch_size, target], tf.int32),
+        "target_length": rows,
+        "index": rows,
+        "weight": tf.TensorSpec([batch_size], tf.float32),
+    }
+
+
+def eval_input(
+    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, multiple: int = 1
+) -> tf.data.Dataset:
+    """One pass over this shard's source sentences, padded so that every shard yields equally many batches.
+
+    Longest first, so that the sentences of a step are about equally long on all replicas: a search ends early.
+
+    Args:
+      config: `data` and `decode` are read.
+      data_dir: the folder with the text and the encoding.
+      shard: the part that is read: every `count`-th sentence.
+      batch_size: sentences per batch.
+      multiple: the number of batches is a multiple of it: of the replicas that take turns with them.
+
+    Raises:
+      UserError: a bad file, or a sentence longer than `decode.source_length`; evaluation drops nothing.
+    """
+    arrays = _sentences(config, Path(data_dir))
+    order = np.argsort(-arrays["source_length"], kind="stable")
+    sizes = [len(order[i :: shard.count]) for i in range(shard.count)]
+    mine = {name: array[order[shard.index :: shard.count]] for name, array in arrays.items()}
+    filler = {name: np.zeros(array.shape[1:], array.dtype) for name, array in arrays.items()}
+    batches = padding.num_batches(sizes, batch_size * multiple) * multiple
+    examples = tf.data.Dataset.from_tensor_slices(mine)
+    return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)
+
+
+def synthetic(config: Config, batch_size: int, lengths: Sequence[int]) -> tf.data.Dataset:
+    """A batch of seeded noise of each of `lengths` in turn, for ever, with the element_spec of `train_input`."""
+
+    def batches() -> Iterator[Batch]:
+        while True:
+            for length in lengths:
+                yield _noise(config, batch_size, length, length)
+
+    return tf.data.Dataset.from_generator(batches, output_signature=_spec(batch_size, None, None))
+
+
+def synthetic_eval(config: Config, batch_size: int) -> tf.data.Dataset:
+    """A batch of seeded noise, for ever, with the element_spec of `eval_input`."""
+    batch = _noise(config, batch_size, config.decode.source_length, 1)
+    return tf.data.Dataset.from_tensors(batch).repeat()
+
+
+def _noise(config: Config, batch_size: int, source: int, target: int) -> Batch:
+    rng = np.random.default_rng(config.seed)
+
+    def rows(length: int) -> np.ndarray:
+        return rng.integers(3, config.vocabulary_size, [batch_size, length]).astype(np.int32)
+
+    return {
+        "source": rows(source),
+        "source_length": np.full(batch_size, source, np.int32),
+        "target": rows(target),
+        "target_length": np.full(batch_size, target, np.int32),
+        "index": np.arange(batch_size, dtype=np.int32),
+        "weight": np.ones(batch_size, np.float32),
+    }
+
+
+def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
+    """The reference translations, in order."""
+    return [target for _, target in _eval_pairs(config, Path(data_dir))]
+
+
+def check(config: Config, data_dir: str | os.PathLike) -> None:
+    """Raises UserError where files are missing or bad, or hold other numbers of examples than configured."""
+    sentences = len(_sentences(config, Path(data_dir))["index"])
+    if sentences != config.num_eval_examples:
+        raise UserError(
+            f"{Path(data_dir) / config.data.eval_source} has {sentences} lines, config.num_eval_examples is "
+            f"{config.num_eval_examples}; give --config.num_eval_examples={sentences}, or other data"
+        )
+    corpus = _corpus(config, Path(data_dir))
+    if len(corpus) != config.num_train_examples:
+        raise UserError(
+            f"{data_dir} holds {len(corpus)} pairs of up to {config.max_sequence_length} tokens (and {corpus.too_long} "
+            f"longer ones, left out), config.num_train_examples is {config.num_train_examples}; "
+            f"give --config.num_train_examples={len(corpus)}, or other data"
+        )
+
+
+def encoding(config: Config, data_dir: str | os.PathLike) -> bpe.Bpe:
+    """The data's merges and vocabulary; raises UserError where they are not the network's."""
+    return _encoding(config.data.codes, config.data.vocabulary, config.vocabulary_size, Path(data_dir))
+
+
+@functools.lru_cache(maxsize=1)
+def _encoding(codes: str, vocabulary: str, size: int, folder: Path) -> bpe.Bpe:
+    found = bpe.Bpe(folder / codes, folder / vocabulary)
+    bpe.check_size(found, size)
+    return found
+
+
+# Read once: by the check, then by the stream.
+_corpus = functools.lru_cache(maxsize=1)(load)
+
+
+def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:
+    return list(parallel.read_pairs(folder / config.data.eval_source, folder / config.data.eval_reference))
+
+
+def _sentences(config: Config, folder: Path) -> Batch:
+    """The batch's arrays for all source sentences; there are no targets."""
+    words, pairs = encoding(config, folder), _eval_pairs(config, folder)
+    longest = config.decode.source_length
+    arrays = {
+        "source": np.zeros([len(pairs), longest], np.int32),
+        "source_length": np.zeros(len(pairs), np.int32),
+    }
+    for i, (source, _) in enumerate(pairs):
+        tokens = [bpe.BOS, *words.encode(source, config.data.source_language), bpe.EOS]
+        if len(tokens) > longest:
+            raise UserError(
+                f"{folder / config.data.eval_source}: line {i + 1} has {len(tokens)} tokens, more than "
+                f"config.decode.source_length={longest}; raise it, evaluation leaves nothing out"
+            )
+        arrays["source"][i, : len(tokens)] = tokens
+        arrays["source_length"][i] = len(tokens)
+    nothing = {"target": np.zeros([len(pairs), 1], np.int32), "target_length": np.zeros(len(pairs), np.int32)}
+    return {**arrays, **nothing, "index": np.arange(len(pairs), dtype=np.int32)}

@@ -1,0 +1,139 @@
+"""GNMT as a task: label-smoothed cross-entropy per sentence, BLEU of beam-searched translations."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.errors import UserError
+from common.precision import Precision
+from common.replicas.base import Replicas, Shard
+from common.task import Batch, Outputs, Quality, WeightedSum
+from common.text import bleu
+from gnmt import input as pipeline
+from gnmt import model
+from gnmt.config import Config
+
+
+class Task:
+    """Translation with a byte-pair encoding that both languages share.
+
+    Attributes:
+      batch_shapes: of a bucket's batches, see common/shapes.py.
+    """
+
+    evaluate_in_worker = True
+
+    def __init__(self, config: Config, data_dir: str | None):
+        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
+        self.config = config
+        self.batch_shapes = [{"source": [n], "target": [n]} for n in config.bucket_limits]
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the worker process needs for `quality`."""
+        return {"config": self.config, "data_dir": self.data_dir}
+
+    def check_input(self) -> None:
+        pipeline.check(self.config, self.data_dir)
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        """Nothing: all data was read, and checked, before the first step."""
+        del error
+        return None
+
+    def build(self, replicas: Replicas, precision: Precision) -> model.Gnmt:
+        return model.build(self.config, replicas, precision)
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        # One stream may feed several replicas: a step takes so many of its batches.
+        per_step = self.config.eval_batch_size // shard.count // batch_size
+        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        """Of training: a batch of each bucket in turn."""
+        return pipeline.synthetic(self.config, batch_size, self.config.bucket_limits)
+
+    def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
+        return pipeline.synthetic_eval(self.config, batch_size)
+
+    def loss(self, model_: model.Gnmt, batch: Batch) -> Mapping[str, WeightedSum]:
+        """Summed over a sentence's tokens and averaged over sentences: clipping at 5 is meant for that (REF
+        seq2seq/train/trainer.py, G6 nmt/model.py).
+        """
+        logits = model_([batch[name] for name in model.INPUTS], training=True)
+        losses = smoothed_cross_entropy(logits, tf.transpose(batch["target"]), self.config.label_smoothing)
+        weight = tf.cast(batch["weight"], losses.dtype)
+        # By lengths, not by a token: the end of a sentence is to be learnt, what follows it is not.
+        real = tf.sequence_mask(batch["target_length"], tf.shape(losses)[0], losses.dtype)
+        total = tf.reduce_sum(losses * tf.transpose(real) * weight)
+        return {"cross_entropy": WeightedSum(total, tf.reduce_sum(weight))}
+
+    def evaluate(self, model_: model.Gnmt, batch: Batch) -> Outputs:
+        found = model_.translate(batch["source"], batch["source_length"])
+        return Outputs(
+            arrays={"tokens": found.tokens[:, 0], "index": batch["index"], "weight": batch["weight"]}
+        )
+
+    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
+        """sacreBLEU, lower-cased, international tokens; from 0 to 1, in round v0.6 from 0 to 100."""
+        hypotheses = self.translations(arrays)
+        texts = _references(self.config, self.data_dir)
+        score = bleu.sacre(texts, hypotheses, lowercase=True, tokenize="intl")
+        value = score if self.config.ruleset == "0.6.0" else score / 100
+        details = {"bleu": score, "sacrebleu": bleu.sacre(texts, hypotheses)}
+        return Quality(value, value >= self.config.quality_target, details)
+
+    def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
+        """The text of every evaluation sentence, in order.
+
+        Raises:
+          ValueError: a sentence is missing or came twice.
+        """
+        real = arrays["weight"] > 0
+        index, tokens = arrays["index"][real], arrays["tokens"][real]
+        expected = self.config.num_eval_examples
+        if not np.array_equal(np.sort(index), np.arange(expected)):
+            raise ValueError(
+                f"{len(index)} translations of {len(set(index.tolist()))} sentences, {expected} expected "
+                "(config.num_eval_examples)"
+            )
+        bpe = pipeline.encoding(self.config, self.data_dir)
+        language = self.config.data.target_language
+        return [bpe.decode(row, language) for row in tokens[np.argsort(index)]]
+
+
+def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
+    """Cross-entropy with the targets smoothing / V for every class, and 1 - smoothing more for the label.
+
+    tf.losses's definition, which G6 and the reference use, not the Transformer's (mlperf_facts 0.7).
+
+    Args:
+      logits: [..., V].
+      labels: int [...].
+      smoothing: the part that is spread.
+
+    Returns:
+      [...].
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if not smoothing:
+        return losses
+    # The mean of -log p over all classes is that of the label plus the label's lead over the mean logit. No tensor of
+    # the targets is made.
+    flat = tf.reshape(logits, [-1, logits.shape[-1]])
+    own = tf.reshape(tf.gather(flat, tf.reshape(labels, [-1]), batch_dims=1), tf.shape(labels))
+    return losses + smoothing * (own - tf.reduce_mean(logits, -1))
+
+
+@functools.lru_cache(maxsize=1)
+def _references(config: Config, data_dir: pathlib.Path) -> list[str]:
+    return pipeline.references(config, data_dir)

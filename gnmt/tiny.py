@@ -1,0 +1,83 @@
+"""The generated language pair of cpu-tiny (common/text/pair.py), in the layout of the real data.
+
+python -m gnmt.tiny DATA_DIR
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import generated
+from common.errors import UserError
+from common.text import pair
+from gnmt import convert
+from gnmt.fields import Data
+
+_FILES = Data()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiny(pair.Pair):
+    """The pair, and how it is encoded.
+
+    Attributes:
+      merges: of the byte-pair encoding.
+      max_length: tokens of a side, its ends included.
+      shards: training files.
+    """
+
+    merges: int = 600
+    max_length: int = 48
+    shards: int = 4
+
+
+TINY = Tiny()
+
+
+def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
+    """Writes the pair into `data_dir` through the converter; does nothing where the same lies already.
+
+    Raises:
+      UserError: the folder holds something else, or cannot be written.
+    """
+    folder = Path(data_dir)
+    note = folder / "tiny.json"
+    settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
+    try:
+        if note.is_file():
+            written = json.loads(note.read_text())
+            if written.get("settings") == settings:
+                return written["counts"]
+            for path in folder.glob(_FILES.train_pattern):
+                path.unlink()
+        counts = _convert(folder, tiny)
+        note.write_text(json.dumps({"settings": settings, "counts": counts}))
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+    return counts
+
+
+def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = pair.write(tiny, Path(scratch))
+        texts = [convert.Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
+        # English's rules for both: the invented languages know a comma and a full stop.
+        settings = convert.Settings(
+            merges=tiny.merges, max_length=tiny.max_length, shards=tiny.shards, languages=("en", "en")
+        )
+        return convert.convert(folder, *texts, settings)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m gnmt.tiny DATA_DIR`."""
+    return generated.main("gnmt", generate, "records", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
