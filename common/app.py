@@ -37,6 +37,8 @@ def _define_flags() -> None:
     )
     flags.DEFINE_integer("seed", None, "seed of the run, in place of the preset's", lower_bound=0)
     flags.DEFINE_string("checkpoint_dir", None, "save checkpoints here, and resume from the newest one found")
+    flags.DEFINE_integer("keep_checkpoints", 2, "so many of the newest checkpoints stay", lower_bound=1)
+    flags.DEFINE_string("evaluate", None, "evaluate this checkpoint, print its quality as JSON; no training")
     flags.DEFINE_enum("replicas", None, list(configs.REPLICAS), "backend, in place of the preset's")
     flags.DEFINE_bool(
         "cache_cleared", False, "the system's caches were cleared before this run; run_and_time.sh knows"
@@ -100,6 +102,8 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     if FLAGS.system is None:
         raise UserError(f"--system: name a preset; known: {', '.join(module.PRESETS)}")
     _check_data_dir(FLAGS.data_dir, benchmark)
+    if FLAGS.evaluate:
+        return _evaluate(importlib.import_module(f"{benchmark}.task").Task(config, FLAGS.data_dir))
     from common import run
 
     preset = configs.preset(module.PRESETS, FLAGS.system)
@@ -130,6 +134,15 @@ def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
         config = dataclasses.replace(config, seed=FLAGS.seed)
     config.validate()
     return config
+
+
+def _evaluate(task: Any) -> int:
+    from common import evaluate
+
+    quality = evaluate.evaluate(task, FLAGS.evaluate)
+    if processes.of(task.config).main:
+        print(json.dumps({"quality": quality.value, **quality.details}))
+    return 0
 
 
 def _dry_run(task: Any) -> int:

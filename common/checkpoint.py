@@ -44,8 +44,8 @@ FREE_FIELDS = (
 )
 
 
-def save(loop: Loop, folder: str | os.PathLike) -> pathlib.Path:
-    """Writes `folder`/checkpoint_<step>.npz and drops all but the last two.
+def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Path:
+    """Writes `folder`/checkpoint_<step>.npz and drops all but the last `keep`.
 
     Raises:
       UserError: the folder cannot be written, or the disk is full.
@@ -59,7 +59,7 @@ def save(loop: Loop, folder: str | os.PathLike) -> pathlib.Path:
         meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
         arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
         try:
-            _write(path, arrays)
+            _write(path, arrays, keep)
         except OSError as caught:
             error = caught
     # The others wait until it is there.
@@ -71,7 +71,7 @@ def save(loop: Loop, folder: str | os.PathLike) -> pathlib.Path:
     return path
 
 
-def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None:
     temporary = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    for old in _checkpoints(path.parent)[:-KEEP]:
+    for old in checkpoints(path.parent)[:-keep]:
         old.unlink(missing_ok=True)
 
 
@@ -99,7 +99,7 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
     """
     replicas, error, arrays, step = loop.state.replicas, None, {}, -1
     try:
-        found = _checkpoints(pathlib.Path(folder))
+        found = checkpoints(pathlib.Path(folder))
         if found:
             arrays, step = _load(loop, found[-1])
     except UserError as caught:
@@ -121,6 +121,26 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
         return None
     _assign(loop, arrays)
     return step
+
+
+def restore_weights(loop: Loop, path: pathlib.Path) -> None:
+    """Restores weights and moments alone, for an evaluation: of any run with this network.
+
+    Raises:
+      UserError: the file is damaged, or of another network.
+    """
+    arrays, _ = _read(path)
+    weights = {name: entry for name, entry in _entries(loop).items() if _of_model(loop, entry)}
+    if any(name not in arrays or arrays[name].shape != tuple(w.shape) for name, w in weights.items()):
+        raise UserError(f"{path}: its variables are not those of this network; give the run's --config flags")
+    for name, weight in weights.items():
+        for component in loop.state.replicas.local_results(weight):
+            component.assign(arrays[name])
+    _assign_moments(loop, arrays)
+
+
+def _of_model(loop: Loop, entry: tf.Variable | Slot) -> bool:
+    return not isinstance(entry, Slot) and entry is not loop.state.step and entry is not loop.state.evaluated
 
 
 def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
@@ -147,6 +167,11 @@ def _assign(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
             for component in replicas.local_results(entry):
                 component.assign(arrays[name])
     state.update.write_slots(slots)
+    _assign_moments(loop, arrays)
+
+
+def _assign_moments(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
+    replicas = loop.state.replicas
     for name, variable in _moving(loop).items():
         values = _fit(arrays, name, replicas.num_replicas, variable.shape)
         mine = replicas.local_results(variable)
@@ -179,7 +204,8 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict]:
         ) from error
 
 
-def _checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
+def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The checkpoints of a folder, the newest last."""
     return sorted(
         p for p in folder.glob("checkpoint_*.npz") if re.fullmatch(r"checkpoint_\d{8,}\.npz", p.name)
     )

@@ -202,6 +202,12 @@ class Loop:
             seconds.append(time.perf_counter() - began)
         return loss, seconds[-1]
 
+    def evaluate(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+        """Sums and arrays of one evaluation with the present weights; no training step."""
+        held_out = self._dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
+        result = self._call(self._synthetic(True), iter(held_out), 0, self.clock.eval_steps)
+        return result.sums, result.arrays
+
     def _synthetic(self, training: bool) -> Any:
         make = self.task.synthetic_input
         if not training:

@@ -92,7 +92,7 @@ class Training:
     def _save(self, step: int) -> None:
         from common import checkpoint
 
-        checkpoint.save(self.loop, FLAGS.checkpoint_dir)
+        checkpoint.save(self.loop, FLAGS.checkpoint_dir, FLAGS.keep_checkpoints)
 
     def _train(self) -> Any:
         """The last event."""
