@@ -280,6 +280,11 @@ class RunConfig:
         return self.num_eval_examples
 
     @property
+    def logged_target(self) -> float | dict[str, float]:
+        """What eval_accuracy has to reach, in its form; a benchmark with several qualities overrides it."""
+        return self.quality_target
+
+    @property
     def initial_weights_file(self) -> str:
         """The file with the weights that training starts from; "" is none: they are random, from the seed."""
         return getattr(self, self.weights_field) if self.weights_field else ""

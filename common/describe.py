@@ -57,7 +57,7 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
         "global_batch_size": config.global_batch_size,
         "steps_per_epoch": clock.whole_steps_per_epoch,
         "train_steps": clock.train_steps,
-        "quality_target": config.quality_target,
+        "quality_target": config.logged_target,
         "hyperparameters": {key: value for key, value, _ in hyperparameters},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import TextIO
 
 from common import events
@@ -38,10 +39,11 @@ class Reporter:
         elif isinstance(event, events.Progress):
             self._progress(event)
         elif isinstance(event, events.Evaluated):
-            target = f"target {self._config.quality_target:g}" + (", reached" if event.reached else "")
+            target = f"target {_shown(self._config.logged_target)}" + (", reached" if event.reached else "")
             seconds = event.time - self._start[0]
+            value = _shown(event.value) if isinstance(event.value, dict) else event.value
             self.say(
-                f"epoch {event.block.last_epoch}: eval_accuracy {event.value} ({target}) after {seconds:.1f} s"
+                f"epoch {event.block.last_epoch}: eval_accuracy {value} ({target}) after {seconds:.1f} s"
             )
         elif isinstance(event, events.ReplicasChanged):
             self.say(f"a process was lost: from step {event.step} on with {event.count} replicas")
@@ -78,3 +80,10 @@ class Reporter:
             seconds, steps = event.time - self._start[0], event.step - self._start[1]
             rate = steps * self._config.global_batch_size / seconds if seconds > 0 else 0.0
             self.say(f"step {event.step}/{self._clock.train_steps}, {rate:.0f} examples/s")
+
+
+def _shown(value: float | Mapping[str, float]) -> str:
+    """0.759, or BBOX 0.377, SEGM 0.339."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
+    return f"{value:.4g}"

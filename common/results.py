@@ -19,6 +19,7 @@ from common.config import RunConfig, digest, to_dict
 from common.errors import UserError
 
 SCHEMA = 1
+_COLORS = ("#1f6fb2", "#2a9d57")  # Of the qualities of a run: there are two at most.
 PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
 
 
@@ -56,7 +57,7 @@ def describe_run(
         "division": config.division,
         "seed": config.seed,
         "smoke_run": config.smoke_run,
-        "quality_target": config.quality_target,
+        "quality_target": config.logged_target,
         "command": list(command),
         "config": to_dict(config),
         "digest": digest(config),
@@ -135,7 +136,7 @@ class Curve:
         self._config = config
         self.start = 0.0
         self.losses: list[tuple[float, float]] = []
-        self.evaluations: list[tuple[float, float]] = []
+        self.evaluations: list[tuple[float, Any]] = []
 
     @property
     def started_iso(self) -> str:
@@ -150,8 +151,8 @@ class Curve:
             self.start = event.time
         elif isinstance(event, events.Trained):
             self.losses += [(t - self.start, loss) for t, loss in zip(event.times, event.losses)]
-        elif isinstance(event, events.Evaluated) and isinstance(event.value, (int, float)):
-            self.evaluations.append((event.time - self.start, float(event.value)))
+        elif isinstance(event, events.Evaluated):
+            self.evaluations.append((event.time - self.start, event.value))
 
     def draw(self, path: pathlib.Path) -> pathlib.Path:
         """Writes a PNG: quality with its target, and the training loss, over minutes since run_start."""
@@ -165,12 +166,15 @@ class Curve:
             loss_axes.plot(
                 [t / 60 for t in times], losses, color="#999999", linewidth=0.8, label="training loss"
             )
-        if self.evaluations:
-            times, values = zip(*self.evaluations)
-            axes.plot([t / 60 for t in times], values, "o-", color="#1f6fb2", label="quality")
-        axes.axhline(
-            self._config.quality_target, color="#c0392b", linestyle="--", linewidth=1, label="target"
-        )
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for at, value in self.evaluations:
+            for name, part in parts(value, "quality").items():
+                curves.setdefault(name, []).append((at / 60, part))
+        for (name, points), color in zip(curves.items(), _COLORS):
+            axes.plot(*zip(*points), "o-", color=color, label=name)
+        for name, target in parts(self._config.logged_target, "target").items():
+            label = name if name == "target" else f"target of {name}"
+            axes.axhline(target, color="#c0392b", linestyle="--", linewidth=1, label=label)
         axes.set_zorder(loss_axes.get_zorder() + 1)
         axes.patch.set_visible(False)
         axes.set(xlabel="minutes since run_start", ylabel="eval_accuracy")
@@ -191,3 +195,8 @@ class Curve:
         finally:
             pyplot.close(figure)
         return path
+
+
+def parts(value: Any, name: str) -> Mapping[str, Any]:
+    """An eval_accuracy, or a target, by its parts; {name: value} where it is one number."""
+    return value if isinstance(value, Mapping) else {name: value}

@@ -141,10 +141,25 @@ def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where there are no files, or no annotations of the configuration's classes."""
-    for _ in _all_files(config, data_dir):
-        pass
-    coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
+    """Whether the data is what the configuration says, without reading images.
+
+    Raises:
+      UserError: no files, other categories or another number of evaluated images than the configuration's, fewer
+        training images, or annotations that cannot be evaluated.
+    """
+    files = list(_all_files(config, data_dir))
+    annotations = annotation_file(config, data_dir)
+    coco_records.Categories.read(annotations, config.num_classes)
+    if "://" not in files[0]:  # An object store: counting would read everything.
+        train, held_out = (
+            sum(map(records.count, records.list_files(data_dir, pattern, FIX)))
+            for pattern in (config.data.train_pattern, config.data.eval_pattern)
+        )
+        # Without decoding it is not known how many hold objects, only how many do at most.
+        if train < config.num_train_examples:
+            coco_records.check_count("train", train, config.num_train_examples)
+        coco_records.check_count("eval", held_out, config.num_eval_examples)
+    coco_records.check_evaluation(annotations, None, config.num_eval_examples)
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
