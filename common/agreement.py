@@ -15,8 +15,11 @@ from common.replicas.base import Replicas
 
 # How long one process waits for the evaluation before it asks the others again whether to go on.
 WAIT_SECONDS = 0.5
-_NOTHING, _WAIT = 0, 1
+# The largest of what the processes say holds.
+_NOTHING, _WAIT, _REASON, _SUCCESS = range(4)
 _UNKNOWN = 0
+# Later than any time that a process can name.
+_NEVER = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,30 +37,31 @@ class Agreement:
         self._replicas = replicas
         self.alone = replicas.num_processes == 1
 
-    def decide(self, success: bool, reason: str) -> Decision:
-        """Success of any process comes first, then the reason of the first process that has one, with its number."""
+    def decide(self, success: bool, reason: str, since: float = 0.0) -> Decision:
+        """Success of any process comes first, then the reason of the process that has had one for longest.
+
+        Args:
+          since: when this process was given its `reason`, in seconds since 1970. During a long step a launcher passes
+            a signal on to the processes that did not receive it: not they are to be named. Between hosts this is as
+            good as their clocks.
+        """
         if self.alone:
             return Decision(success, reason)
-        most = self._replicas.agree(self._code(success, reason))
-        if most == self._success:
+        most = self._replicas.agree(_code(success, reason))
+        if most == _SUCCESS:
             return Decision(success=True)
         if most == _NOTHING:
             return Decision()
-        rank = self._success - 1 - most
+        rank = self._first(round(since * 1e6) if reason else _NEVER)
         mine = _signal_number(reason) if rank == self._replicas.process_index else _UNKNOWN
         number = self._replicas.agree(mine)
         told = signal.Signals(number).name if number else "told to stop"
         return Decision(reason=f"{told} on rank {rank}")
 
-    @property
-    def _success(self) -> int:
-        return self._replicas.num_processes + _WAIT + 1
-
-    def _code(self, success: bool, reason: str) -> int:
-        """Codes in rising order: nothing, wait, the reason of the last process, ..., of the first, success."""
-        if success:
-            return self._success
-        return self._success - 1 - self._replicas.process_index if reason else _NOTHING
+    def _first(self, micros: int) -> int:
+        """The process that gives the least; of equals the first."""
+        mine = micros == -self._replicas.agree(-micros)
+        return -self._replicas.agree(-self._replicas.process_index if mine else -_NEVER)
 
     def wait(self, finished: Callable[[Callable[[], bool]], bool], reason: Callable[[], str]) -> None:
         """Waits until `finished(given_up)` of every process, or a process has a reason to stop."""
@@ -67,7 +71,7 @@ class Agreement:
         while True:
             until = time.monotonic() + WAIT_SECONDS
             done = finished(lambda until=until: bool(reason()) or time.monotonic() > until)
-            if self._replicas.agree(self._code(False, reason()) or (_NOTHING if done else _WAIT)) != _WAIT:
+            if self._replicas.agree(_code(False, reason()) or (_NOTHING if done else _WAIT)) != _WAIT:
                 return
 
     def check_start(self, step: int, weights: list[tf.Variable]) -> None:
@@ -88,6 +92,10 @@ class Agreement:
                 f"the processes start from different weights at step {step}; give all the same seed, versions and "
                 "checkpoints"
             )
+
+
+def _code(success: bool, reason: str) -> int:
+    return _SUCCESS if success else _REASON if reason else _NOTHING
 
 
 def _signal_number(reason: str) -> int:

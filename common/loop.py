@@ -67,11 +67,13 @@ class Loop:
         self._prepare_eval = make_prepare_eval(self.state)
         self._block = tf.function(self._fused_block, autograph=False)
         self._agreement = Agreement(replicas)
-        self._stop_reason = ""
+        self._stop_reason, self._stop_time = "", 0.0
 
-    def stop(self, reason: str) -> None:
-        """Ends the run at the next step; the first reason counts."""
-        self._stop_reason = self._stop_reason or reason
+    def stop(self, reason: str, at: float | None = None) -> None:
+        """Ends the run at the next step; the first reason counts, given `at` seconds since 1970, by default now."""
+        if not self._stop_reason:
+            self._stop_time = time.time() if at is None else at
+            self._stop_reason = reason
 
     # -- the device's side ---------------------------------------------------------------------------------------
 
@@ -269,7 +271,7 @@ class Loop:
                 future = thread.submit(self._call, train, iter(held_out), *sizes)
                 success = yield from self._watch(future, block, evaluator)
                 result = future.result()
-                if self._agreement.decide(bool(success), self._stop_reason).success:
+                if self._agreement.decide(bool(success), self._stop_reason, self._stop_time).success:
                     yield success or self._success()
                     return
                 stopped = yield from self._after(block, result, evaluator, save)
@@ -326,12 +328,12 @@ class Loop:
                 self._agreement.wait(evaluator.wait, lambda: self._stop_reason)
             success = yield from self._known(evaluator)
             yield events.BlockStopped(time.time(), block)
-        decision = self._agreement.decide(bool(success), self._stop_reason)
+        decision = self._agreement.decide(bool(success), self._stop_reason, self._stop_time)
         if decision.success:
             return dataclasses.replace(success or self._success(), time=time.time())
         if save and (decision.reason or (block.index + 1) % self.config.checkpoint_blocks == 0):
             save(step)
-            decision = self._agreement.decide(False, self._stop_reason)
+            decision = self._agreement.decide(False, self._stop_reason, self._stop_time)
         if decision.reason:
             return events.RunStopped(time.time(), "aborted", step, decision.reason)
         return None

@@ -39,13 +39,13 @@ def outcome(loop, seen, saved=()):
 
 
 def stop_on(backend, ranks):
-    """SIGTERM reaches some processes, at different steps of a long block."""
+    """SIGTERM reaches some processes, at different steps of a long block, the first of `ranks` before the others."""
     loop, saved, seen = make(backend, Slow, steps_per_block=500, train_steps=1000), [], []
     rank = loop.replicas.process_index
     for event in loop.run(saved.append):
         seen.append(event)
         if isinstance(event, events.Progress) and event.step >= 3 + rank and rank in ranks:
-            loop.stop("SIGTERM")
+            loop.stop("SIGTERM", 100.0 + ranks.index(rank))
     return outcome(loop, seen, saved)
 
 
