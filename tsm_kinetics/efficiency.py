@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from common import config as configs
 from common import replicas
 from common.describe import forward_macs, parameters
 from common.errors import UserError
@@ -187,9 +188,10 @@ def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A record per network; see the module.
 
     Raises:
-      UserError: the data in --data_dir do not fit the preset.
+      UserError: a flag out of its range, or the data in --data_dir do not fit the preset.
     """
-    base = PRESETS["cpu-tiny"] if arguments.system == "cpu-tiny" else Config()
+    _check(arguments)
+    base = configs.preset(PRESETS, arguments.system) if arguments.system else Config()
     peak = peak_flops() if arguments.measure else math.nan
     network = Network(arguments.latency, arguments.bandwidth)
     rows = []
@@ -202,6 +204,7 @@ def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             replicas="single",
             num_replicas=1,
             precision="fp32",
+            accumulation_steps=1,
             global_batch_size=arguments.batch_size,
         )
         if arguments.image_size:
@@ -225,6 +228,17 @@ def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         row["scaling"] = predicted(row["gradient_bytes"], step, network) if step else []
         rows.append(row)
     return rows
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for name in ("batch_size", "clips_per_device", "steps"):
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name}={getattr(arguments, name)}: must be at least 1")
+    for name in ("image_size", "latency"):
+        if not 0 <= getattr(arguments, name) < math.inf:
+            raise UserError(f"--{name}={getattr(arguments, name)}: must be at least 0, and finite")
+    if not 0 < arguments.bandwidth < math.inf:
+        raise UserError(f"--bandwidth={arguments.bandwidth}: must be bytes per second, more than 0")
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -270,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--models", default="i3d_3x3x3,i3d_3x1x1,tsm", help="separated by commas")
-    parser.add_argument("--system", default="", help="cpu-tiny takes its small networks; default: full size")
+    parser.add_argument("--system", default="", help="preset whose sizes are taken; default: full size")
     parser.add_argument("--measure", action="store_true", help="run inference on this machine")
     parser.add_argument("--data_dir", help="measure the loading of these videos")
     parser.add_argument("--batch_size", type=int, default=16, help="clips; the paper's is 16")

@@ -230,6 +230,42 @@ def test_the_command_measures_small_networks(capsys: pytest.CaptureFixture) -> N
     assert "error: --models=slowfast: unknown" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--steps=0", "--steps=0: must be at least 1"),
+        ("--batch_size=0", "--batch_size=0: must be at least 1"),
+        ("--clips_per_device=-1", "--clips_per_device=-1: must be at least 1"),
+        ("--image_size=-1", "--image_size=-1: must be at least 0"),
+        ("--latency=nan", "--latency=nan: must be at least 0, and finite"),
+        ("--bandwidth=0", "--bandwidth=0.0: must be bytes per second, more than 0"),
+        (
+            "--system=cpu-tyni",
+            "--system=cpu-tyni: unknown (did you mean cpu-tiny?); known: cpu-tiny, summit-1",
+        ),
+    ],
+)
+def test_a_flag_out_of_its_range_is_one_line(flag: str, message: str, capsys: pytest.CaptureFixture) -> None:
+    assert efficiency.main(["--measure", flag]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}") and error.count("\n") == 1
+
+
+def test_the_system_s_sizes_are_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    taken = []
+
+    def counted(config: Config) -> dict:
+        taken.append(config)
+        return {"parameters": 1, "paper": None}
+
+    monkeypatch.setattr(efficiency, "counted", counted)
+    larger = dataclasses.replace(PRESETS["summit-8"], image_size=256)
+    monkeypatch.setitem(efficiency.PRESETS, "summit-8", larger)
+    assert efficiency.main(["--system=summit-8", "--models=tsm"]) == 0
+    assert (taken[0].image_size, taken[0].num_replicas) == (256, 1)
+    capsys.readouterr()
+
+
 def test_the_last_five_evaluations(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     values = [0.1, 0.74, 0.741, 0.742, 0.743, 0.744]
     lines = [":::MLLOG " + json.dumps({"key": "eval_accuracy", "value": v}) for v in values]
