@@ -15,14 +15,15 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int) -> tf.Ten
     fp32 in every precision, so that all of them draw the same sample.
 
     Args:
-      seed: of the run; add a constant for each use in a step.
-      step: int64 scalar.
+      seed: of the run, below 2^31; add a constant for each use in a step.
+      step: int64 scalar, below 2^32.
       image_id: int64 [b].
       count: numbers for each image.
     """
-    key = tf.stack([tf.constant(seed, tf.int64), tf.cast(step, tf.int64)])
-    keys = [tf.random.fold_in(key, image, alg="philox") for image in tf.unstack(image_id)]
-    return tf.stack([tf.random.stateless_uniform([count], k, alg="philox") for k in keys])
+    # Not tf.random.fold_in, which draws another key under XLA.
+    run_step = seed * 2**32 + tf.cast(step, tf.int64)
+    keys = [tf.stack([run_step, image]) for image in tf.unstack(tf.cast(image_id, tf.int64))]
+    return tf.stack([tf.random.stateless_uniform([count], key, alg="philox") for key in keys])
 
 
 class Sample(NamedTuple):

@@ -13,6 +13,7 @@ from official.modeling.optimization import lars as official_lars
 from common import optimizers
 from common.config import Optimizer
 from common.errors import UserError
+from tests.common import updates
 
 KINDS = {"conv": "kernel", "dense": "kernel", "bias": "bias", "gamma": "norm", "table": "embedding"}
 SHAPES = {"conv": (3, 3, 4, 5), "dense": (20, 7), "bias": (7,), "gamma": (5,), "table": (9, 4)}
@@ -382,3 +383,21 @@ def test_epsilon_of_zero_is_refused_where_it_divides_zero_by_zero(name: str) -> 
     ):
         optimizers.rule(Optimizer(name))
     optimizers.rule(Optimizer("adagrad"))
+
+
+def test_gradients_of_biases_have_their_factor():
+    """After a step without momentum or decay a bias has moved twice as far, everything else as far as before."""
+    moved = []
+    for factor in (1.0, 2.0):
+        optimizer = Optimizer("sgd", base_learning_rate=0.1, momentum=0.0, bias_gradient_factor=factor)
+        updates.OPTIMIZERS["factor"] = optimizer
+        runner = updates.Runner("single", 1, "factor")
+        before = runner.weights()
+        # The rate of the first step is 0.
+        runner.steps(1, 10)
+        moved.append([after - value for after, value in zip(runner.weights(), before)])
+    kinds = runner.state.kinds
+    assert kinds.count("bias") == 1 and len(kinds) == len(moved[0]) > 3
+    for kind, once, twice in zip(kinds, *moved):
+        np.testing.assert_allclose(twice, (2 if kind == "bias" else 1) * once, rtol=1e-12)
+        assert np.abs(once).max() > 0

@@ -162,6 +162,23 @@ def test_global_average(k):
         check(k, lambda spatial, x, _: [spatial.global_average(x)], images)
 
 
+@pytest.mark.parametrize("k", [2, 4, 8])
+def test_upsample_of_a_pyramid_s_levels(k):
+    """Rows that do not divide lie otherwise on the coarser level than twice them on the finer one."""
+    for height, width in ((52, 8), (51, 7), (26, 5), (21, 4), (13, 3), (7, 2), (3, 1)):
+
+        def network(spatial, x, weights):
+            fine = spatial.conv2d(x, weights[0], 1, "same")
+            coarse = spatial.max_pool(x, 1, 2, "valid")
+            return [spatial.leave(fine + spatial.upsample(coarse, fine))]
+
+        images = normal([BATCH, height, width, CHANNELS], 10)
+        check(k, network, images, [normal([3, 3, CHANNELS, CHANNELS], 11)])
+        coarse = images[:, ::2, ::2]
+        doubled = tf.repeat(tf.repeat(coarse, 2, axis=1), 2, axis=2)[:, :height, :width]
+        np.testing.assert_array_equal(Spatial(Single()).upsample(coarse, images), doubled)
+
+
 @pytest.mark.parametrize("k", [2, 4])
 def test_rows_that_do_not_exist_may_hold_anything(k):
     """They are NaN in front of whatever mixes rows: nothing of it reaches an output, a statistic or a gradient."""

@@ -24,6 +24,7 @@ from tests.common import toy
 STEPS, BATCH, ROWS = 20, 24, 13
 OPTIMIZERS = {
     "sgd": Optimizer("sgd", base_learning_rate=0.1, weight_decay=1e-3, nesterov=True),
+    "sgd biases": Optimizer("sgd", base_learning_rate=0.1, weight_decay=1e-3, bias_gradient_factor=2.0),
     "lars": Optimizer(
         "lars", eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, l2_in_loss=1e-3, epsilon=1e-5
     ),

@@ -1,0 +1,121 @@
+"""Balanced samples: exact sizes, ties, and numbers that depend on seed, step and image only; a pyramid's anchors."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.detection import anchors, sampling, topk
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 4), min_size=15, max_size=15), st.integers(0, 17), st.booleans())
+def test_exact_mask_has_k_elements_the_first_of_equal_ones(values, k, double):
+    row = np.array(values, np.float64 if double else np.float32) - 2
+    found = topk.topk_mask(tf.constant(row)[None], tf.constant([k]), exact=True)[0].numpy()
+    expected = np.zeros(15, bool)
+    expected[np.argsort(-row, kind="stable")[:k]] = True
+    np.testing.assert_array_equal(found, expected)
+
+
+def naive_sample(positive, negative, noise, size, positives):
+    """By sorting: the candidates of the largest noise, the first of equal ones."""
+
+    def draw(candidates, count):
+        order = sorted(candidates.nonzero()[0], key=lambda i: (-noise[i], i))
+        return np.isin(np.arange(len(noise)), order[:count])
+
+    chosen = draw(positive, positives)
+    return chosen, draw(negative, size - chosen.sum())
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_sample_is_sorting_s_and_exact(ties):
+    rng = np.random.default_rng(0)
+    for size, positives in ((16, 8), (16, 4), (60, 30), (1, 0)):
+        kind = rng.choice(3, [20, 50], p=[0.3, 0.4, 0.3])
+        kind[:5] = 0
+        kind[5:9, 3:] = 2
+        positive, negative, noise = kind == 1, kind == 0, rng.random([20, 50]).astype(np.float32)
+        if ties:
+            noise = np.round(noise, 1)
+        sample = sampling.balanced(*map(tf.constant, (positive, negative, noise)), size, positives)
+        for i in range(20):
+            a, b = naive_sample(positive[i], negative[i], noise[i], size, positives)
+            np.testing.assert_array_equal(sample.positive[i], a)
+            np.testing.assert_array_equal(sample.negative[i], b)
+            count = sample.positive[i].numpy().sum()
+            assert count == min(positives, positive[i].sum())
+            assert sample.negative[i].numpy().sum() == min(size - count, negative[i].sum())
+
+
+def test_compact_lists_positives_first_in_order():
+    positive = tf.constant([[False, True, False, True, False, False], [False] * 6])
+    negative = tf.constant([[True, False, False, False, True, False], [False] * 5 + [True]])
+    chosen = sampling.compact(sampling.Sample(positive, negative), 5)
+    assert chosen.index.numpy()[0, :4].tolist() == [1, 3, 0, 4] and chosen.index.numpy()[1, 0] == 5
+    assert chosen.valid.numpy().tolist() == [[True] * 4 + [False], [True] + [False] * 4]
+    assert chosen.positive.numpy().tolist() == [[True] * 2 + [False] * 3, [False] * 5]
+
+
+def numbers(seed, step, ids, count=1000):
+    return sampling.noise(seed, tf.constant(step, tf.int64), tf.constant(ids, tf.int64), count).numpy()
+
+
+def test_noise_depends_on_seed_step_and_image_only():
+    first = numbers(3, 5, [7, 9])
+    np.testing.assert_array_equal(first[1], numbers(3, 5, [9])[0])
+    np.testing.assert_array_equal(first[::-1], numbers(3, 5, [9, 7]))
+    others = [first[0], first[1], numbers(3, 6, [7])[0], numbers(4, 5, [7])[0], numbers(5, 3, [7])[0]]
+    for a, b in itertools.combinations(others, 2):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.15
+    assert first.min() >= 0 and first.max() < 1 and abs(first.mean() - 0.5) < 0.05
+
+
+def test_a_compiled_sample_is_the_same():
+    def draw(step):
+        noise = sampling.noise(1, step, tf.constant([4, 8], tf.int64), 5000)
+        positive = tf.tile((tf.range(5000) % 7 == 0)[None], [2, 1])
+        sample = sampling.balanced(positive, ~positive, noise, 256, 128)
+        return noise, sampling.compact(sample, 256)
+
+    plain = draw(tf.constant(11, tf.int64))
+    compiled = tf.function(draw, jit_compile=True)(tf.constant(11, tf.int64))
+    tf.nest.map_structure(np.testing.assert_array_equal, compiled, plain)
+    assert compiled[1].positive.numpy().sum(1).tolist() == [128, 128] and compiled[1].valid.numpy().all()
+
+
+def naive_anchors(height: int, width: int) -> np.ndarray:
+    """mlperf_facts 2: sides 8 * 2^l, aspects (1, 1), (1.4, .7), (.7, 1.4) of (width, height), l = 2 ... 6."""
+    found = []
+    for level in range(2, 7):
+        stride = 2**level
+        for y in np.arange(stride / 2, height, stride):
+            for x in np.arange(stride / 2, width, stride):
+                found += [[y, x, 8 * stride * h, 8 * stride * w] for w, h in ((1, 1), (1.4, 0.7), (0.7, 1.4))]
+    return np.array(found)
+
+
+def test_a_pyramid_s_anchors():
+    for shape in ((832, 1344), (1344, 832)):
+        found = anchors.pyramid(*shape, range(2, 7))
+        assert found.shape == (279279, 4)
+    small = anchors.pyramid(128, 192, range(2, 7))
+    np.testing.assert_allclose(small, naive_anchors(128, 192), rtol=1e-12)
+    assert len(anchors.pyramid(65, 63, [6])) == 6
+
+
+def test_a_pyramid_s_anchors_are_those_of_tf_models():
+    """Theirs have the aspects exactly, of equal area: sqrt(2) where the published ones have 1.4."""
+    anchor = pytest.importorskip("official.vision.ops.anchor", reason="tf-models-official absent")
+    levels = anchor.Anchor(2, 6, 1, [1.0, 2.0, 0.5], 8.0, (128, 192)).multilevel_boxes
+    theirs = np.concatenate([levels[str(level)].numpy().reshape(-1, 4) for level in range(2, 7)])
+    root = np.sqrt(2)
+    ours = anchors.pyramid(128, 192, range(2, 7), 8.0, ((1, 1), (1 / root, root), (root, 1 / root)))
+    corners = np.concatenate([ours[:, :2] - ours[:, 2:] / 2, ours[:, :2] + ours[:, 2:] / 2], -1)
+    np.testing.assert_allclose(corners, theirs, rtol=1e-4, atol=1e-3)

@@ -1,0 +1,83 @@
+"""Detections against a loop over classes and regions in numpy, from the network's own outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.detection import boxes as box_ops
+from common.precision import precision
+from common.replicas.single import Single
+from maskrcnn import model, rpn
+from maskrcnn.detect import detect
+from tests.maskrcnn import small
+from tests.maskrcnn.test_maskrcnn_loss import centred, cornered, overlap
+
+
+def detections(net, batch):
+    """Of each image [(score, class, box, mask)], best first: the definition."""
+    config = net.config
+    features = net.features(batch["image"], training=False)
+    anchors = model.anchors(config, *batch["image"].shape[1:3])
+    limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
+    regions = rpn.propose(features.logits, features.codes, anchors, batch["image_info"], *limits)
+    said = net.heads(features.maps, regions.boxes, None)
+    found = []
+    for image, info in enumerate(batch["image_info"].numpy()):
+        there = regions.valid[image].numpy()
+        boxes, logits, codes = (x[image].numpy()[there] for x in (regions.boxes, said.logits, said.codes))
+        scores = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        of_image = []
+        for c in range(1, config.num_classes):
+            kept = []
+            for n in np.argsort(-scores[:, c], kind="stable"):
+                y, x, h, w = centred(boxes[n])
+                dy, dx, dh, dw = codes[n, c] / [10, 10, 5, 5]
+                box = cornered((y + dy * h, x + dx * w, np.exp(dh) * h, np.exp(dw) * w))
+                box = np.clip(box, 0, [info[0], info[1]] * 2)
+                new = all(overlap(box, other) < config.nms_iou for _, _, other in kept)
+                if scores[n, c] > config.score_threshold and new:
+                    kept.append((scores[n, c], c, box))
+            of_image += kept
+        of_image = sorted(of_image, key=lambda d: -d[0])[: config.detections]
+        maps = [x[image : image + 1] for x in features.maps]
+        masks = net.masks(maps, tf.constant(np.stack([box for _, _, box in of_image])[None]))[0].numpy()
+        found.append([(*d, 1 / (1 + np.exp(-m[..., d[1]]))) for d, m in zip(of_image, masks)])
+    return found
+
+
+@pytest.mark.parametrize("shape", [(64, 128), (128, 64)])
+def test_detections_are_the_loop_s(shape):
+    net = model.build(small.config(score_threshold=0.2), Single(), precision("fp64"))
+    small.randomize(net.trainable_variables, 5)
+    batch = small.tensors(small.batch(net.config, shape, seed=5))
+    found = tf.function(lambda b: detect(net, b, net.config), autograph=False)(batch)
+    count = net.config.detections
+    assert {k: v.shape[1:] for k, v in found.items()} == {
+        "boxes": (count, 4), "scores": (count,), "classes": (count,), "masks": (count, 8, 8)
+    }  # fmt: skip
+    assert {v.dtype for k, v in found.items() if k != "classes"} == {tf.float32}
+    for image, expected in enumerate(detections(net, batch)):
+        n = len(expected)
+        assert n > 3
+        scores, classes, boxes, masks = zip(*expected)
+        np.testing.assert_array_equal(found["classes"][image], np.pad(classes, (0, count - n)))
+        np.testing.assert_allclose(found["scores"][image], np.pad(scores, (0, count - n)), rtol=1e-6)
+        np.testing.assert_allclose(found["boxes"][image][:n], boxes, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(found["masks"][image][:n], masks, rtol=1e-5, atol=1e-6)
+
+
+def test_shifted_anchors_shift_the_proposals():
+    """The deliberate fault: every proposal lies a cell of its level away from where it was."""
+    config = small.config()
+    rng = np.random.default_rng(6)
+    anchors = model.anchors(config, 64, 128)[:1]
+    shifted = [a + [4, 4, 0, 0] for a in anchors]
+    logits = [tf.constant(rng.normal(size=[1, len(anchors[0])]))]
+    codes = [tf.zeros([1, len(anchors[0]), 4], tf.float64)]
+    info = tf.constant([[1e4, 1e4, 1]])
+    plain, moved = (rpn.propose(logits, codes, a, info, 20, 20, 1.0).boxes[0] for a in (anchors, shifted))
+    inside = np.all(plain > 0, -1)
+    difference = box_ops.to_centres(moved) - box_ops.to_centres(plain)
+    np.testing.assert_allclose(difference[inside], np.tile([[4, 4, 0, 0]], [inside.sum(), 1]), atol=1e-9)

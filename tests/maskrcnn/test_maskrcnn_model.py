@@ -1,0 +1,314 @@
+"""The network against one of stock tf_keras layers and numpy, in float64; its sizes, its frozen parts, its state."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from common.describe import forward_macs, parameters
+from common.errors import UserError
+from common.kinds import kind_of
+from common.norm import SpanBatchNorm
+from common.precision import precision
+from common.replicas.single import Single
+from maskrcnn import backbone, loss, model
+from maskrcnn.config import Config
+from tests.maskrcnn import small
+
+layers = tf_keras.layers
+
+
+@functools.cache
+def network(**changes) -> model.MaskRCNN:
+    config = small.config(**changes)
+    found = model.build(config, Single(), precision(config.precision))
+    small.randomize(found.trainable_variables)
+    return found
+
+
+def named(net: tf.Module) -> dict[str, tf_keras.layers.Layer]:
+    """The layers that own weights, by name."""
+    owns = (layers.Conv2D, layers.Conv2DTranspose, layers.Dense, SpanBatchNorm)
+    return {layer.name: layer for layer in net.submodules if isinstance(layer, owns)}
+
+
+def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
+    """ResNet-50, FPN and RPN, layer by layer; padding by layers of their own, levels as in the papers' figures."""
+    kinds = {"dtype": "float64"}
+
+    def conv(x, filters, size, stride=1, bias=True, name=None):
+        x = layers.ZeroPadding2D((size - 1) // 2, **kinds)(x)
+        return layers.Conv2D(filters, size, stride, use_bias=bias, name=name, **kinds)(x)
+
+    def conv_norm(x, filters, size, stride, conv_name, norm_name):
+        x = conv(x, filters, size, stride, False, conv_name)
+        return layers.BatchNormalization(epsilon=1e-4, name=norm_name, **kinds)(x)
+
+    def relu(x):
+        return layers.Activation("relu", **kinds)(x)
+
+    images = layers.Input([*shape, 3], dtype="float64")
+    w, x = config.backbone_width, images
+    x = relu(conv_norm(x, w, 7, 2, "conv1", "bn1"))
+    x = layers.MaxPool2D(3, 2, **kinds)(
+        layers.ZeroPadding2D(1, **kinds)(x)
+    )  # of numbers that are not negative
+    outputs = []
+    for stage, blocks in enumerate((3, 4, 6, 3), 1):
+        for block in range(blocks):
+            name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            filters = w * 2 ** (stage - 1)
+            y = relu(conv_norm(x, filters, 1, 1, f"{name}.conv1", f"{name}.bn1"))
+            y = relu(conv_norm(y, filters, 3, stride, f"{name}.conv2", f"{name}.bn2"))
+            y = conv_norm(y, 4 * filters, 1, 1, f"{name}.conv3", f"{name}.bn3")
+            if block == 0:
+                x = conv_norm(x, 4 * filters, 1, stride, f"{name}.downsample.0", f"{name}.downsample.1")
+            x = relu(layers.add([x, y], **kinds))
+        outputs.append(x)
+
+    c2, c3, c4, c5 = outputs
+    double, n = layers.UpSampling2D(2, **kinds), config.fpn_channels
+    m5 = conv(c5, n, 1, name="fpn_lateral5")
+    m4 = layers.add([conv(c4, n, 1, name="fpn_lateral4"), double(m5)], **kinds)
+    m3 = layers.add([conv(c3, n, 1, name="fpn_lateral3"), double(m4)], **kinds)
+    m2 = layers.add([conv(c2, n, 1, name="fpn_lateral2"), double(m3)], **kinds)
+    maps = [conv(m, n, 3, name=f"fpn_output{level}") for level, m in enumerate((m2, m3, m4, m5), 2)]
+    p6 = layers.MaxPool2D(1, 2, **kinds)(maps[-1])
+
+    pad = layers.ZeroPadding2D(1, **kinds)
+    hidden = layers.Conv2D(config.rpn_channels, 3, activation="relu", name="rpn", **kinds)
+    score, box = layers.Conv2D(3, 1, name="rpn_score", **kinds), layers.Conv2D(12, 1, name="rpn_box", **kinds)
+    seen = [hidden(pad(x)) for x in [*maps, p6]]
+    flat, four = layers.Reshape([-1], **kinds), layers.Reshape([-1, 4], **kinds)
+    return tf_keras.Model(images, (maps, [flat(score(x)) for x in seen], [four(box(x)) for x in seen]))
+
+
+def copied(ours: tf.Module, theirs: tf_keras.Model) -> list[tuple[tf.Variable, tf.Variable]]:
+    """Gives the stock layers our layers' weights and moments, by name; the pairs of weights."""
+    mine, pairs, rng = named(ours), [], np.random.default_rng(5)
+    for layer in theirs.layers:
+        if not layer.weights:
+            continue
+        source = mine[layer.name]
+        if isinstance(source, SpanBatchNorm):
+            moments = rng.normal(0, 0.1, source.gamma.shape), rng.uniform(0.5, 2, source.gamma.shape)
+            source.merged_mean.assign(moments[0])
+            source.merged_variance.assign(moments[1])
+            layer.set_weights([source.gamma, source.beta, *moments])
+            pairs += [(source.gamma, layer.gamma), (source.beta, layer.beta)]
+        else:
+            layer.set_weights([source.kernel.numpy(), *([source.bias] if layer.use_bias else [])])
+            pairs += list(zip(source.weights, layer.weights))
+    return pairs
+
+
+def first_stage(net, images, variables, training):
+    """All outputs of the first stage and the gradients of a loss of them all."""
+
+    @tf.function(autograph=False)
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(variables)
+            outputs = tf.nest.flatten(list(net(images, training=training)))
+            total = tf.add_n([tf.reduce_mean(tf.sin(x)) for x in outputs])
+        return outputs, tape.gradient(total, variables)
+
+    return run()
+
+
+def distance(a, b) -> float:
+    return float(np.linalg.norm(np.subtract(a, b)) / max(np.linalg.norm(b), 1e-12))
+
+
+@pytest.mark.parametrize(("shape", "training"), [((64, 128), True), ((128, 64), False)])
+def test_first_stage_is_that_of_stock_layers_in_float64(shape, training):
+    """Trained from scratch, with the batch's statistics; and by moments, of the orientation it was not built for."""
+    net = network()
+    theirs = stock(net.config, shape)
+    pairs = copied(net, theirs)
+    images = tf.constant(np.random.default_rng(1).normal(size=[2, *shape, 3]))
+    mine = first_stage(net.first, images, [v for v, _ in pairs], training)
+    other = first_stage(theirs, images, [u for _, u in pairs], training)
+    assert [x.shape for x in mine[0]] == [x.shape for x in other[0]] and len(mine[0]) == 4 + 5 + 5
+    assert max(distance(a, b) for a, b in zip(mine[0], other[0])) < 1e-8
+    assert max(distance(a, b) for a, b in zip(mine[1], other[1])) < 1e-8
+    # All that is trained but the second stage.
+    heads = net.box_head.trainable_variables + net.mask_head.trainable_variables
+    assert len(pairs) + len(heads) == len(net.trainable_variables)
+
+
+def conv3(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """3x3 of [n, h, w, c], zero-padded, one of the nine positions after the other."""
+    height, width = x.shape[1:3]
+    padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    parts = itertools.product(range(3), range(3))
+    return sum(padded[:, i : i + height, j : j + width] @ kernel[i, j] for i, j in parts)
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0)
+
+
+def test_box_head_is_numpy_s():
+    net = network()
+    part = {k: [w.numpy() for w in v.weights] for k, v in named(net.box_head).items()}
+    crops = np.random.default_rng(2).normal(size=[2, 3, 7, 7, 4])
+    logits, codes = net.box_head(tf.constant(crops))
+    x = crops.reshape(6, -1)
+    for name in ("box_fc1", "box_fc2"):
+        x = relu(x @ part[name][0] + part[name][1])
+    assert logits.shape == (2, 3, 4) and codes.shape == (2, 3, 4, 4)
+    for found, name in ((logits, "box_score"), (codes, "box_code")):
+        expected = x @ part[name][0] + part[name][1]
+        np.testing.assert_allclose(np.reshape(found, expected.shape), expected, rtol=1e-8)
+
+
+def test_mask_head_is_numpy_s():
+    net = network()
+    part = {k: [w.numpy() for w in v.weights] for k, v in named(net.mask_head).items()}
+    crops = np.random.default_rng(3).normal(size=[2, 3, 4, 4, 4])
+    found = net.mask_head(tf.constant(crops))
+    x = crops.reshape(6, 4, 4, 4)
+    for name in ("mask_conv1", "mask_conv2"):
+        x = relu(conv3(x, part[name][0]) + part[name][1])
+    larger = np.zeros([6, 8, 8, 3])
+    kernel, bias = part["mask_larger"]
+    for i, j in itertools.product(range(2), range(2)):
+        larger[:, i::2, j::2] = relu(x @ kernel[i, j].T + bias)
+    kernel, bias = part["mask_score"]
+    expected = larger @ kernel[0, 0] + bias
+    assert found.shape == (2, 3, 8, 8, 4)
+    np.testing.assert_allclose(np.reshape(found, expected.shape), expected, rtol=1e-8)
+
+
+def full_size(**changes) -> Config:
+    return dataclasses.replace(Config(), replicas="single", precision="fp32", **changes)
+
+
+def test_full_size_network_has_the_counted_parameters_and_anchors():
+    config = full_size(batch_norm="span", freeze=False)
+    net = model.build(config, Single(), precision("fp32"))
+    # ResNet-50 has 25,557,032 (mlperf_facts 2), of which 2048 * 1000 + 1000 in its classifier.
+    resnet = 25557032 - 2049000
+
+    def conv(size, inputs, outputs):
+        return size * size * inputs * outputs + outputs
+
+    pyramid = sum(conv(1, c, 256) for c in (256, 512, 1024, 2048)) + 4 * conv(3, 256, 256)
+    rpn = conv(3, 256, 256) + conv(1, 256, 3) + conv(1, 256, 12)
+    boxes = conv(1, 7 * 7 * 256, 1024) + conv(1, 1024, 1024) + conv(1, 1024, 91) + conv(1, 1024, 4 * 91)
+    masks = 4 * conv(3, 256, 256) + conv(2, 256, 256) + conv(1, 256, 91)
+    assert parameters(net) == resnet + pyramid + rpn + boxes + masks == 44454513
+    # As published: without batch norm's, the stem's and the first stage's.
+    stem_and_stage = 7 * 7 * 3 * 64 + (64 * 64 + 2 * 64 * 256) + 2 * (2 * 64 * 256) + 3 * 9 * 64 * 64
+    norms = [layer for layer in net.submodules if isinstance(layer, SpanBatchNorm)]
+    scales = 2 * sum(int(layer.gamma.shape[0]) for layer in norms)
+    assert (len(norms), scales) == (53, 53120)
+    frozen = [v for name, v in named(net).items() if name == "conv1" or name.startswith("layer1.")]
+    frozen = [v.kernel for v in frozen if isinstance(v, layers.Conv2D)]
+    assert len(frozen) == 11 and sum(np.prod(v.shape) for v in frozen) == stem_and_stage == 222400
+    assert forward_macs(net) > 200e9
+    for shape in config.shapes:
+        assert sum(map(len, model.anchors(config, *shape))) == 279279
+        assert [len(x) for x in model.anchors(config, *shape)] == [209664, 52416, 13104, 3276, 819]
+
+
+def test_frozen_parts_have_no_gradient_at_all():
+    net = network(batch_norm="frozen", freeze=True)
+    trained = {v.ref() for v in net.trainable_variables}
+    frozen = [named(net)["conv1"].kernel]
+    frozen += [v.kernel for k, v in named(net).items() if k.startswith("layer1.") and hasattr(v, "kernel")]
+    norms = [layer for layer in net.submodules if isinstance(layer, SpanBatchNorm)]
+    assert len(frozen) == 11 and len(norms) == 53
+    frozen += [v for layer in norms if layer.name == "bn1" or "layer1." in layer.name for v in layer.weights]
+    assert not trained & {v.ref() for v in frozen}
+    assert not trained & {v.ref() for layer in norms for v in layer.weights}
+    assert set(kind_of(net).values()) == {"kernel", "bias"}
+    arrays = small.tensors(small.batch(net.config, (64, 128)))
+    moments = [v.numpy() for layer in norms for v in (layer.moving_mean, layer.merged_mean)]
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch(frozen)
+            terms = loss.losses(net, arrays, net.config, tf.constant(0, tf.int64))
+            total = tf.add_n([t.total / t.weight for t in terms.values()])
+        gradients = tape.gradient(total, [*frozen, *net.trainable_variables])
+        assert all(g is None for g in gradients[: len(frozen)])
+        return gradients[len(frozen) :]
+
+    gradients = step()
+    assert all(np.isfinite(g).all() and np.any(g) for g in gradients)
+    after = [v.numpy() for layer in norms for v in (layer.moving_mean, layer.merged_mean)]
+    tf.nest.map_structure(np.testing.assert_array_equal, after, moments)
+
+
+def test_draws_are_part_of_the_state():
+    net = network()
+    before = int(net.draws.numpy())
+    assert [int(net.next_draw()) for _ in range(3)] == [before, before + 1, before + 2]
+    assert any(v is net.draws for v in net.variables)
+    net.draws.assign(before)
+
+
+def test_bf16_computes_convolutions_in_bf16_and_the_rest_in_fp32():
+    net = network(precision="bf16")
+    features = net.features(tf.zeros([2, 64, 128, 3]), training=False)
+    assert {x.dtype for x in features.maps} == {tf.bfloat16}
+    assert {x.dtype for x in [*features.logits, *features.codes]} == {tf.float32}
+    regions = tf.constant(np.tile([[[0.0, 0, 30, 40], [5, 5, 64, 100]]], [2, 1, 1]), tf.float32)
+    found = net.heads(features.maps, regions, regions[:, :1])
+    assert {x.dtype for x in found} == {tf.float32}
+    assert {v.dtype for v in net.trainable_variables} == {tf.float32}
+
+
+def published(width: int) -> dict[str, np.ndarray]:
+    """Arrays with the names and shapes of torchvision's ResNet-50, `fc` included."""
+    rng, found = np.random.default_rng(0), {}
+
+    def conv(name, norm, inputs, outputs, size):
+        found[f"{name}.weight"] = rng.normal(0, 0.2, [outputs, inputs, size, size])
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            found[f"{norm}.{part}"] = rng.uniform(0.5, 1.5, outputs)
+
+    conv("conv1", "bn1", 3, width, 7)
+    inputs = width
+    for stage, blocks in enumerate((3, 4, 6, 3), 1):
+        filters = width * 2 ** (stage - 1)
+        for block in range(blocks):
+            name = f"layer{stage}.{block}"
+            sizes = [(inputs, filters, 1), (filters, filters, 3), (filters, 4 * filters, 1)]
+            for i, size in enumerate(sizes, 1):
+                conv(f"{name}.conv{i}", f"{name}.bn{i}", *size)
+            if block == 0:
+                conv(f"{name}.downsample.0", f"{name}.downsample.1", inputs, 4 * filters, 1)
+            inputs = 4 * filters
+    found["fc.weight"] = np.zeros([1000, inputs])
+    return found
+
+
+def test_a_published_backbone_is_read_frozen_or_not(tmp_path):
+    arrays = published(2)
+    np.savez(tmp_path / "resnet50.npz", **arrays)
+    net = network(batch_norm="frozen", freeze=True)
+    # 53 convolutions with a batch norm each, whose moments are kept twice: moving and merged.
+    assert backbone.load(net, tmp_path / "resnet50.npz", Single()) == 53 * (1 + 2 + 4)
+    mine = named(net)
+    for name in ("conv1", "layer1.0.conv2", "layer4.2.conv3", "layer3.0.downsample.0"):
+        np.testing.assert_array_equal(mine[name].kernel, arrays[f"{name}.weight"].transpose(2, 3, 1, 0))
+    for name in ("bn1", "layer2.3.bn2", "layer4.0.downsample.1"):
+        np.testing.assert_array_equal(mine[name].gamma, arrays[f"{name}.weight"])
+        np.testing.assert_array_equal(mine[name].merged_variance, arrays[f"{name}.running_var"])
+    np.savez(tmp_path / "wide.npz", **published(4))
+    with pytest.raises(UserError, match="is config.backbone_width 64 and the file a ResNet-50"):
+        backbone.load(net, tmp_path / "wide.npz", Single())
+    del arrays["layer4.2.conv3.weight"]
+    np.savez(tmp_path / "less.npz", **arrays)
+    with pytest.raises(UserError, match="holds no layer4.2.conv3.weight; .* of a ResNet-50"):
+        backbone.load(net, tmp_path / "less.npz", Single())

@@ -1,0 +1,100 @@
+"""A step on replicas that share images by rows and the second stage by heads, against the step on one device."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.clock import Clock
+from common.precision import precision
+from common.replicas.mirrored import Mirrored
+from common.replicas.single import Single
+from common.spatial import shared_input
+from common.step import State, make_train_step
+from maskrcnn import loss, model
+from maskrcnn.config import Config
+from tests.maskrcnn import small
+
+# 64 rows on two replicas are 16, 8, 4, 2 and 1 rows of the levels, on four 4, 2, 1, 1 and 1: of level 5's two and level
+# 6's one some do not exist. 96 on four are 6, 3, 2 (of 6), 1 (of 3) and 1 (of 2).
+WIDE, TALL = (64, 128), (128, 64)
+
+
+class Task:
+    """The losses alone, so that this test needs no input."""
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    def build(self, replicas, precision):
+        return model.build(self.config, replicas, precision)
+
+    def loss(self, net, batch):
+        return loss.losses(net, batch, self.config, net.next_draw())
+
+
+def config_of(replicas: int, partitions: int, **changes) -> Config:
+    config = small.config(
+        replicas="single" if replicas == 1 else "mirrored",
+        num_replicas=replicas,
+        partitions=partitions,
+        # On one replica as on groups of four: the losses are means over a replica's images.
+        batch_norm_span=2,
+        **changes,
+    )
+    config.validate()
+    return config
+
+
+def step(config: Config, replicas, shape, weights=None) -> tuple[list, list, float]:
+    """(weights, gradients, loss) of a step on noise."""
+    task, policy = Task(config), precision(config.precision)
+    state = State(task, replicas, policy)
+    variables = state.model.trainable_variables
+    if weights is None:
+        small.randomize(variables, 7)
+        weights = [v.numpy() for v in variables]
+    for variable, value in zip(variables, weights, strict=True):
+        for copy in replicas.local_results(variable):
+            copy.assign(value)
+    arrays = small.batch(config, shape, seed=8)
+    data = tf.data.Dataset.from_tensors(arrays).repeat()
+    batches = iter(replicas.dataset(shared_input(lambda s: data, config.partitions, replicas)))
+    train_step = make_train_step(task, state, policy, Clock.of(config))
+    # The rate of a first step may be 0.
+    run = tf.function(lambda b: replicas.run(train_step, (b, tf.constant(100, tf.int64))), autograph=False)
+    found = float(replicas.sum(run(next(batches))))
+    # Momentum 0: a slot is the gradient, times the rate where the momentum is unscaled.
+    slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
+    return weights, slots, found
+
+
+@functools.cache
+def whole(shape, **changes):
+    return step(config_of(1, 1, **changes), Single(), shape)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("shape", [WIDE, TALL], ids=str)
+@pytest.mark.parametrize("partitions", [2, 4])
+def test_loss_and_gradients_are_those_of_whole_images(partitions, shape):
+    """Backbone, pyramid and proposals by rows; boxes on one replica of the group, masks on another."""
+    weights, gradients, expected = whole(shape)
+    _, found, other = step(config_of(partitions, partitions), Mirrored(partitions), shape, weights)
+    assert other == pytest.approx(expected, rel=1e-8)
+    assert len(found) == len(gradients)
+    for a, b in zip(found, gradients, strict=True):
+        assert np.linalg.norm(a - b) <= 1e-8 * max(np.linalg.norm(b), 1e-3)
+
+
+@pytest.mark.e2e
+def test_frozen_parts_too():
+    changes = {"batch_norm": "frozen", "freeze": True}
+    weights, gradients, expected = whole(WIDE, **changes)
+    _, found, other = step(config_of(2, 2, **changes), Mirrored(2), WIDE, weights)
+    assert other == pytest.approx(expected, rel=1e-8)
+    for a, b in zip(found, gradients, strict=True):
+        assert np.linalg.norm(a - b) <= 1e-8 * max(np.linalg.norm(b), 1e-3)
