@@ -13,15 +13,17 @@ class Dropout(tf_keras.layers.Layer):
 
     tf_keras's layer draws from a generator that a resumed run, or one with another number of replicas, would
     find in another place. Here the mask of an example is a part of one philox stream, keyed by the layer's
-    seed and by how often the layer has drawn; replica r takes the part of examples r*b ... (r+1)*b - 1.
+    seed and by how often the layer has drawn; group g of replicas takes the part of examples g*b ... (g+1)*b - 1,
+    each of its replicas all of it: they hold the same examples.
 
     Attributes:
+      partitions: replicas of a group, which share their examples (config.partitions).
       draws: scalar int64, one per replica; part of the model's state, hence of its checkpoints.
     """
 
-    def __init__(self, replicas: Replicas, rate: float, seed: int, **kwargs):
+    def __init__(self, replicas: Replicas, rate: float, seed: int, partitions: int = 1, **kwargs):
         super().__init__(**kwargs)
-        self.replicas, self.rate, self.seed = replicas, rate, seed
+        self.replicas, self.rate, self.seed, self.partitions = replicas, rate, seed, partitions
 
     def build(self, input_shape: tf.TensorShape) -> None:
         self.draws = self.replicas.per_replica_variable(tf.zeros([], tf.int64), f"{self.name}/draws")
@@ -41,7 +43,8 @@ class Dropout(tf_keras.layers.Layer):
         key, counter, algorithm = tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=tf.stack([self.seed, draw]))
         # One tick of the counter is four numbers; every example starts at a tick.
         columns = (shape[1] + 3) // 4
-        offset = tf.cast(self.replicas.replica_id(), tf.int64) * shape[0] * columns
+        group = self.replicas.replica_id() // self.partitions
+        offset = tf.cast(group, tf.int64) * shape[0] * columns
         counter = counter + tf.cast(tf.stack([offset, tf.zeros_like(offset)]), counter.dtype)
         numbers = tf.raw_ops.StatelessRandomUniformV2(
             shape=tf.stack([shape[0], columns * 4]), key=key, counter=counter, alg=algorithm, dtype=tf.float32

@@ -43,8 +43,8 @@ class Parts:
         return tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.precision.full)
 
     def dropout(self, rate: float) -> Dropout | None:
-        seed = next(self._seeds)
-        return Dropout(self.replicas, rate, seed, dtype=self.precision.layer) if rate else None
+        seed, partitions = next(self._seeds), self.config.partitions
+        return Dropout(self.replicas, rate, seed, partitions, dtype=self.precision.layer) if rate else None
 
     def seed(self) -> int:
         return next(self._seeds)

@@ -84,11 +84,23 @@ def test_dropout_is_keyed_by_seed_and_draw():
 
 def test_dropout_does_not_depend_on_the_replicas():
     whole = Dropout(Single(), 0.5, seed=5)(tf.ones([8, 30]), training=True)
+    parts = dropped_by_four(tf.ones([2, 30]))
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_replicas_that_share_their_examples_drop_the_same():
+    """Two groups of two: as two replicas would, each of a group's what its examples ask for."""
+    whole = Dropout(Single(), 0.5, seed=5)(tf.ones([8, 30]), training=True)
+    parts = dropped_by_four(tf.ones([4, 30]), partitions=2)
+    np.testing.assert_array_equal(np.concatenate(parts[::2]), whole)
+    np.testing.assert_array_equal(np.concatenate(parts[1::2]), whole)
+
+
+def dropped_by_four(x, **kwargs):
+    """What each of four replicas makes of `x`."""
     replicas = Mirrored(4)
     with replicas.scope():
-        layer = Dropout(replicas, 0.5, seed=5)
-        layer.build([2, 30])
-    parts = tf.function(
-        lambda: replicas.run(lambda: layer(tf.ones([2, 30]), training=True)), autograph=False
-    )()
-    np.testing.assert_array_equal(np.concatenate(replicas.local_results(parts)), whole)
+        layer = Dropout(replicas, 0.5, seed=5, **kwargs)
+        layer.build(x.shape)
+    parts = tf.function(lambda: replicas.run(lambda: layer(x, training=True)), autograph=False)()
+    return replicas.local_results(parts)

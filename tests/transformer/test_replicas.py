@@ -73,9 +73,20 @@ def alone(run):
 )
 def test_equal_to_one_replica(run, alone, changes):
     """The loss is per token of the global batch, however its sequences are dealt out."""
-    losses, weights, found = run(**changes)
-    np.testing.assert_allclose(losses, alone[0], rtol=1e-8)
-    assert losses[0] != losses[-1]
-    for mine, other in zip(weights, alone[1], strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-9)
-    assert found == alone[2] and len(found) == 5
+    same(run(**changes), alone)
+
+
+def same(mine, other):
+    """Two runs have the same losses, weights and translations."""
+    np.testing.assert_allclose(mine[0], other[0], rtol=1e-8)
+    assert mine[0][0] != mine[0][-1]
+    for one, two in zip(mine[1], other[1], strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-9)
+    assert mine[2] == other[2] and len(mine[2]) == 5
+
+
+def test_replicas_that_share_their_sequences_are_as_one(run):
+    """Sequences are not partitioned: both replicas of a group take the same ones, and drop the same."""
+    dropouts = {"residual_dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1}
+    shared = run(replicas="mirrored", num_replicas=2, partitions=2, **dropouts)
+    same(shared, run(**dropouts))
