@@ -6,12 +6,13 @@ import argparse
 import sys
 
 from common.errors import UserError
-from studies import legw_curvature, legw_mnist, legw_ptb, resnet_photos
+from studies import legw_curvature, legw_mnist, legw_ptb, multi30k, resnet_photos
 
 STUDIES = {
     "legw-curvature": legw_curvature,
     "legw-mnist": legw_mnist,
     "legw-ptb": legw_ptb,
+    "multi30k": multi30k,
     "resnet-photos": resnet_photos,
 }
 
