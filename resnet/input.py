@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from common import padding, records
+from common import padding, records, totals
 from common.errors import UserError
 from common.replicas.base import Shard
 from resnet.config import Config, Data
@@ -156,9 +156,11 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where there are no files to train or to evaluate on."""
-    for _ in _all_files(config, data_dir):
-        pass
+    """Raises UserError where there are no files to train or to evaluate on, or they hold other numbers of images."""
+    for split in ("train", "eval"):
+        files = records.list_files(data_dir, getattr(config.data, f"{split}_pattern"), FIX)
+        field = f"num_{split}_examples"
+        totals.check(files, getattr(config, field), field)
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:

@@ -183,7 +183,7 @@ def test_no_files_in_the_folder(tmp_path):
     assert not list((tmp_path / "out").rglob("result*"))
 
 
-@pytest.mark.parametrize("fault", ["corrupt", "label", "truncated"])
+@pytest.mark.parametrize("fault", ["corrupt", "label"])
 def test_damaged_data_is_named_and_the_run_aborted(tmp_path, images, fault):
     data = tmp_path / "data"
     if fault == "label":
@@ -192,13 +192,7 @@ def test_damaged_data_is_named_and_the_run_aborted(tmp_path, images, fault):
     else:
         write_data(data, images)
         file, parts = "train-00000-of-00002", ["record 0", "damaged"]
-        path = data / file
-        if fault == "corrupt":
-            corrupt(path, 200)
-        else:
-            file, parts = "validation-00000-of-00001", ["record 19", "damaged"]
-            path = data / file
-            path.write_bytes(path.read_bytes()[:-30])
+        corrupt(data / file, 200)
     done = run(*QUICK, f"--data_dir={data}", f"--result_dir={tmp_path / 'out'}")
     error = refused(done, 2, str(data / file), *parts)
     folder = tmp_path / "out" / "cpu-tiny" / "resnet"
@@ -207,6 +201,21 @@ def test_damaged_data_is_named_and_the_run_aborted(tmp_path, images, fault):
     assert stop["status"] == "aborted" and stop["reason"] in error
     record = json.loads((folder / "run.json").read_text())["runs"]["result_0.txt"]
     assert record["status"] == "aborted" and record["score_minutes"] is None
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_truncated_file_is_named_before_the_run(tmp_path, images, inside):
+    """Cut off inside a record, or exactly between two."""
+    data = write_data(tmp_path / "data", images)
+    if inside:
+        path, parts = data / "validation-00000-of-00001", ["record 19 is damaged"]
+        path.write_bytes(path.read_bytes()[:-30])
+    else:
+        path, parts = data / "train-00001-of-00002", ["hold 37 records, config.num_train_examples is 40"]
+        records.write(path, list(records.read(path))[:17])
+    done = run(*QUICK, f"--data_dir={data}", f"--result_dir={tmp_path / 'out'}")
+    refused(done, 2, str(path), *parts)
+    assert not list((tmp_path / "out").rglob("result*"))
 
 
 # -- Signals, disks ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import records
+from common import records, totals
 from common.errors import UserError
 from common.replicas.base import Shard
 
@@ -190,3 +190,27 @@ def test_example_round_trip():
     assert parsed["b"].bytes_list.value[0] == b"text"
     assert parsed["c"].int64_list.value[0] == 7
     assert list(parsed["d"].float_list.value) == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("file, left", [(0, 4), (2, 0)])
+def test_a_file_cut_off_between_two_records_is_named(tmp_path, file, left):
+    """It reads like a whole one; each record here takes 16 + 3 bytes."""
+    paths = [str(tmp_path / records.shard_name("train", i, 3)) for i in range(3)]
+    for i, path in enumerate(paths):
+        records.write(path, [f"{i}-{n}".encode() for n in range(6)])
+    totals.check(paths, 18, "num_train_examples")
+    os.truncate(paths[file], left * 19)
+    assert len(list(records.read(paths[file]))) == left and records.diagnose(paths) is None
+    with pytest.raises(UserError) as error:
+        totals.check(paths, 18, "num_train_examples")
+    assert str(error.value).startswith(
+        f"{paths[file]}: 3 such files hold {12 + left} records, config.num_train_examples is 18; "
+        f"was it cut off? It has {left}, others up to 6; give"
+    )
+
+
+def test_a_lost_file_is_noticed(tmp_path):
+    path = str(tmp_path / "train-00000-of-00002")
+    records.write(path, [b"x"] * 3)
+    with pytest.raises(UserError, match="1 such files hold 3 records, config.n is 6; was a file lost"):
+        totals.check([path], 6, "n")
