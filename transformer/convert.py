@@ -32,7 +32,7 @@ from common import records
 from common.errors import UserError
 from common.text import parallel, subwords
 from common.text.subwords import Subwords
-from transformer.fields import Data
+from transformer.fields import NOTE, Data
 from transformer.packing import Row, pack
 
 Encoded = tuple[list[int], list[int]]
@@ -92,8 +92,10 @@ def convert(
     counted = _Counter(fitting)
     packed = write_rows(folder, pack(counted, settings.packed_length), settings.shards)
     told = {"pairs": counted.count, "packed": packed, "eval": len(held_out), "vocabulary": len(words)}
-    (folder / "convert.json").write_text(json.dumps(told | dataclasses.asdict(dropped), indent=1))
-    return told | dataclasses.asdict(dropped)
+    told |= dataclasses.asdict(dropped)
+    lengths = {"max_length": settings.max_length, "packed_length": settings.packed_length}
+    (folder / NOTE).write_text(json.dumps(lengths | told, indent=1))
+    return told
 
 
 class _Counter:
@@ -269,7 +271,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(", ".join(f"{name} {count}" for name, count in told.items()))
     print(
         f"run with --config.num_train_examples={told['packed']} --config.num_eval_examples={told['eval']} "
-        f"--config.vocabulary_size={told['vocabulary']} --config.packed_length={arguments.packed_length}"
+        f"--config.vocabulary_size={told['vocabulary']} --config.packed_length={arguments.packed_length} "
+        f"--config.max_sequence_length={arguments.max_length}"
     )
     return 0
 

@@ -7,6 +7,9 @@ import dataclasses
 from common.config import RunConfig
 from common.errors import UserError
 
+# What the converter leaves beside the records: how it cut the text, and what it counted.
+NOTE = "convert.json"
+
 
 @dataclasses.dataclass(frozen=True)
 class Data:
@@ -61,7 +64,8 @@ class Config(RunConfig):
     Attributes:
       vocabulary_size: entries of the subword vocabulary that source, target and softmax share.
       packed_length: tokens of a packed sequence.
-      max_sequence_length: pairs with a longer side were discarded when the data was made; it is only logged.
+      max_sequence_length: pairs with a longer side were discarded when the data was made; logged, and compared with the
+        converter's note and with every record.
       layers: of the encoder, and of the decoder.
       width: of the residual stream.
       hidden: width of the feed-forward layers.

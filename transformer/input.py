@@ -7,18 +7,20 @@ names in `model.INPUTS`, "index" int32 [b] and "weight" float32 [b]; an evaluati
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from common import padding, records
+from common import padding, records, totals
 from common.errors import UserError
 from common.replicas.base import Shard
 from common.text import parallel
 from common.text.subwords import Subwords, check_size
 from transformer.config import Config
+from transformer.fields import NOTE
 from transformer.model import INPUTS
 
 FIX = "set DATA_DIR to a folder that transformer/init_datasets.sh or transformer.convert filled"
@@ -109,18 +111,34 @@ def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
 def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Raises UserError where files are missing, or hold other numbers of examples than the configuration says."""
     files = records.list_files(data_dir, config.data.train_pattern, FIX)
-    found = sum(records.count(file) for file in files)
-    if found != config.num_train_examples:
-        raise UserError(
-            f"{data_dir} holds {found} packed sequences, config.num_train_examples is {config.num_train_examples}; "
-            f"give --config.num_train_examples={found}, or other data"
-        )
+    _check_note(config, os.path.join(os.fspath(data_dir), NOTE))
+    totals.check(files, config.num_train_examples, "num_train_examples")
     sentences = len(_sentences(config, Path(data_dir))["index"])
     if sentences != config.num_eval_examples:
         raise UserError(
             f"{Path(data_dir) / config.data.eval_source} has {sentences} lines, config.num_eval_examples is "
             f"{config.num_eval_examples}; give --config.num_eval_examples={sentences}, or other data"
         )
+
+
+def _check_note(config: Config, path: str) -> None:
+    """Raises UserError where the converter cut the text otherwise; data from elsewhere may have no note."""
+    if not tf.io.gfile.exists(path):
+        return
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            note = json.load(file)
+        cut = {"max_sequence_length": note["max_length"], "packed_length": note["packed_length"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} does not say how the text was cut ({type(error).__name__} {error}); convert it again"
+        ) from error
+    for field, there in cut.items():
+        if there != getattr(config, field):
+            raise UserError(
+                f"{path}: the text was cut to {there} tokens, config.{field} is {getattr(config, field)}; give "
+                f"--config.{field}={there}, or convert it again"
+            )
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
@@ -146,7 +164,9 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
 def _complaint(error: tf.errors.InvalidArgumentError) -> str:
     for known in (
         "longer than config.packed_length",
-        "token beyond config.vocabulary_size",
+        "token outside 0 .. config.vocabulary_size - 1",
+        "sentence longer than config.max_sequence_length",
+        "segment number below 1",
         "features differ",
     ):
         if known in str(error):
@@ -163,13 +183,15 @@ def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.T
     sizes = {name: tf.size(parsed[name]) for name in FEATURES}
     short = tf.reduce_all([size <= length for size in sizes.values()])
     equal = tf.reduce_all([sizes[name] == sizes[name.split("_")[0]] for name in FEATURES])
-    known = tf.reduce_all(
-        [tf.reduce_all(parsed[side] < config.vocabulary_size) for side in ("inputs", "targets")]
-    )
+    known = _within(parsed, "", 0, config.vocabulary_size)
+    places = _within(parsed, "_position", 0, config.max_sequence_length)
+    numbers = _within(parsed, "_segmentation", 1, length + 1)
     checks = [
         tf.debugging.Assert(short, ["longer than config.packed_length", *where]),
         tf.debugging.Assert(equal, ["features differ", *where]),
-        tf.debugging.Assert(known, ["token beyond config.vocabulary_size", *where]),
+        tf.debugging.Assert(known, ["token outside 0 .. config.vocabulary_size - 1", *where]),
+        tf.debugging.Assert(places, ["sentence longer than config.max_sequence_length", *where]),
+        tf.debugging.Assert(numbers, ["segment number below 1", *where]),
     ]
     with tf.control_dependencies([c for c in checks if c is not None]):
         return {
@@ -178,6 +200,12 @@ def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.T
             )
             for ours, name in zip(INPUTS, FEATURES)
         }
+
+
+def _within(parsed: dict[str, tf.Tensor], suffix: str, low: int, high: int) -> tf.Tensor:
+    """Whether the features of both sides hold numbers of [low, high) only."""
+    both = tf.concat([parsed[side + suffix] for side in ("inputs", "targets")], 0)
+    return tf.reduce_all((both >= low) & (both < high))
 
 
 def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:

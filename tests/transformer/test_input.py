@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -288,7 +289,18 @@ def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_train_examples": 5}, "config.num_train_examples is 5; give --config.num_train_examples="),
+        (
+            {"num_train_examples": 5},
+            r"train-0000\d-of-0000\d: .* records, config.num_train_examples is 5; was it",
+        ),
+        (
+            {"max_sequence_length": 59},
+            "convert.json: the text was cut to 60 tokens, config.max_sequence_length is 59",
+        ),
+        (
+            {"packed_length": 256},
+            "was cut to 128 tokens, config.packed_length is 256; give --config.packed_length=128",
+        ),
         ({"num_eval_examples": 5}, "has 10 lines, config.num_eval_examples is 5"),
         ({"vocabulary_size": 5}, "subwords, config.vocabulary_size is 5"),
         (
@@ -303,6 +315,19 @@ def test_data_that_does_not_fit_is_one_line(data, change, message):
         Task(dataclasses.replace(config, **change), folder).check_input()
 
 
+def test_a_note_that_says_nothing_is_refused_and_none_is_data_from_elsewhere(data, tmp_path):
+    folder, config = data
+    for path in folder.iterdir():
+        shutil.copy(path, tmp_path)
+    (tmp_path / "convert.json").write_text('{"pairs": 3}')
+    with pytest.raises(
+        UserError, match="convert.json does not say how the text was cut .KeyError 'max_length'"
+    ):
+        Task(config, tmp_path).check_input()
+    (tmp_path / "convert.json").unlink()
+    Task(config, tmp_path).check_input()
+
+
 def test_a_missing_folder_is_one_line(data, tmp_path):
     with pytest.raises(UserError, match="no file matches 'train-\\*'; set DATA_DIR"):
         Task(data[1], tmp_path).check_input()
@@ -311,7 +336,11 @@ def test_a_missing_folder_is_one_line(data, tmp_path):
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"inputs": [9999]}, "record 1: a side is or has a token beyond config.vocabulary_size"),
+        ({"inputs": [9999]}, "record 1: a side is or has a token outside 0 .. config.vocabulary_size - 1"),
+        ({"inputs": [-1]}, "record 1: a side is or has a token outside 0 .. config.vocabulary_size - 1"),
+        ({"inputs": [3], "inputs_position": [-1]}, "has a sentence longer than config.max_sequence_length"),
+        ({"inputs": [3], "inputs_position": [60]}, "has a sentence longer than config.max_sequence_length"),
+        ({"inputs": [3], "inputs_segmentation": [0]}, "record 1: a side is or has a segment number below 1"),
         ({"inputs": [2] * 129}, "record 1: a side is or has a longer than config.packed_length"),
         ({"inputs_position": [0, 1, 2]}, "record 1: its features are not of one length"),
     ],
@@ -325,7 +354,7 @@ def test_a_bad_record_is_named(data, tmp_path, features, message):
     if len(features.get("inputs", [])) > 2:
         bad |= {name: [1] * 129 for name in ("inputs_segmentation", "inputs_position")}
     elif "inputs" in features:
-        bad |= {name: [1] for name in ("inputs_segmentation", "inputs_position")}
+        bad |= {"inputs_segmentation": [1], "inputs_position": [1]} | features
 
     class Fixed:
         def __init__(self, values):
