@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Fills DATA_DIR with COCO 2017 as TFRecords: downloads, verifies, converts. Run it again after an interruption.
+# For BENCHMARK/init_datasets.sh: common/detection/init_datasets.sh BENCHMARK
 #
 #   DATA_DIR           folder for the TFRecords                                             (needed)
 #   SYSTEM             cpu-tiny generates its small set instead                             (none)
@@ -7,9 +8,10 @@
 #   COCO_URL           where they are downloaded from if they are not there
 #   TRAIN_MD5, VAL_MD5, ANNOTATIONS_MD5   checksums of the zip files                        (the published ones)
 #   TRAIN_SHARDS, VAL_SHARDS              files to write                                    (256, 32)
-#   MASKS=1            write the masks too (Mask R-CNN reads the same records)              (0)
+#   MASKS=1            write the masks too; SSD and Mask R-CNN both read such records       (1 for maskrcnn, else 0)
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+benchmark=$1
 
 PYTHON=${PYTHON:-.venv/bin/python}
 [ -x "$PYTHON" ] || PYTHON=python3
@@ -20,7 +22,7 @@ if [[ -z ${DATA_DIR:-} ]]; then
 fi
 
 if [[ ${SYSTEM:-} == cpu-tiny ]]; then
-  exec "$PYTHON" -m ssd.tiny "$DATA_DIR"
+  exec "$PYTHON" -m "$benchmark.tiny" "$DATA_DIR"
 fi
 
 COCO_DIR=${COCO_DIR:-$DATA_DIR/coco}
