@@ -3,11 +3,15 @@
 Sources: "Large-Batch Training for LSTM and Beyond", figures 1 and 4 to 7. Every row is `python -m BENCHMARK` with
 flags, in a process of its own, to the end of its epochs; the quality that counts is that of the last evaluation, on the
 test set. The base rate is tuned with `--tune`, which evaluates on held-out data and never touches the test set.
+
+Runs train side by side, `--jobs` of them, each on its share of the cores: the networks are small, and two runs of one
+thread do more on two cores than one run of two (docs/large-batch-studies.md has the times).
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import json
 import math
@@ -16,8 +20,9 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from common.errors import UserError
 from studies import legw_report
@@ -25,6 +30,7 @@ from studies.data import ROOT
 
 VERSION = 1  # Of the rows' records: raise it when the same flags mean another run.
 SEEDS = 3  # Of the smallest and the largest batch; the others have one.
+PARTS = ("legw", "competitors", "rates", "solvers", "long")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +55,9 @@ class Study:
       solvers: {name: flags}, each at its tuned or its usual rate.
       poly: flags of polynomial decay in place of the preset's schedule.
       data: makes the data folder.
+      compared: factors at which the competitors run, the largest first.
+      parts: what `make study` runs, at most three hours on two cores; the others are asked for with `--parts`.
+      flags: of every run.
     """
 
     name: str
@@ -68,6 +77,9 @@ class Study:
     solvers: dict[str, tuple[str, ...]]
     poly: tuple[str, ...]
     data: Callable[[], pathlib.Path]
+    compared: tuple[int, ...] = ()
+    parts: tuple[str, ...] = PARTS
+    flags: tuple[str, ...] = ()
 
     @property
     def largest(self) -> int:
@@ -79,7 +91,8 @@ class Row:
     """One run.
 
     Attributes:
-      part: "methods" (figures 1, 4 and 5), "solvers", "rates" (figure 6), "long" (figure 7) or "tune".
+      part: "methods" (figures 1, 4 and 5: "legw" and "competitors" of `--parts`), "solvers", "rates" (figure 6),
+        "long" (figure 7) or "tune".
       method: what is compared in the part.
       batch, rate: of the run; rate None is the solver's.
       seed: of the run.
@@ -92,6 +105,13 @@ class Row:
     rate: float | None
     seed: int
     flags: tuple[str, ...]
+
+    @property
+    def asked_as(self) -> str:
+        """Which of PARTS it belongs to."""
+        if self.part != "methods":
+            return self.part
+        return "legw" if self.method == "legw" else "competitors"
 
     @property
     def id(self) -> str:
@@ -132,14 +152,13 @@ def rows(study: Study) -> Iterable[Row]:
         rate, flags = methods(study, k)["legw"]
         for seed in range(SEEDS if k in ends else 1):
             yield Row("methods", "legw", study.batch * k, rate, seed, flags)
-    yield from _competitors(study, study.largest)
+    for k in study.compared:
+        yield from _competitors(study, k)
     for rate in study.tuned_rates:
         batch = study.batch * study.largest
         yield Row("rates", "tuned", batch, rate, 0, _batch(study, study.largest, rate))
     for solver, flags in study.solvers.items():
         yield Row("solvers", solver, study.batch, None, 0, flags)
-    for k in reversed(study.factors[:-1]):
-        yield from _competitors(study, k)
 
 
 def _competitors(study: Study, k: int) -> Iterable[Row]:
@@ -168,15 +187,29 @@ class Runner:
     """Runs rows, keeps a record of each in results/study-NAME/rows, and skips those that have one."""
 
     def __init__(
-        self, study: Study, epochs: float | None, minutes: float | None, overrides: Iterable[str] = ()
+        self,
+        study: Study,
+        epochs: float | None,
+        minutes: float | None,
+        overrides: Iterable[str] = (),
+        jobs: int = 1,
     ):
-        """`epochs` replaces the preset's, for a trial; no row is started after `minutes`; `overrides` are flags."""
-        self.study = study
-        self.extra = (*overrides, *(_set(train_epochs=epochs) if epochs else ()))
+        """Prepares; trains nothing.
+
+        Args:
+          study: what is run.
+          epochs: replaces the preset's, for a trial.
+          minutes: no row is started after so many.
+          overrides: flags of every run, besides the study's.
+          jobs: rows that train at the same time.
+        """
+        self.study, self.jobs = study, jobs
+        self.extra = (*study.flags, *overrides, *(_set(train_epochs=epochs) if epochs else ()))
         trial = f"-trial-{epochs:g}" if epochs else ""
         self.folder = ROOT / "results" / f"study-{study.name}{trial}"
         self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
         self._data: pathlib.Path | None = None
+        self._lock = threading.Lock()
 
     def record(self, row: Row) -> dict | None:
         """The record of a finished row, or None.
@@ -212,18 +245,33 @@ class Runner:
         print(f"{row.id}: {record['quality']} after {record['minutes']:.1f} minutes", flush=True)
         return record
 
+    def run_all(self, rows: Sequence[Row]) -> list[dict]:
+        """The records of `rows`, in their order, `jobs` at a time; without those for which time was up.
+
+        Raises:
+          UserError: a run failed; the others that had begun are finished, no further one is begun.
+        """
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            futures = [pool.submit(self.run, row) for row in rows]
+            try:
+                return [record for f in futures if (record := f.result())]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
     def _path(self, row: Row) -> pathlib.Path:
         return self.folder / "rows" / f"{row.id}.json"
 
     def _train(self, row: Row) -> dict:
-        self._data = self._data or self.study.data()
+        with self._lock:
+            self._data = self._data or self.study.data()
         # A row that was interrupted leaves a log: each try has a folder of its own.
         results = self.folder / "logs" / f"{row.id}-{os.getpid()}"
         flags = [*row.flags, *self.extra]
         command = [sys.executable, "-m", self.study.benchmark, f"--system={self.study.preset}"]
         command += [f"--data_dir={self._data}", f"--result_dir={results}", f"--seed={row.seed}", "--run=0"]
         command += [*_set(quality_target=self.study.never, division="open"), *flags]
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **_share_of_cores(self.jobs), **os.environ}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 1):
             raise UserError(
@@ -231,6 +279,14 @@ class Runner:
             )
         log = results / self.study.preset / self.study.benchmark / "result_0.txt"
         return {**dataclasses.asdict(row), **_summary(log), "flags": flags, "version": VERSION}
+
+
+def _share_of_cores(jobs: int) -> dict[str, str]:
+    """What gives TensorFlow its part of the machine; nothing where a run has it alone."""
+    if jobs == 1:
+        return {}
+    threads = str(max(len(os.sched_getaffinity(0)) // jobs, 1))
+    return {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads}
 
 
 def _summary(log: pathlib.Path) -> dict:
@@ -253,7 +309,10 @@ def _summary(log: pathlib.Path) -> dict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m studies legw-...`."""
     parser.add_argument("--tune", action="store_true", help="try base rates, on held-out data only")
-    parser.add_argument("--parts", default="methods,rates,solvers,long", help="which of these, by commas")
+    parser.add_argument("--parts", help=f"which of {','.join(PARTS)}; else what takes at most three hours")
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time; as many as cores"
+    )
     parser.add_argument("--limit", type=int, help="train at most so many rows now")
     parser.add_argument("--minutes", type=float, help="start no row after so many minutes")
     parser.add_argument("--epochs", type=float, help="a trial: so many epochs, in a folder of its own")
@@ -265,35 +324,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(study: Study, args: argparse.Namespace) -> int:
     """Trains what is missing, then writes table and pictures of what there is."""
-    runner = Runner(study, args.epochs, args.minutes, args.overrides)
-    parts = args.parts.split(",")
-    unknown = set(parts) - {"methods", "rates", "solvers", "long"}
+    if args.jobs < 1:
+        raise UserError(f"--jobs={args.jobs}: must be at least 1")
+    runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
+    parts = args.parts.split(",") if args.parts else study.parts
+    unknown = set(parts) - set(PARTS)
     if unknown:
-        raise UserError(f"--parts={args.parts}: unknown {min(unknown)}; known: methods, rates, solvers, long")
-    table = list(tune_rows(study)) if args.tune else [r for r in rows(study) if r.part in parts]
+        raise UserError(f"--parts={args.parts}: unknown {min(unknown)}; known: {', '.join(PARTS)}")
+    whole = list(tune_rows(study)) if args.tune else list(rows(study))
+    asked = [row for row in whole if args.tune or row.asked_as in parts]
     if args.list:
-        for row in table:
+        for row in asked:
             done = runner.record(row)
             print(f"{row.id:40} {done['quality'] if done else '-'}")
         return 0
-    records, trained = [], 0
-    for row in _with_long(study, table, records, "long" in parts and not args.tune):
-        done = runner.record(row)
-        if done is None and args.limit is not None and trained >= args.limit:
-            continue
-        trained += done is None
-        record = runner.run(row)
-        if record:
-            records.append(record)
+    todo = [row for row in asked if runner.record(row) is None]
+    runner.run_all(todo[: args.limit])
+    if not args.tune:
+        # Figure 7's rate is the best of figure 6.
+        long = list(_long(study, filter(None, map(runner.record, whole))))
+        if "long" in parts and args.limit is None:
+            runner.run_all(long)
+        whole += long
+    # Also what earlier calls trained, with other parts.
+    records = list(filter(None, map(runner.record, whole)))
     target = runner.folder if args.epochs else ROOT / "studies" / study.name
     legw_report.publish(study, records, target, "tune" if args.tune else "results")
     return 0
 
 
-def _with_long(study: Study, table: list[Row], records: list[dict], wanted: bool) -> Iterable[Row]:
-    """The rows, then those of figure 7, once the best rate of figure 6 is among `records`."""
-    yield from table
-    swept = [r for r in records if r["part"] == "rates" and r["quality"] is not None]
-    if wanted and len(swept) == len(study.tuned_rates):
+def _long(study: Study, records: Iterable[dict]) -> Iterable[Row]:
+    """The rows of figure 7, once all rates of figure 6 have been tried."""
+    tried = [r for r in records if r["part"] == "rates"]
+    swept = [r for r in tried if r["quality"] is not None]
+    if swept and len(tried) == len(study.tuned_rates):
         sign = 1 if study.lower_is_better else -1
         yield from long_rows(study, min(swept, key=lambda r: sign * r["quality"])["rate"])

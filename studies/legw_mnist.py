@@ -15,6 +15,7 @@ STUDY = legw.Study(
     batch=128,
     rate=0.02,
     factors=(1, 2, 4, 8, 16, 32, 64),
+    compared=(64, 16, 4, 1),
     never=2.0,
     lower_is_better=False,
     unit="accuracy",
