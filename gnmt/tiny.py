@@ -32,8 +32,8 @@ class Tiny(pair.Pair):
       shards: training files.
     """
 
-    merges: int = 600
-    max_length: int = 48
+    merges: int = 1000
+    max_length: int = 36
     shards: int = 4
 
 

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Fills DATA_DIR with WMT16 English-German: downloads, verifies, converts. Run it again after an interruption.
+#
+#   DATA_DIR           folder for the records                                               (needed; 8 GB free)
+#   SYSTEM             cpu-tiny generates its small set instead                             (none)
+#   RAW_DIR            folder with, or for, what is downloaded                              (DATA_DIR/raw)
+#   NEWS_URL, CRAWL_URL, EUROPARL_URL   where the training text is downloaded from
+#   NEWSTEST_URL       where newstest2014.en and .de are downloaded from
+#   SHA256SUMS         file of the checksums to verify with                                 (the published ones)
+#   CODES, VOCABULARY  merges and tokens to use instead of learning them                    (none)
+#   MERGES             merges to learn                                                      (32000)
+#   MAX_LENGTH         tokens of a side that are kept, its ends included                    (75)
+#   SHARDS             files to write                                                       (100)
+#   WORKERS            processes                                                            (one per core)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PYTHON=${PYTHON:-.venv/bin/python}
+[ -x "$PYTHON" ] || PYTHON=python3
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+if [[ -z ${DATA_DIR:-} ]]; then
+  echo "error: DATA_DIR is not set; name a folder for the records (8 GB free: downloads and records)" >&2
+  exit 2
+fi
+
+if [[ ${SYSTEM:-} == cpu-tiny ]]; then
+  exec "$PYTHON" -m gnmt.tiny "$DATA_DIR"
+fi
+
+RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}
+# The three corpora of google/seq2seq bin/data/wmt16_en_de.sh, on which the reference's data script is built.
+NEWS_URL=${NEWS_URL:-http://data.statmt.org/wmt16/translation-task}
+CRAWL_URL=${CRAWL_URL:-http://www.statmt.org/wmt13}
+EUROPARL_URL=${EUROPARL_URL:-http://www.statmt.org/wmt13}
+# Detokenised: the sentences of sacreBLEU's wmt14/full.
+NEWSTEST_URL=${NEWSTEST_URL:-https://raw.githubusercontent.com/tensorflow/models/v1.13.0/official/transformer/test_data}
+
+NEWS=training-parallel-nc-v11.tgz
+CRAWL=training-parallel-commoncrawl.tgz
+EUROPARL=training-parallel-europarl-v7.tgz
+
+# download URL FILE: into FILE.part, which an interruption leaves behind and the next call completes.
+download() {
+  [[ -f $2 ]] && return
+  command -v curl >/dev/null || { echo "error: curl is not installed; install it, or put $2 there yourself" >&2; exit 2; }
+  echo "downloading $1/$(basename "$2")" >&2
+  local progress=--progress-bar
+  [[ -t 2 ]] || progress=-s
+  if ! curl -fL "$progress" --retry 3 -C - -o "$2.part" "$1/$(basename "$2")"; then
+    echo "error: cannot download $1/$(basename "$2"); get the file elsewhere and put it into $(dirname "$2")" >&2
+    exit 2
+  fi
+  mv "$2.part" "$2"
+}
+
+# Of the archives: tensorflow_datasets, url_checksums/wmt16_translate.txt and wmt17_translate/checksums.tsv.
+published_sums() {
+  cat <<SUMS
+cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a  $NEWS
+c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5  $CRAWL
+0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7  $EUROPARL
+7294bccf2879a97b3706b95c9595f1459617a8ee7130d5d8581c910e69736971  newstest2014.en
+ae5d110486bc33d7175e9e28c7d0051eb3e5fcd2166dd93371089852c091a20e  newstest2014.de
+SUMS
+}
+
+mkdir -p "$RAW_DIR"
+download "$NEWSTEST_URL" "$RAW_DIR/newstest2014.en"
+download "$NEWSTEST_URL" "$RAW_DIR/newstest2014.de"
+download "$NEWS_URL" "$RAW_DIR/$NEWS"
+download "$CRAWL_URL" "$RAW_DIR/$CRAWL"
+download "$EUROPARL_URL" "$RAW_DIR/$EUROPARL"
+
+echo "verifying" >&2
+if [[ -n ${SHA256SUMS:-} ]]; then sums=$(cat "$SHA256SUMS"); else sums=$(published_sums); fi
+while read -r sum name; do
+  found=$(sha256sum "$RAW_DIR/$name" | cut -d' ' -f1)
+  if [[ $found != "$sum" ]]; then
+    echo "error: $RAW_DIR/$name: SHA-256 is $found, must be $sum; remove the file, download it again" >&2
+    exit 2
+  fi
+done <<<"$sums"
+
+# unpack ARCHIVE FILE...: the files by their names, wherever they lie in the archive; complete or not at all.
+unpack() {
+  local archive=$1
+  shift
+  for file in "$@"; do
+    [[ -f $RAW_DIR/$file ]] && continue
+    echo "unpacking $file" >&2
+    if ! tar -xOzf "$RAW_DIR/$archive" --wildcards "*$file" >"$RAW_DIR/$file.part"; then
+      echo "error: $RAW_DIR/$archive holds no $file, or the disk is full" >&2
+      exit 2
+    fi
+    mv "$RAW_DIR/$file.part" "$RAW_DIR/$file"
+  done
+}
+
+unpack "$NEWS" news-commentary-v11.de-en.en news-commentary-v11.de-en.de
+unpack "$CRAWL" commoncrawl.de-en.en commoncrawl.de-en.de
+unpack "$EUROPARL" europarl-v7.de-en.en europarl-v7.de-en.de
+
+encoding=(--merges "${MERGES:-32000}")
+[[ -n ${CODES:-} ]] && encoding=(--codes "$CODES" --vocabulary "${VOCABULARY:-}")
+
+echo "converting" >&2
+exec "$PYTHON" -m gnmt.convert "$DATA_DIR" --drop-bad "${encoding[@]}" \
+  --train-source "$RAW_DIR"/{europarl-v7,commoncrawl,news-commentary-v11}.de-en.en \
+  --train-target "$RAW_DIR"/{europarl-v7,commoncrawl,news-commentary-v11}.de-en.de \
+  --eval-source "$RAW_DIR/newstest2014.en" --eval-target "$RAW_DIR/newstest2014.de" \
+  --max-length "${MAX_LENGTH:-75}" --shards "${SHARDS:-100}" --workers "${WORKERS:-$(nproc)}"

@@ -1,0 +1,327 @@
+"""Conversion, buckets, batches, the task's loss and quality, and the generated pair."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.errors import UserError
+from common.replicas.base import Shard
+from common.text import bleu, bpe, pair
+from gnmt import convert, corpus, tiny
+from gnmt import input as pipeline
+from gnmt.config import PRESETS, Decode
+from gnmt.task import Task, smoothed_cross_entropy
+
+pytest.importorskip("subword_nmt", reason="subword-nmt absent")
+pytest.importorskip("sacremoses", reason="sacremoses absent")
+TINY = tiny.Tiny(train_pairs=300, eval_pairs=10, merges=400, max_length=48)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """(folder, the configuration for it)."""
+    folder = tmp_path_factory.mktemp("pair")
+    counts = tiny.generate(folder, TINY)
+    config = dataclasses.replace(
+        PRESETS["cpu-tiny"],
+        num_train_examples=counts["pairs"],
+        num_eval_examples=counts["eval"],
+        vocabulary_size=counts["vocabulary"],
+        max_sequence_length=48,
+        bucket_limits=(16, 24, 32, 48),
+        global_batch_size=16,
+        eval_batch_size=4,
+        width=8,
+        decode=Decode(source_length=60, target_length=8),
+    )
+    return folder, config
+
+
+ALONE = Shard()
+
+
+def epoch(config, folder, shard=ALONE, batch_size=16, start=0, epochs=1):
+    """The batches of whole epochs from step `start` on."""
+    steps = -(-config.num_train_examples // config.global_batch_size) * epochs
+    count = (steps - start) * (config.global_batch_size // shard.count // batch_size)
+    stream = pipeline.train_input(config, folder, shard, batch_size, start).as_numpy_iterator()
+    return list(itertools.islice(stream, count))
+
+
+def test_an_epoch_holds_every_pair_once_as_it_was_written(data):
+    folder, config = data
+    words = pipeline.encoding(config, folder)
+    expected = sorted((s, t) for s, t, _ in pair.Grammar(TINY).pairs("train"))
+    for _ in range(2):
+        seen, numbers = [], []
+        for batch in epoch(config, folder):
+            assert batch["source"].shape == batch["target"].shape and batch["source"].shape[0] == 16
+            assert batch["source"].shape[1] in config.bucket_limits
+            for i in np.flatnonzero(batch["weight"]):
+                source = batch["source"][i, : batch["source_length"][i]]
+                target = batch["target"][i, : batch["target_length"][i]]
+                assert source[0] == bpe.BOS and source[-1] == target[-1] == bpe.EOS
+                seen.append((words.decode(source[1:], "en"), words.decode(target, "en")))
+                numbers.append(batch["index"][i])
+            assert not batch["source_length"][batch["weight"] == 0].any()
+            assert (batch["index"][batch["weight"] == 0] == -1).all()
+        assert sorted(seen) == expected and sorted(numbers) == list(range(300))
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 4), (2, 8), (2, 2), (4, 4)])
+def test_replicas_have_one_bucket_in_a_step_and_the_global_batch_together(data, count, size):
+    folder, config = data
+    whole = epoch(config, folder)
+    parts = [epoch(config, folder, Shard(i, count), size) for i in range(count)]
+    per_step = 16 // count // size
+    for step, batch in enumerate(whole):
+        here = [b for part in parts for b in part[step * per_step : (step + 1) * per_step]]
+        for name, values in batch.items():
+            np.testing.assert_array_equal(np.concatenate([b[name] for b in here]), values)
+
+
+@pytest.mark.parametrize("start", [1, 18, 19, 30])
+def test_entering_late_gives_what_comes_then(data, start):
+    folder, config = data
+    late = epoch(config, folder, start=start, epochs=2)
+    for one, two in zip(epoch(config, folder, epochs=2)[start:], late, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], two[name])
+
+
+def test_buckets_pad_little(data):
+    folder, config = data
+    shares = {}
+    for limits in (config.bucket_limits, config.bucket_limits[-1:]):
+        batches = epoch(dataclasses.replace(config, bucket_limits=limits), folder)
+        real = sum(b["source_length"].sum() for b in batches)
+        shares[len(limits)] = 1 - real / sum(b["source"].size for b in batches)
+    assert shares[4] < 0.75 * shares[1]
+
+
+def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
+    folder, config = data
+    for count, batch in ((1, 4), (2, 2), (3, 4)):
+        found, batches = [], set()
+        for i in range(count):
+            mine = list(pipeline.eval_input(config, folder, Shard(i, count), batch).as_numpy_iterator())
+            batches.add(len(mine))
+            found += [x for b in mine for x, w in zip(b["index"], b["weight"]) if w]
+            assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in mine)
+            lengths = [n for b in mine for n in b["source_length"]]
+            assert lengths == sorted(lengths, reverse=True)
+        assert sorted(found) == list(range(config.num_eval_examples)) and len(batches) == 1
+
+
+def test_synthetic_batches_look_like_real_ones_and_have_every_length(data):
+    folder, config = data
+    task = Task(config, folder)
+    assert task.synthetic_input(4).element_spec == task.train_input(Shard(), 4, 0).element_spec
+    assert task.synthetic_eval_input(4).element_spec == task.eval_input(Shard(), 4).element_spec
+    lengths = [b["source"].shape[1] for b in task.synthetic_input(4).take(8).as_numpy_iterator()]
+    assert lengths == [*config.bucket_limits] * 2
+    assert [s["source"][0] for s in task.batch_shapes] == [*config.bucket_limits]
+
+
+def test_quality_is_bleu_of_the_real_sentences(data):
+    folder, config = data
+    task = pickle.loads(pickle.dumps(Task(config, folder)))  # As the worker process gets it.
+    words = pipeline.encoding(config, folder)
+    texts = pipeline.references(config, folder)
+    hypotheses = [*texts[:5], *texts[6:], texts[5]]
+    tokens = np.zeros([12, 100], np.int32)
+    for i, text in enumerate(hypotheses):
+        encoded = [*words.encode(text, "en"), bpe.EOS]
+        tokens[i, : len(encoded)] = encoded
+    order = np.random.default_rng(0).permutation(12)
+    arrays = {
+        "tokens": tokens[order],
+        "index": np.r_[0:10, -1, -1][order],
+        "weight": np.r_[np.ones(10), 0, 0][order],
+    }
+    assert task.translations(arrays) == hypotheses
+    quality = task.quality({}, arrays)
+    expected = bleu.sacre(texts, hypotheses, lowercase=True, tokenize="intl")
+    assert quality.value == pytest.approx(expected / 100) and quality.reached
+    old = Task(dataclasses.replace(config, ruleset="0.6.0", quality_target=24.0), folder).quality({}, arrays)
+    assert old.value == pytest.approx(expected)
+    arrays["index"][order.argsort()[0]] = 1
+    with pytest.raises(ValueError, match="10 translations of 9 sentences, 10 expected"):
+        task.quality({}, arrays)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_smoothing_is_tf_losses_s_definition(smoothing):
+    rng = np.random.default_rng(0)
+    logits, labels = tf.constant(rng.normal(size=[5, 3, 7])), rng.integers(0, 7, [5, 3])
+    theirs = tf.compat.v1.losses.softmax_cross_entropy(
+        tf.one_hot(labels, 7),
+        logits,
+        label_smoothing=smoothing,
+        reduction=tf.compat.v1.losses.Reduction.NONE,
+    )
+    np.testing.assert_allclose(smoothed_cross_entropy(logits, labels, smoothing), theirs, rtol=1e-10)
+
+
+def test_a_word_for_word_translation_stays_below_the_target():
+    sentences = pair.Grammar(tiny.TINY).pairs("eval")
+    targets = [target for _, target, _ in sentences]
+    glosses = [gloss for _, _, gloss in sentences]
+    assert bleu.sacre(targets, glosses, lowercase=True, tokenize="intl") < 10
+
+
+def test_the_pair_is_generated_once_and_is_the_same_again(data, tmp_path):
+    folder, _ = data
+    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    tiny.generate(folder, TINY)
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+    tiny.generate(tmp_path, TINY)
+    for path in folder.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def texts(folder, name, source, target):
+    paths = folder / f"{name}.src", folder / f"{name}.ref"
+    for path, content in zip(paths, (source, target)):
+        path.write_bytes(content)
+    return [str(p) for p in paths]
+
+
+def run(folder, train, evaluation, *more, out="out"):
+    return convert.main(
+        [
+            str(folder / out),
+            *("--train-source", train[0], "--train-target", train[1]),
+            *("--eval-source", evaluation[0], "--eval-target", evaluation[1]),
+            *("--merges", "20", "--shards", "2", "--workers", "1"),
+            *more,
+        ]
+    )
+
+
+SOURCE = b"".join(b"the cat, number %d, sat\n" % i for i in range(60))
+TARGET = b"".join(b"es sass die nummer %d.\n" % i for i in range(60))
+
+
+@pytest.fixture
+def held(tmp_path):
+    return texts(tmp_path, "e", b"the cat\n", b"katze\n")
+
+
+def test_converting_any_parallel_text(tmp_path, held, capsys):
+    train = texts(tmp_path, "t", SOURCE, TARGET)
+    assert run(tmp_path, train, held) == 0
+    out = capsys.readouterr().out
+    size = len(bpe.read_vocabulary(tmp_path / "out" / "vocab.bpe"))
+    assert f"--config.num_eval_examples=1 --config.vocabulary_size={size}" in out
+    assert "--config.num_train_examples=60" in out and "pairs 60" in out
+    assert (tmp_path / "out" / "eval.reference").read_text() == "katze\n"
+    assert run(tmp_path, train, held) == 2 and "holds train-00000-of-00002 already" in capsys.readouterr().err
+
+
+def test_given_merges_and_vocabulary_are_used_unchanged(tmp_path, held, capsys):
+    train = texts(tmp_path, "t", SOURCE, TARGET)
+    assert run(tmp_path, train, held) == 0
+    given = [tmp_path / "out" / name for name in ("bpe.codes", "vocab.bpe")]
+    flags = ["--codes", str(given[0]), "--vocabulary", str(given[1])]
+    assert run(tmp_path, train, held, *flags, out="again") == 0
+    for path in (tmp_path / "out").iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    assert run(tmp_path, train, held, *flags[:2], out="third") == 2
+    assert "--codes and --vocabulary belong together" in capsys.readouterr().err
+
+
+def test_two_workers_write_what_one_writes(tmp_path, held, monkeypatch):
+    monkeypatch.setattr(convert, "_CHUNK", 7)
+    train = texts(tmp_path, "t", SOURCE, TARGET)
+    for workers in ("1", "2"):
+        assert run(tmp_path, train, held, "--workers", workers, out=workers) == 0
+    for path in (tmp_path / "1").iterdir():
+        assert (tmp_path / "2" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_bad_training_text_is_dropped_when_told_and_counted(tmp_path, held, capsys):
+    # Too long: by Moses's tokens, by the ratio, and by what the encoding makes of it.
+    long = b"\nx\n" + b"cat " * 90 + b"\n" + b"the " * 10 + b"\n" + b"bdfghjklmpqrvwxyz" * 5 + b"\n"
+    train = texts(tmp_path, "t", SOURCE + long, TARGET + b"y\n\xff\nkatze\nes\nes\n")
+    assert run(tmp_path, train, held) == 2
+    assert "t.src: line 61 is empty" in capsys.readouterr().err
+    assert run(tmp_path, train, held, "--drop-bad") == 0
+    out = capsys.readouterr().out
+    assert "pairs 60" in out and "empty 1, too_long 3, not_utf8 1" in out
+
+
+def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
+    train, bad = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"a\n\n", b"b\nc\n")
+    assert run(tmp_path, train, bad, "--drop-bad") == 2
+    assert "e.src: line 2 is empty" in capsys.readouterr().err
+    bad = texts(tmp_path, "e", b"a\nb\n", b"b\n")
+    assert run(tmp_path, train, bad, "--drop-bad") == 2
+    assert "e.ref ends after line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_train_examples": 5}, r"holds 300 pairs .* is 5; give --config.num_train_examples=300"),
+        (
+            {"max_sequence_length": 16, "bucket_limits": (16,)},
+            r"pairs of up to 16 tokens \(and \d+ longer ones, left out\)",
+        ),
+        ({"num_eval_examples": 5}, "has 10 lines, config.num_eval_examples is 5"),
+        ({"vocabulary_size": 5}, "tokens, config.vocabulary_size is 5"),
+        (
+            {"decode": Decode(source_length=5, target_length=5)},
+            r"eval.source: line 1 has \d+ tokens, more than config.decode.source_length=5",
+        ),
+    ],
+)
+def test_data_that_does_not_fit_is_one_line(data, change, message):
+    folder, config = data
+    with pytest.raises(UserError, match=message):
+        Task(dataclasses.replace(config, **change), folder).check_input()
+
+
+def test_data_that_fits_passes(data):
+    folder, config = data
+    Task(config, folder).check_input()
+
+
+def test_a_missing_folder_is_one_line(data, tmp_path):
+    with pytest.raises(UserError, match="init_datasets.sh makes it"):
+        Task(data[1], tmp_path).check_input()
+    with pytest.raises(UserError, match=r"no file matches 'train-\*'; set DATA_DIR"):
+        corpus.load(data[1], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (([1, 9999, 2], [5, 2]), "record 1: its source has a token beyond config.vocabulary_size"),
+        (([1, 5, 2], [5, -1, 2]), "record 1: its target has a token beyond config.vocabulary_size"),
+        (([5, 2], [5, 2]), "record 1: its source has not both ends"),
+        (([1, 5, 2], [5]), "record 1: its target has no end"),
+        (([1, 5, 2], []), "record 1: its target has no end"),
+    ],
+)
+def test_a_bad_record_is_named(data, tmp_path, bad, message):
+    convert.write_pairs(tmp_path, [([1, 5, 2], [6, 2]), bad], 1)
+    with pytest.raises(UserError, match=message):
+        corpus.load(data[1], tmp_path)
+
+
+def test_what_is_no_record_is_named(data, tmp_path):
+    path = tmp_path / "train-00000-of-00001"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"nonsense")
+    with pytest.raises(UserError, match="record 0: not a tf.train.Example with the features of a sentence"):
+        corpus.load(data[1], tmp_path)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(UserError, match="record 0 is damaged"):
+        corpus.load(data[1], tmp_path)
