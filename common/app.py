@@ -45,6 +45,15 @@ def _define_flags() -> None:
     )
     flags.DEFINE_bool("describe", False, "print model, sizes and hyperparameters as JSON; needs no data")
     flags.DEFINE_bool("dry_run", False, "build, compile and take one step on synthetic data")
+    flags.DEFINE_string(
+        "export", None, "write one replica's steps as StableHLO into this folder; needs no data"
+    )
+    flags.DEFINE_enum(
+        "export_reference",
+        "compiled",
+        ["compiled", "uncompiled", "none"],
+        "what computes the exported step's first losses; uncompiled is several times as fast on a CPU",
+    )
 
 
 def main(benchmark: str) -> None:
@@ -99,6 +108,8 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     if FLAGS.dry_run:
         task_module = importlib.import_module(f"{benchmark}.task")
         return _dry_run(task_module.Task(config, None))
+    if FLAGS.export:
+        return _export(importlib.import_module(f"{benchmark}.task").Task, config)
     if FLAGS.system is None:
         raise UserError(f"--system: name a preset; known: {', '.join(module.PRESETS)}")
     _check_data_dir(FLAGS.data_dir, benchmark)
@@ -142,6 +153,14 @@ def _evaluate(task: Any) -> int:
     quality = evaluate.evaluate(task, FLAGS.evaluate)
     if processes.of(task.config).main:
         print(json.dumps({"quality": quality.value, **quality.details}))
+    return 0
+
+
+def _export(task_of: Any, config: RunConfig) -> int:
+    from common.export import steps, write
+
+    task = task_of(steps.single_replica(config), None)
+    write.write(task, config, FLAGS.export, FLAGS.export_reference, lambda line: print(line, file=sys.stderr))
     return 0
 
 

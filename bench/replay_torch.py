@@ -1,0 +1,129 @@
+"""The network of an export as PyTorch runs it: eager and torch.compile, same batch and precision.
+
+    python bench/replay_torch.py DIR [--steps N] [--modes eager compiled]
+
+Needs torch, and neither jax nor TensorFlow; `bench/replay.py DIR --torch PYTHON` calls it, so that both are measured
+in one run. A line of JSON for each mode. The update is torch's fused Adam, or SGD with momentum also where the run has
+LARS, which torch lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from _torch_networks import NETWORKS, Network
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def stepper(network: Network, manifest: dict, device: str, compiled: bool) -> Callable[[], torch.Tensor]:
+    """A training step of the network: forward, backward, update."""
+    module, inputs, loss_of = network
+    optimizer, kind = _optimizer(module, manifest["config"]["optimizer"]), DTYPES[manifest["precision"]]
+    lowered = kind != torch.float32
+
+    def loss_and_gradients() -> torch.Tensor:
+        with torch.autocast(device, dtype=kind if lowered else None, enabled=lowered):
+            outputs = module(*inputs)
+        loss = loss_of(_wide(outputs))
+        (loss * manifest["config"]["loss_scale"]).backward()
+        return loss
+
+    if compiled:
+        module = torch.compile(module)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_and_gradients()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _wide(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Logits in fp32, as ours."""
+    return tuple(x.float() for x in outputs) if isinstance(outputs, tuple) else outputs.float()
+
+
+def _optimizer(module: torch.nn.Module, config: dict) -> torch.optim.Optimizer:
+    if config["name"] in ("adam", "lazy_adam"):
+        return torch.optim.Adam(module.parameters(), lr=1e-4, fused=True)
+    momentum, decay = config["momentum"], config["weight_decay"]
+    return torch.optim.SGD(module.parameters(), lr=1e-3, momentum=momentum, weight_decay=decay, fused=True)
+
+
+def measure(
+    step: Callable[[], torch.Tensor], options: argparse.Namespace, device: str
+) -> tuple[list[float], float]:
+    """Seconds of a step in every round, and the last loss."""
+
+    def wait(loss: torch.Tensor) -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return float(loss)
+
+    for _ in range(max(options.warmup, 1)):
+        loss = step()
+    wait(loss)
+    seconds = []
+    for _ in range(options.rounds):
+        began = time.perf_counter()
+        for _ in range(options.steps):
+            loss = step()
+        last = wait(loss)
+        seconds.append((time.perf_counter() - began) / options.steps)
+    return seconds, last
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="what python -m BENCHMARK --export=DIR wrote")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--modes", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
+    options = parser.parse_args()
+    path = options.folder / "manifest.json"
+    if not path.exists():
+        sys.exit(f"error: {path}: no such file; give the folder that python -m BENCHMARK --export=DIR wrote")
+    manifest = json.loads(path.read_text())
+    benchmark, device = manifest["benchmark"], "cuda" if torch.cuda.is_available() else "cpu"
+    if benchmark not in NETWORKS or manifest["precision"] not in DTYPES:
+        sys.exit(
+            f"error: {benchmark} in {manifest['precision']}: here are {', '.join(NETWORKS)} in {', '.join(DTYPES)}"
+        )
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")  # TF32, as XLA's default.
+    for mode in options.modes:
+        torch.manual_seed(0)
+        try:
+            network = NETWORKS[benchmark](manifest, device)
+        except ValueError as error:
+            sys.exit(f"error: {error}")
+        seconds, loss = measure(stepper(network, manifest, device, mode == "compiled"), options, device)
+        median = statistics.median(seconds)
+        row = {
+            "mode": mode,
+            "ms": 1000 * median,
+            "ms_of_rounds": [round(1000 * s, 3) for s in seconds],
+            "examples_per_second": manifest["batch"]["train"] / median,
+            "loss": loss,
+            "parameters": sum(p.numel() for p in network[0].parameters()),
+            "parameters_of_the_export": manifest["parameters"],
+            "device": torch.cuda.get_device_name() if device == "cuda" else device,
+            "torch": torch.__version__,
+            "memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else None,
+        }
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

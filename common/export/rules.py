@@ -1,0 +1,78 @@
+"""Arrays from rules: what an exported step starts from is written down, not shipped. Needs numpy alone.
+
+Both ends make the same bits: random numbers come from the raw 64-bit words of numpy's Philox, whose stream numpy
+guarantees (NEP 19), and from exact arithmetic on them; no distribution of numpy's, which may change, is used.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Rule = Mapping[str, Any]
+# Words made at a time: 64 MB of temporaries.
+_CHUNK = 1 << 23
+
+
+def make(rule: Rule, shape: Sequence[int], dtype: str, stored: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The array that `rule` stands for.
+
+    Args:
+      rule: {"rule": "constant", "value"}: every element; {"rule": "uniform", "low", "high", "key"}: low + (high - low)
+        * u in float64, u the upper 53 bits of a word; {"rule": "integers", "low", "high", "key"}: low + word modulo
+        (high - low), `high` left out; {"rule": "stored", "name"}: an array of `stored`. `key` is Philox's, the words
+        fill the array in C order.
+      shape, dtype: of the array; values are rounded to it at the end.
+      stored: the arrays that no rule makes.
+
+    Raises:
+      ValueError: unknown rule, or a stored array of another shape.
+    """
+    kind = rule["rule"]
+    if kind == "constant":
+        return np.full(shape, rule["value"], dtype)
+    if kind == "stored":
+        array = np.asarray(stored[rule["name"]], dtype)
+        if list(array.shape) != list(shape):
+            raise ValueError(f"{rule['name']}: stored as {array.shape}, {tuple(shape)} expected")
+        return array
+    if kind not in ("uniform", "integers"):
+        raise ValueError(f"unknown rule {kind!r}: written by a newer version?")
+    flat = np.empty(math.prod(shape), dtype)
+    words = np.random.Philox(key=rule["key"])
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        part[:] = _values(rule, words.random_raw(part.size))
+    return flat.reshape(shape)
+
+
+def _values(rule: Rule, words: np.ndarray) -> np.ndarray:
+    low, high = rule["low"], rule["high"]
+    if rule["rule"] == "integers":
+        return low + (words % np.uint64(high - low)).astype(np.int64)
+    return low + (high - low) * ((words >> np.uint64(11)) * 2.0**-53)
+
+
+def key_of(name: str) -> int:
+    """A key of Philox for what bears this name."""
+    return zlib.crc32(name.encode())
+
+
+def digest(array: np.ndarray, key: int) -> dict[str, float]:
+    """Two numbers that tell arrays apart: the norm, and the projection on a seeded vector of numbers in [-1, 1)."""
+    flat = np.asarray(array, np.float64).ravel()
+    rule = {"rule": "uniform", "low": -1.0, "high": 1.0, "key": key}
+    direction = make(rule, [flat.size], "float64", {})
+    return {"norm": float(np.linalg.norm(flat)), "projection": float(flat @ direction)}
+
+
+def distance(found: Mapping[str, float], expected: Mapping[str, float]) -> float:
+    """How far one digest is from another, relative to the array's norm; nan if anything is not finite."""
+    gaps = [abs(found[name] - expected[name]) for name in ("norm", "projection")]
+    if not all(map(math.isfinite, gaps)):
+        return math.nan
+    return max(gaps) / (expected["norm"] or 1.0)

@@ -1,0 +1,115 @@
+"""StableHLO out of a compiled tf.function, as a portable artifact that a range of jax versions reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from common.errors import UserError
+
+# Artifacts are written for this version of StableHLO, of June 2024: jaxlib promises to read the artifacts of the last
+# five years, and TensorFlow 2.20 can write this one.
+VERSION = "1.0.0"
+DTYPES = {
+    "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8", "i1": "bool",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A program: `main(arguments) -> results`.
+
+    Attributes:
+      text: StableHLO, with the names of TensorFlow's operations as locations.
+      arguments, results: (shape, dtype) of each.
+      aliases: result -> the argument whose buffer it replaces.
+      captured: what the function closes over; arguments in this order follow those of the call.
+      returned: what a call returns, in a nest of specs; these results come first.
+    """
+
+    text: str
+    arguments: list[tuple[list[int], str]]
+    results: list[tuple[list[int], str]]
+    aliases: dict[int, int]
+    captured: list[Any]
+    returned: Any
+
+    def artifact(self) -> bytes:
+        """The portable artifact, MLIR bytecode of StableHLO's versioned dialect.
+
+        Raises:
+          UserError: TensorFlow's serializer does not take the program.
+        """
+        from tensorflow.compiler.mlir.stablehlo import stablehlo
+
+        try:
+            return stablehlo.serialize_portable_artifact_str(self.text, VERSION)
+        except ValueError as error:
+            raise UserError(
+                f"--export: the program holds an operation that StableHLO {VERSION} cannot express ({error})"
+            ) from error
+
+    def custom_calls(self) -> list[str]:
+        """Targets of operations that a device's compiler may not know."""
+        return sorted(set(re.findall(r"custom_call @([\w.]+)", self.text)))
+
+
+def lower(function: Callable, batch: Any, what: str) -> Lowered:
+    """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it.
+
+    Raises:
+      UserError: XLA cannot compile it; the message names the operation.
+    """
+    try:
+        traced = function.get_concrete_function(batch)
+        text = function.experimental_get_compiler_ir(batch)(stage="stablehlo")
+    except (tf.errors.OpError, ValueError, NotImplementedError, TypeError) as error:
+        raise UserError(f"--export: XLA cannot compile the {what}: {_reason(error)}") from error
+    aliases, text = _aliases(text), _portable(text)
+    if re.search(r"tensor<[^>]*\?", text):
+        raise UserError(f"--export: the {what} holds tensors of unknown size; give the network fixed shapes")
+    head = re.search(r"func\.func @main\((.*?)\) -> (.*?) \{\n", text).groups()
+    arguments, results = (_types(part) for part in head)
+    captured = list(traced.captured_inputs)
+    returned = traced.structured_outputs
+    given, kept = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
+    if (len(arguments), len(results)) != (given + len(captured), kept + len(aliases)):
+        raise UserError(
+            f"--export: TensorFlow lowered the {what} with {len(arguments)} arguments and {len(results)} results, "
+            f"{given + len(captured)} and {kept + len(aliases)} were expected"
+        )
+    return Lowered(text, arguments, results, aliases, captured, returned)
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [
+        line for line in lines if "not supported" in line or "No registered" in line or "unsupported" in line
+    ]
+    return (telling or lines or [type(error).__name__])[0][:300]
+
+
+def _aliases(text: str) -> dict[int, int]:
+    """From the module's attribute mhlo.input_output_alias."""
+    pairs = re.findall(r"parameter_number = (\d+) : i64\}, output_index = array<i64(?:: (\d+))?>", text)
+    return {int(result or 0): int(argument) for argument, result in pairs}
+
+
+def _portable(text: str) -> str:
+    """The module without what only TensorFlow's XLA reads: attributes and copies of the dialect mhlo."""
+    text = re.sub(r"^(module @\S+) attributes .*\{$", r"\1 {", text, count=1, flags=re.MULTILINE)
+    text = re.sub(r"mhlo\.copy (%\S+) : (\S+)", r"stablehlo.reshape \1 : (\2) -> \2", text)
+    return re.sub(r" \{mhlo\.frontend_attributes = \{[^{}]*\}\}", "", text)
+
+
+def _types(text: str) -> list[tuple[list[int], str]]:
+    found = []
+    for inside in re.findall(r"tensor<([^>]*)>", text):
+        *sizes, dtype = inside.split("x")
+        found.append(([int(size) for size in sizes], DTYPES[dtype]))
+    return found

@@ -1,0 +1,242 @@
+"""Writes an export: NAME.mlir.bc for every program, arrays.npz with what no rule makes, manifest.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common import config as configs
+from common.config import RunConfig
+from common.describe import forward_macs
+from common.errors import UserError
+from common.export import cost, rules, stablehlo
+from common.export.steps import Argument, Steps, batch_of
+
+FORMAT = 1
+STEPS = 3
+REFERENCES = ("compiled", "uncompiled", "none")
+# What is never in a step: it belongs to the host, or to the loop around the step.
+_OUTSIDE = {
+    "*": [
+        "reading and decoding the data, augmentation, batching",
+        "merging batch-norm moments before an evaluation",
+    ],
+    "resnet": ["top-1 over all evaluation batches"],
+    "transformer": ["subwords to text, BLEU"],
+    "gnmt": ["subwords to text, BLEU"],
+    "ssd": ["COCO's mean average precision"],
+    "maskrcnn": ["pasting masks into images, COCO's mean average precision"],
+}
+
+
+def write(
+    task: Any, config: RunConfig, folder: str, reference: str, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Exports `task`, of the configuration `steps.single_replica(config)`, into `folder`.
+
+    Args:
+      task: the benchmark's, without data.
+      config: the whole run's.
+      folder: is made; must be empty.
+      reference: what computes the losses to compare with: the "compiled" step, the "uncompiled" one, which is several
+        times as fast on a CPU, or "none".
+      say: is told how it goes.
+
+    Returns:
+      The manifest.
+
+    Raises:
+      UserError: the folder, or a training step that XLA cannot compile. An evaluation that it cannot compile is left
+        out and named in the manifest.
+    """
+    path = _new_folder(folder)
+    began = time.time()
+    steps = Steps(task, config)
+    stored = {name: a.value for name, a in steps.state.items() if a.rule["rule"] == "stored"}
+    manifest = _about(task, config, steps)
+    for training in (True, False):
+        batches = steps.batches(training)
+        for i, batch in enumerate(batches):
+            name = ("train" if training else "eval") + (f"-{i}" if len(batches) > 1 else "")
+            say(f"{name}: lowering")
+            try:
+                program, text = _program(steps, name, training, batch)
+            except UserError as error:
+                if training:
+                    raise
+                manifest["refused"][name] = str(error).removeprefix("--export: ")
+                say(f"{name}: left out; {manifest['refused'][name]}")
+                continue
+            artifact = text.artifact()
+            (path / program["file"]).write_bytes(artifact)
+            stored |= {a.name: a.value for a in batch.values() if a.rule["rule"] == "stored"}
+            say(
+                f"{name}: {len(artifact) / 1e6:.2f} MB, {program['cost']['matrix_flops'] / 1e9:.3g} matrix GFLOP"
+            )
+            program["reference"] = _reference(steps, training, batch, reference, say)
+            manifest["programs"].append(program)
+    np.savez_compressed(path / "arrays.npz", **{_key(name): value for name, value in stored.items()})
+    manifest["export_seconds"] = round(time.time() - began, 1)
+    (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    manifest["bytes"] = sum(file.stat().st_size for file in path.iterdir())
+    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python bench/replay.py {path}")
+    return manifest
+
+
+def _new_folder(folder: str) -> pathlib.Path:
+    path = pathlib.Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise UserError(f"--export={folder}: the folder is not empty; name a new one")
+    except OSError as error:
+        raise UserError(f"--export={folder}: {error.strerror}; name a folder that can be written") from error
+    return path
+
+
+def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
+    alone = task.config
+    return {
+        "format": FORMAT,
+        "benchmark": config.benchmark,
+        "model": config.model,
+        "system": config.system,
+        "precision": config.precision,
+        "batch": {"train": alone.global_batch_size, "eval": alone.eval_batch_size},
+        "replicas_of_the_run": config.num_replicas,
+        "config": configs.to_dict(alone),
+        "config_digest": configs.digest(alone),
+        "versions": {
+            "stablehlo": stablehlo.VERSION,
+            **{package: version(package) for package in ("tensorflow", "tf-keras", "numpy")},
+        },
+        "parameters": sum(math.prod(v.value.shape) for v in steps.state.values() if v.role == "weight"),
+        "forward_flops_per_example": _forward_flops(steps),
+        "outside": [*_OUTSIDE["*"], *_OUTSIDE.get(config.benchmark, [])],
+        "refused": {},
+        "state": [_describe(argument) for argument in steps.state.values()],
+        "programs": [],
+    }
+
+
+def _forward_flops(steps: Steps) -> int | None:
+    try:
+        return 2 * forward_macs(steps.model)
+    except UserError:  # A network of unknown sizes.
+        return None
+
+
+def _describe(argument: Argument) -> dict[str, Any]:
+    value = argument.value
+    rule = argument.rule | ({"name": _key(argument.name)} if argument.rule["rule"] == "stored" else {})
+    dtype = "bfloat16" if value.dtype == tf.bfloat16.as_numpy_dtype else value.dtype.name
+    return {
+        "name": argument.name,
+        "role": argument.role,
+        "shape": list(value.shape),
+        "dtype": dtype,
+        "rule": rule,
+    }
+
+
+def _key(name: str) -> str:
+    """A name that can be that of a file within the npz."""
+    return name.replace("/", ".")
+
+
+def _program(
+    steps: Steps, name: str, training: bool, batch: Mapping[str, Argument]
+) -> tuple[dict[str, Any], stablehlo.Lowered]:
+    function = steps.train if training else steps.evaluate
+    lowered = stablehlo.lower(function, batch_of(batch), "training step" if training else "evaluation step")
+    given = [batch[key] for key in sorted(batch)]  # As tf.nest flattens a dict.
+    by_handle = {id(v.handle): key for key, v in steps.variables.items()}
+    names = [a.name for a in given]
+    for handle in lowered.captured:
+        if id(handle) not in by_handle:
+            raise UserError(
+                f"--export: {name} closes over a tensor {handle.shape} that is no variable of the state; make it a "
+                "constant of the graph"
+            )
+        names.append(by_handle[id(handle)])
+    arguments = [
+        {"name": n, "shape": shape, "dtype": dtype} for n, (shape, dtype) in zip(names, lowered.arguments)
+    ]
+    outputs = [output for output, _ in _flat(lowered.returned)]
+    results = []
+    for i, (shape, dtype) in enumerate(lowered.results):
+        updates = names[lowered.aliases[i]] if i in lowered.aliases else None
+        label = outputs[i] if i < len(outputs) else updates
+        results.append({"name": label, "shape": shape, "dtype": dtype, "updates": updates})
+    return {
+        "name": name,
+        "kind": "train" if training else "eval",
+        "file": f"{name}.mlir.bc",
+        "inputs": [_describe(a) for a in given],
+        "arguments": arguments,
+        "results": results,
+        "custom_calls": lowered.custom_calls(),
+        "cost": cost.count(lowered.text),
+    }, lowered
+
+
+def _flat(returned: Any) -> list[tuple[str, Any]]:
+    """(name, tensor) of what a step returns, in tf.nest's order: a loss, or (sums, arrays)."""
+    if not isinstance(returned, (tuple, list)):
+        return [("loss", returned)]
+    return [
+        (f"{kind}/{key}", part[key])
+        for kind, part in zip(("sums", "arrays"), returned)
+        for key in sorted(part)
+    ]
+
+
+def _reference(
+    steps: Steps, training: bool, batch: Mapping[str, Argument], kind: str, say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """What TensorFlow makes of it: the first losses, and digests of the state after the first step; or of what an
+    evaluation returns.
+    """
+    if kind == "none":
+        return None
+    function = steps.train if training else steps.evaluate
+    if kind == "uncompiled":
+        function = tf.function(function.python_function, autograph=False)
+    tensors, found = batch_of(batch), {"computed_by": f"tensorflow, {kind}, {_device()}"}
+    steps.reset()
+    if not training:
+        outputs = {
+            name: rules.digest(value.numpy(), rules.key_of(name)) for name, value in _flat(function(tensors))
+        }
+        return {**found, "outputs": outputs}
+    losses = []
+    for i in range(STEPS):
+        losses.append(float(function(tensors)))
+        say(f"step {i + 1}: loss {losses[-1]!r}")
+        if i == 0:
+            found["state"] = _changed(steps)
+    steps.reset()
+    return {**found, "losses": losses}
+
+
+def _changed(steps: Steps) -> dict[str, Any]:
+    """Digests of every variable after a step, and of its change."""
+    digests = {}
+    for name, variable in steps.variables.items():
+        after, key = variable.numpy().astype(np.float64), rules.key_of(name)
+        change = after - steps.state[name].value
+        digests[name] = {"after": rules.digest(after, key), "change": rules.digest(change, key)}
+    return digests
+
+
+def _device() -> str:
+    return "GPU" if tf.config.list_physical_devices("GPU") else f"CPU ({os.cpu_count()} cores)"

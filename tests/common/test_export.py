@@ -1,0 +1,233 @@
+"""Exported steps: rules that both ends follow, counted costs, replays by jax equal to TensorFlow's compiled step."""
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.errors import UserError
+from common.export import cost, rules
+from common.export.steps import Steps, single_replica
+from common.export.write import write
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Both of TensorFlow's interpreter if jax is there (extra `dev`), or another one.
+PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
+needs_jax = pytest.mark.skipif(not PYTHON, reason="no jax here; pip install jax==0.7.1, or set REPLAY_PYTHON")
+# Small steps of every benchmark, float64, without what would make the first updates vanish.
+SMALL = {
+    "mnist": {"global_batch_size": 8, "eval_batch_size": 8},
+    "ptb": {"global_batch_size": 4, "eval_batch_size": 4},
+    "resnet": {"global_batch_size": 4, "eval_batch_size": 4, "width": 8, "image_size": 32},
+    "transformer": {"global_batch_size": 2, "eval_batch_size": 2},
+    "ssd": {"global_batch_size": 2, "eval_batch_size": 2},
+    "tsm_kinetics": {"global_batch_size": 2, "eval_batch_size": 2},
+}
+
+
+def exported(benchmark, folder, precision, reference="compiled", **changes):
+    """The manifest of a tiny preset's export."""
+    presets = importlib.import_module(f"{benchmark}.config").PRESETS
+    config = dataclasses.replace(presets["cpu-tiny"], precision=precision, **SMALL[benchmark], **changes)
+    config.validate()
+    task = importlib.import_module(f"{benchmark}.task").Task(single_replica(config), None)
+    return write(task, config, str(folder), reference, print), task, config
+
+
+def replayed(folder, *arguments):
+    """(exit status, report) of bench/replay.py, which must not need TensorFlow."""
+    report = folder.parent / f"{folder.name}.json"
+    command = [PYTHON, ROOT / "bench" / "replay.py", folder, "--json", report, *arguments]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done, json.loads(report.read_text()) if report.exists() else None
+
+
+def test_rules_make_the_same_bits_everywhere():
+    uniform = {"rule": "uniform", "low": -1.0, "high": 3.0, "key": [5, 2]}
+    made = rules.make(uniform, [3, 4], "float32", {})
+    assert hashlib.sha256(made.tobytes()).hexdigest()[:16] == "d433dba6f9305777"
+    integers = rules.make({"rule": "integers", "low": 2, "high": 9, "key": 7}, [1000], "int32", {})
+    assert hashlib.sha256(integers.tobytes()).hexdigest()[:16] == "9de52f07de925798"
+    assert set(integers) == set(range(2, 9))
+
+
+def test_rules_fill_in_parts(monkeypatch):
+    rule = {"rule": "uniform", "low": 0.0, "high": 1.0, "key": [1, 1]}
+    whole = rules.make(rule, [100, 7], "float64", {})
+    monkeypatch.setattr(rules, "_CHUNK", 64)
+    assert (rules.make(rule, [100, 7], "float64", {}) == whole).all()
+
+
+def test_rules_refuse_what_they_do_not_know():
+    with pytest.raises(ValueError, match="newer"):
+        rules.make({"rule": "magic"}, [1], "float32", {})
+    with pytest.raises(ValueError, match="expected"):
+        rules.make({"rule": "stored", "name": "x"}, [2], "float32", {"x": np.zeros(3)})
+
+
+def test_a_digest_tells_arrays_apart():
+    array = np.random.default_rng(0).normal(size=[50, 3])
+    first = rules.digest(array, 3)
+    assert rules.distance(rules.digest(array * (1 + 1e-7), 3), first) > 1e-8
+    assert rules.distance(rules.digest(array[::-1], 3), first) > 1e-3
+    assert np.isnan(rules.distance(rules.digest(array * np.nan, 3), first))
+
+
+@pytest.mark.parametrize(
+    "size, taps, stride, padding", [(9, 3, 1, "SAME"), (12, 5, 2, "SAME"), (11, 3, 2, "VALID")]
+)
+def test_costs_of_a_convolution_and_its_gradients(size, taps, stride, padding):
+    """Each of the three products of a convolution multiplies the same pairs of elements, holes left out."""
+    x = tf.constant(np.ones([2, size, size, 3], np.float32))
+    w = tf.Variable(np.ones([taps, taps, 3, 4], np.float32))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.nn.conv2d(x, w, stride, padding)
+            loss = tf.reduce_sum(y * y)
+        return tape.gradient(loss, [x, w.read_value(), w])[::2]
+
+    text = step.experimental_get_compiler_ir(x)(stage="stablehlo")
+    ones = tf.ones([1, size, size, 1]), tf.ones([taps, taps, 1, 1])
+    pairs = int(tf.reduce_sum(tf.nn.conv2d(*ones, stride, padding)))
+    counted = cost.count(text)
+    assert counted["convolutions"] == 3
+    assert counted["matrix_flops"] == 3 * 2 * pairs * 2 * 3 * 4
+
+
+def test_costs_of_a_product():
+    x = tf.ones([5, 7, 2])
+
+    @tf.function(jit_compile=True, autograph=False)
+    def step(x):
+        return tf.einsum("abc,adc->abd", x, x)
+
+    counted = cost.count(step.experimental_get_compiler_ir(x)(stage="stablehlo"))
+    assert (counted["matrix_flops"], counted["products"]) == (2 * 5 * 7 * 7 * 2, 1)
+
+
+@pytest.mark.parametrize("benchmark", SMALL)
+def test_every_preset_has_a_replica_that_can_be_alone(benchmark):
+    for config in importlib.import_module(f"{benchmark}.config").PRESETS.values():
+        alone = single_replica(config)
+        assert alone.num_replicas == 1
+        assert alone.global_batch_size * config.num_groups == config.global_batch_size
+
+
+def test_a_folder_that_is_in_use_is_refused(tmp_path):
+    (tmp_path / "something").touch()
+    with pytest.raises(UserError, match="not empty"):
+        write(None, None, str(tmp_path), "none", print)
+
+
+def test_replay_says_what_is_missing(tmp_path):
+    command = [sys.executable, str(ROOT / "bench" / "replay.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "no such file" in done.stderr and "Traceback" not in done.stderr
+
+
+def check_float64(benchmark, tmp_path, **changes):
+    """The first step's loss and every updated weight to 1e-9, all losses to 1e-6, the evaluation to 1e-9."""
+    folder = tmp_path / benchmark
+    manifest, task, config = exported(benchmark, folder, "fp64", **changes)
+    saved = tmp_path / "state.npz"
+    done, report = replayed(folder, "--steps=0", "--program=train", f"--save={saved}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (train,) = report["programs"]
+    assert train["loss_errors"][0] <= 1e-9 and max(train["loss_errors"]) <= 1e-6
+    assert train["state_error"]["relative"] <= 1e-9
+    steps = Steps(task, config)
+    batch = {key: tf.constant(a.value) for key, a in steps.batches(True)[0].items()}
+    steps.train(batch)
+    found, moved = np.load(saved), 0
+    for name, variable in steps.variables.items():
+        if name.replace("/", ".") not in found:
+            assert (variable.numpy() == steps.state[name].value).all(), f"{name} is no part of the program"
+            continue
+        expected = variable.numpy()
+        error = np.linalg.norm(found[name.replace("/", ".")] - expected) / (np.linalg.norm(expected) or 1)
+        assert error <= 1e-9, name
+        moved += not np.array_equal(expected, steps.state[name].value)
+    assert moved > len(steps.model.trainable_variables)
+    for program in manifest["programs"]:
+        if program["kind"] == "eval":
+            done, report = replayed(folder, "--steps=0", f"--program={program['name']}")
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert max(report["programs"][0]["output_errors"].values()) <= 1e-9
+    return manifest
+
+
+@needs_jax
+def test_mnist_replays_in_float64(tmp_path):
+    manifest = check_float64("mnist", tmp_path)
+    assert [p["name"] for p in manifest["programs"]] == ["train", "eval"]
+
+
+@needs_jax
+@pytest.mark.e2e
+@pytest.mark.parametrize("benchmark", [name for name in SMALL if name != "mnist"])
+def test_replays_in_float64(benchmark, tmp_path):
+    check_float64(benchmark, tmp_path)
+
+
+@needs_jax
+def test_mnist_replays_in_float32_and_is_timed(tmp_path):
+    folder = tmp_path / "mnist"
+    manifest, _, _ = exported("mnist", folder, "fp32")
+    done, report = replayed(folder, "--steps=2", "--rounds=2", "--warmup=1", "--peak=0.5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (train,) = report["programs"]
+    assert max(train["loss_errors"]) <= 1e-6
+    assert train["ms"] > 0 and train["tflops"] == pytest.approx(train["matrix_tflop"] / train["ms"] * 1000)
+    assert train["share_of_peak"] == pytest.approx(train["tflops"] / 0.5)
+    assert manifest["bytes"] < 1e6
+
+
+@needs_jax
+def test_a_changed_program_is_found_out(tmp_path):
+    """An expected loss or weight that is off by little makes the replay fail."""
+    folder = tmp_path / "mnist"
+    exported("mnist", folder, "fp64")
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    name = next(a["name"] for a in manifest["state"] if a["role"] == "weight")
+    manifest["programs"][0]["reference"]["state"][name]["after"]["projection"] += 1e-6
+    path.write_text(json.dumps(manifest))
+    done, _ = replayed(folder, "--steps=0")
+    assert done.returncode == 1 and "DIFFERS" in done.stdout and name in done.stdout
+
+
+@needs_jax
+@pytest.mark.e2e
+@pytest.mark.parametrize("benchmark", [name for name in SMALL if name != "mnist"])
+def test_replays_in_float32(benchmark, tmp_path):
+    folder = tmp_path / benchmark
+    exported(benchmark, folder, "fp32")
+    done, report = replayed(folder, "--steps=0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert max(report["programs"][0]["loss_errors"]) <= 1e-6
+
+
+@needs_jax
+def test_replay_needs_no_tensorflow(tmp_path):
+    code = (
+        f"import sys; sys.argv = ['replay', {str(tmp_path)!r}]; sys.path.insert(0, {str(ROOT / 'bench')!r})\n"
+        "import jax, replay\nprint([m for m in ('tensorflow', 'absl') if m in sys.modules])"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
