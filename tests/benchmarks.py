@@ -1,0 +1,128 @@
+"""What the tests of several benchmarks share: logs of their presets, runs of their scripts, the stock checker."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+from mlperf_logging.compliance_checker import mlp_compliance
+
+from common import events, log
+from common.clock import Clock
+from common.config import RunConfig
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# What differs between the logs of equal runs, or of runs that differ in their seed alone.
+SEED_KEYS = ("seed", "config_digest", "config_overrides")
+
+
+def documented(benchmark: str) -> dict[str, dict[str, str]]:
+    """The table of docs/BENCHMARK-presets.md: {preset: {column: text}}."""
+    text = (ROOT / "docs" / f"{benchmark}-presets.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    head, _, *body = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
+
+
+def scripted_log(
+    config: RunConfig, path: pathlib.Path, reached: float | None = None, missed: float | None = None
+) -> None:
+    """A whole log: the real header of `config`, then events as the loop sends them.
+
+    The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it.
+    """
+    hyperparameters = importlib.import_module(f"{config.benchmark}.config").hyperparameters
+    out = log.RunLog(path, config)
+    out.header(hyperparameters(config), cache_cleared=True)
+    out.init_stop()
+    at = 1e9
+    out.record(events.RunStarted(at, 0))
+    blocks = list(Clock.of(config).blocks())
+    target = config.logged_target
+    reached = target if reached is None else reached
+    if missed is None:
+        missed = (
+            {name: 0.1 * part for name, part in target.items()} if isinstance(target, dict) else 0.1 * target
+        )
+    for block in blocks:
+        last = block is blocks[-1]
+        out.record(events.BlockStarted(at, block))
+        times = [at + i for i in range(1, block.num_steps + 1)]
+        out.record(events.Trained(block, [1.0] * block.num_steps, times))
+        at = times[-1] + 3
+        out.record(events.EvalRan(block, at - 2, at - 1))
+        out.record(events.Evaluated(block, at, reached if last else missed, last, {}))
+        out.record(events.BlockStopped(at, block))
+    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
+    out.publish()
+
+
+def stock_findings(path: pathlib.Path, ruleset: str = "0.7.0") -> list[str]:
+    """What mlperf-logging's checker complains about: keys that occur too often, and messages."""
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker("training", ruleset, quiet=False, werror=True)
+    checker.check_file(str(path), f"training_{ruleset}/common.yaml")
+    return [*checker.overwritable, *checker.not_overwritable]
+
+
+def broken_rules(config: RunConfig, path: pathlib.Path) -> set[str]:
+    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
+    scripted_log(config, path)
+    return {key_of(finding) for finding in stock_findings(path, config.ruleset)}
+
+
+def key_of(finding: str) -> str:
+    """The key that a finding of the stock checker is about."""
+    match = re.fullmatch(r"\w+", finding) or re.match(r"Failed checks for (\w+) :", finding)
+    assert match, finding
+    return match[match.re.groups]
+
+
+def run(
+    benchmark: str, data_dir: pathlib.Path, results: pathlib.Path, *flags: str, timeout: float = 900
+) -> subprocess.CompletedProcess:
+    """BENCHMARK/run_and_time.sh of cpu-tiny: its log is `results` / log_name(benchmark)."""
+    environment = {
+        **os.environ,
+        "SYSTEM": "cpu-tiny",
+        "DATA_DIR": str(data_dir),
+        "RESULT_DIR": str(results),
+        "PYTHON": sys.executable,
+    }
+    command = [str(ROOT / benchmark / "run_and_time.sh"), *flags]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def runner(benchmark: str, timeout: float = 900) -> Callable[..., subprocess.CompletedProcess]:
+    """`run` of one benchmark."""
+    return functools.partial(run, benchmark, timeout=timeout)
+
+
+def log_name(benchmark: str) -> str:
+    """Where in the folder of results the log of the first run lies."""
+    return f"cpu-tiny/{benchmark}/result_0.txt"
+
+
+def records(path: pathlib.Path) -> list[dict]:
+    """The records of a log, in order."""
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()]
+
+
+def values(path: pathlib.Path, key: str) -> list:
+    """The values of all records of a key, in order."""
+    return [record["value"] for record in records(path) if record["key"] == key]
+
+
+def untimed(path: pathlib.Path) -> list[dict]:
+    """The records of a log that are equal in equal runs, whatever the seed was called."""
+    kept = [{k: v for k, v in record.items() if k != "time_ms"} for record in records(path)]
+    return [record for record in kept if record["key"] not in SEED_KEYS]
