@@ -225,7 +225,34 @@ _CPU_TINY = replace(
     ),
 )
 
+# --- The nuclei of microscope images, an hour (studies/nuclei.py). No target: the whole schedule.
+_CPU_NUCLEI = replace(
+    _CPU_TINY,
+    source="this repository: chosen on a fifth of the training images of the 2018 Data Science Bowl",
+    smoke_run=False,
+    num_train_examples=271,
+    num_eval_examples=63,
+    eval_batch_size=21,
+    train_epochs=120.0,
+    epochs_per_block=15.0,
+    first_block_epochs=15.0,
+    quality_target=0.9,
+    image_size=384,
+    num_classes=2,
+    anchor_scales=(12.0, 24.0, 48.0, 96.0, 150.0),
+    anchor_steps=(6.25, 12.5, 25.0, 50.0),
+    candidates=200,
+    detections=200,
+    schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
+    data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
+)
+
 PRESETS: dict[str, Config] = {
     name: replace(config, system=name)
-    for name, config in {"cpu-tiny": _CPU_TINY, **_V06_PRESETS, **_V07_PRESETS}.items()
+    for name, config in {
+        "cpu-tiny": _CPU_TINY,
+        "cpu-nuclei": _CPU_NUCLEI,
+        **_V06_PRESETS,
+        **_V07_PRESETS,
+    }.items()
 }

@@ -6,13 +6,14 @@ import argparse
 import sys
 
 from common.errors import UserError
-from studies import legw_curvature, legw_mnist, legw_ptb, multi30k, resnet_photos
+from studies import legw_curvature, legw_mnist, legw_ptb, multi30k, nuclei, resnet_photos
 
 STUDIES = {
     "legw-curvature": legw_curvature,
     "legw-mnist": legw_mnist,
     "legw-ptb": legw_ptb,
     "multi30k": multi30k,
+    "nuclei": nuclei,
     "resnet-photos": resnet_photos,
 }
 
