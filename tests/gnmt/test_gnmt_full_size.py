@@ -1,0 +1,77 @@
+"""The full-size network has its published size, and takes a step of every bucket in every precision."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# One replica, small batches; a short search, for a beam of five at full width takes its time on a CPU.
+SINGLE = {
+    "replicas": "single",
+    "num_replicas": 1,
+    "global_batch_size": 2,
+    "eval_batch_size": 1,
+    "division": "open",
+}
+STEP_EACH = """
+import dataclasses, json, sys
+from common import replicas
+from common.loop import Loop
+from gnmt.config import PRESETS
+from gnmt.task import Task
+
+system, changes, search = json.loads(sys.argv[1])
+config = PRESETS[system]
+config = dataclasses.replace(config, **changes, decode=dataclasses.replace(config.decode, **search))
+config.validate()
+task = Task(config, None)
+loop = Loop(task, replicas.make(config))
+result = loop._call(loop._synthetic(True), loop._synthetic(False), len(config.bucket_limits), 1)
+shapes = [b["source"].shape[1] for b in task.synthetic_input(1).take(len(config.bucket_limits))]
+print(json.dumps({"losses": result.losses.tolist(), "lengths": shapes, "complete": result.complete}))
+"""
+
+
+def output(*command: str) -> dict:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout[done.stdout.index("{") :])
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("system", "parameters"), [("tpu-v3-1024", 164_788_225), ("v100-8", 160_626_237)])
+def test_parameters_are_the_published(system: str, parameters: int) -> None:
+    """mlperf_facts 2: 164.8 M; the reference's wiring has 4.2 M less, and a bias."""
+    told = output("-m", "gnmt", "--describe", f"--system={system}")
+    assert told["parameters"] == parameters
+    if system == "tpu-v3-1024":
+        assert told["quality_target"] == 24.0 and told["train_steps"] == 4200
+        n, v = 1024, 32316
+        per_token = 4 * 8 * n * n + 12 * n * n + 4 * 12 * n * n + 2 * n * n + 2 * 48 * n + n * v
+        assert told["forward_macs_per_example"] == 48 * per_token
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        ("tpu-v3-1024", {}),  # bf16, Google's wiring
+        ("v100-8", {"precision": "fp32", "loss_scale": 1.0}),  # the reference's
+        ("v100-8", {"bucket_limits": [75]}),  # fp16 with a loss scale
+    ],
+)
+def test_takes_a_step_of_every_bucket(system: str, changes: dict) -> None:
+    search = {"source_length": 8, "target_length": 2, "beam_size": 2}
+    told = output("-c", STEP_EACH, json.dumps([system, SINGLE | changes, search]))
+    assert told["complete"] and len(told["losses"]) == len(told["lengths"])
+    # Cross-entropy over 32,316 tokens starts near log(32316) = 10.4, for every token of a sentence.
+    for loss, length in zip(told["losses"], told["lengths"]):
+        assert math.isfinite(loss) and 8 < loss / length < 13
