@@ -1,6 +1,9 @@
-"""The one exception that reaches a person as a line, not as a traceback."""
+"""The one exception that reaches a person as a line, not as a traceback; hints for it."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
 
 
 class UserError(Exception):
@@ -22,3 +25,9 @@ class PeerLostError(UserError):
         super().__init__(
             "another process of this run ended or no longer answers; its own message says why", 75
         )
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """' (did you mean x, y?)' or ''."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f" (did you mean {', '.join(close)}?)" if close else ""
