@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import subprocess
-import sys
 
 from compliance.check import check_paths
+from tests.benchmarks import log_name, records, runner
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-LOG = "cpu-tiny/mnist/result_0.txt"
-
-
-def run(data_dir: pathlib.Path, results: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
-    environment = {
-        **os.environ,
-        "SYSTEM": "cpu-tiny",
-        "DATA_DIR": str(data_dir),
-        "RESULT_DIR": str(results),
-        "PYTHON": sys.executable,
-    }
-    command = [str(ROOT / "mnist" / "run_and_time.sh"), *flags]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-
-
-def records(log: pathlib.Path) -> list[dict]:
-    return [json.loads(line.removeprefix(":::MLLOG ")) for line in log.read_text().splitlines()]
+LOG, run = log_name("mnist"), runner("mnist", timeout=600)
 
 
 def test_reaches_its_target_with_a_log_that_passes(tmp_path: pathlib.Path) -> None:

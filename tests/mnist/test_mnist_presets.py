@@ -10,34 +10,14 @@ import pathlib
 import pytest
 
 from common import config as configs
-from common import events, log
 from common.clock import Clock
 from common.errors import UserError
 from compliance.check import check_paths
 from mnist.config import PRESETS, Config, hyperparameters
+from tests.benchmarks import scripted_log
 
 BATCHES = [128 * 2**i for i in range(7)]
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "mnist-presets.md"
-
-
-def scripted_log(config: Config, path: pathlib.Path) -> None:
-    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
-    out = log.RunLog(path, config)
-    out.header(hyperparameters(config), cache_cleared=True)
-    out.init_stop()
-    at = 1e9
-    out.record(events.RunStarted(at, 0))
-    blocks = list(Clock.of(config).blocks())
-    for block in blocks:
-        last = block is blocks[-1]
-        out.record(events.BlockStarted(at, block))
-        out.record(events.Trained(block, [1.0], [at + 1]))
-        at += 4
-        out.record(events.EvalRan(block, at - 2, at - 1))
-        out.record(events.Evaluated(block, at, config.quality_target if last else 0.1, last, {}))
-        out.record(events.BlockStopped(at, block))
-    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
-    out.publish()
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -10,34 +10,14 @@ import pathlib
 import pytest
 
 from common import config as configs
-from common import events, log
 from common.clock import Clock
 from common.errors import UserError
 from compliance.check import check_paths
 from ptb.config import PRESETS, Config, Data, hyperparameters
+from tests.benchmarks import scripted_log
 
 BATCHES = [20 * 2**i for i in range(6)]
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "ptb-presets.md"
-
-
-def scripted_log(config: Config, path: pathlib.Path) -> None:
-    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
-    out = log.RunLog(path, config)
-    out.header(hyperparameters(config), cache_cleared=True)
-    out.init_stop()
-    at = 1e9
-    out.record(events.RunStarted(at, 0))
-    blocks = list(Clock.of(config).blocks())
-    for block in blocks:
-        last = block is blocks[-1]
-        out.record(events.BlockStarted(at, block))
-        out.record(events.Trained(block, [1.0], [at + 1]))
-        at += 4
-        out.record(events.EvalRan(block, at - 2, at - 1))
-        out.record(events.Evaluated(block, at, config.quality_target if last else 1e4, last, {}))
-        out.record(events.BlockStopped(at, block))
-    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
-    out.publish()
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -52,7 +32,7 @@ def test_preset_is_sound_and_survives_json(name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_log_passes_the_checker(name: str, tmp_path: pathlib.Path) -> None:
     config = PRESETS[name]
-    scripted_log(config, tmp_path / "result_0.txt")
+    scripted_log(config, tmp_path / "result_0.txt", missed=1e4)
     errors = [f.rule for f in check_paths([tmp_path / "result_0.txt"]) if f.severity == "error"]
     assert not errors
     assert config.division == ("closed" if name.removeprefix("cpu-").isdigit() else "open")

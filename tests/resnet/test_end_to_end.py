@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
-from mlperf_logging.compliance_checker import mlp_compliance
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-LOG = "cpu-tiny/resnet/result_0.txt"
+from tests.benchmarks import log_name, records, runner, stock_findings, untimed
+
+LOG, run = log_name("resnet"), runner("resnet")
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return tmp_path_factory.mktemp("tiny")
-
-
-def run(data_dir: pathlib.Path, results: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
-    environment = {
-        **os.environ,
-        "SYSTEM": "cpu-tiny",
-        "DATA_DIR": str(data_dir),
-        "RESULT_DIR": str(results),
-        "PYTHON": sys.executable,
-    }
-    command = [str(ROOT / "resnet" / "run_and_time.sh"), *flags]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-
-
-def records(log: pathlib.Path) -> list[dict]:
-    return [json.loads(line.removeprefix(":::MLLOG ")) for line in log.read_text().splitlines()]
-
-
-def stock_findings(log: pathlib.Path) -> list[str]:
-    mlp_compliance.enqueued_configs.clear()
-    checker = mlp_compliance.make_checker("training", "0.7.0", quiet=False, werror=True)
-    checker.check_file(str(log), "training_0.7.0/common.yaml")
-    return [*checker.overwritable, *checker.not_overwritable]
 
 
 def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -73,8 +47,7 @@ def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.P
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         done = run(data_dir, tmp_path / name, f"--seed={seed}", *short)
         assert done.returncode == 1, done.stderr
-        untimed = [{k: v for k, v in r.items() if k != "time_ms"} for r in records(tmp_path / name / LOG)]
-        logs[name] = [r for r in untimed if r["key"] != "seed"]
+        logs[name] = untimed(tmp_path / name / LOG)
     assert logs["a"] == logs["b"]
     losses = {name: [r["value"] for r in log if r["key"] == "train_loss"] for name, log in logs.items()}
     assert losses["a"] and losses["a"] != losses["c"]

@@ -11,16 +11,15 @@ import sys
 import typing
 
 import pytest
-from mlperf_logging.compliance_checker import mlp_compliance
 
 import systems
 from common import config as configs
-from common import events, log
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import UserError
 from resnet import tiny
 from resnet.config import PRESETS, Config, hyperparameters
+from tests.benchmarks import broken_rules, documented
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "resnet-presets.md"
 NAMES = list(PRESETS)
@@ -63,14 +62,6 @@ ARITHMETIC = {
     "cpu-cluster-1024": (3519, 90.0, 40, 1),
     "cpu-cluster-1024-alexnet": (4000, 102.3, 40, 1),
 }
-
-
-def documented() -> dict[str, dict[str, str]]:
-    """The table of docs/resnet-presets.md: {preset: {column: text}}."""
-    lines = [line for line in DOCS.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    head, body = rows[0], rows[2:]
-    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
 
 
 def fields_of(config: object) -> typing.Iterator[tuple[str, object, object]]:
@@ -154,39 +145,6 @@ def test_evaluations_of_the_v100_log() -> None:
     assert last == [*range(3, 40, 4), 40]
 
 
-def scripted_log(config: Config, path: pathlib.Path) -> None:
-    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
-    out = log.RunLog(path, config)
-    out.header(hyperparameters(config), cache_cleared=True)
-    out.init_stop()
-    at = 1e9
-    out.record(events.RunStarted(at, 0))
-    blocks = list(Clock.of(config).blocks())
-    for block in blocks:
-        last = block is blocks[-1]
-        out.record(events.BlockStarted(at, block))
-        times = [at + i for i in range(1, block.num_steps + 1)]
-        out.record(events.Trained(block, [1.0] * block.num_steps, times))
-        at = times[-1] + 3
-        value = config.quality_target if last else 0.1
-        out.record(events.EvalRan(block, at - 2, at - 1))
-        out.record(events.Evaluated(block, at, value, last, {}))
-        out.record(events.BlockStopped(at, block))
-    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
-    out.publish()
-
-
-def broken_rules(config: Config, path: pathlib.Path) -> set[str]:
-    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
-    scripted_log(config, path)
-    mlp_compliance.enqueued_configs.clear()
-    checker = mlp_compliance.make_checker("training", config.ruleset, quiet=False, werror=True)
-    checker.check_file(str(path), f"training_{config.ruleset}/common.yaml")
-    others = [re.match(r"Failed checks for (\w+) :", message) for message in checker.not_overwritable]
-    assert all(others), checker.not_overwritable
-    return set(checker.overwritable) | {match[1] for match in others}
-
-
 def keys(cell: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", cell))
 
@@ -197,7 +155,7 @@ def closed(config: Config, ruleset: str) -> Config:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
-    config, row = PRESETS[name], documented()[name]
+    config, row = PRESETS[name], documented("resnet")[name]
     assert row["ruleset"] == config.ruleset and row["division"] == config.division
     assert row["hardware"].strip("`") == config.hardware
     own = broken_rules(closed(config, config.ruleset), tmp_path / "own.txt")
@@ -215,7 +173,7 @@ def test_own_log_breaks_nothing_but_the_target(name: str, tmp_path: pathlib.Path
 
 
 def test_docs_name_every_preset() -> None:
-    assert list(documented()) == NAMES
+    assert list(documented("resnet")) == NAMES
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ import pathlib
 import re
 
 import pytest
-from mlperf_logging.compliance_checker import mlp_compliance
 
 import systems
 from common import config as configs
-from common import events, log
 from common.clock import Clock
 from common.errors import UserError
 from ssd.config import PRESETS, Config, hyperparameters
+from tests.benchmarks import broken_rules, documented
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "ssd-presets.md"
 NAMES = list(PRESETS)
@@ -45,14 +44,6 @@ ROWS = {
     "tpu-v4-512": (512, 1, 0.16, 80, (56, 70), 16, True, 289),
     "tpu-v3-8192": (1024, 8, 0.16, 105, (72, 90), 16, True, 145),
 }
-
-
-def documented() -> dict[str, dict[str, str]]:
-    """The table of docs/ssd-presets.md: {preset: {column: text}}."""
-    lines = [line for line in DOCS.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    head, body = rows[0], rows[2:]
-    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,41 +85,9 @@ def test_steps_are_the_published() -> None:
     assert last[:10] == list(range(5, 51, 5))
 
 
-def scripted_log(config: Config, path: pathlib.Path) -> None:
-    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
-    out = log.RunLog(path, config)
-    out.header(hyperparameters(config), cache_cleared=True)
-    out.init_stop()
-    at = 1e9
-    out.record(events.RunStarted(at, 0))
-    blocks = list(Clock.of(config).blocks())
-    for block in blocks:
-        last = block is blocks[-1]
-        out.record(events.BlockStarted(at, block))
-        times = [at + i for i in range(1, block.num_steps + 1)]
-        out.record(events.Trained(block, [1.0] * block.num_steps, times))
-        at = times[-1] + 3
-        out.record(events.EvalRan(block, at - 2, at - 1))
-        out.record(events.Evaluated(block, at, config.quality_target if last else 0.1, last, {}))
-        out.record(events.BlockStopped(at, block))
-    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
-    out.publish()
-
-
-def broken_rules(config: Config, path: pathlib.Path) -> set[str]:
-    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
-    scripted_log(config, path)
-    mlp_compliance.enqueued_configs.clear()
-    checker = mlp_compliance.make_checker("training", config.ruleset, quiet=False, werror=True)
-    checker.check_file(str(path), f"training_{config.ruleset}/common.yaml")
-    others = [re.match(r"Failed checks for (\w+) :", message) for message in checker.not_overwritable]
-    assert all(others), checker.not_overwritable
-    return set(checker.overwritable) | {match[1] for match in others}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
-    config, row = PRESETS[name], documented()[name]
+    config, row = PRESETS[name], documented("ssd")[name]
     assert (row["ruleset"], row["division"]) == (config.ruleset, config.division)
     for ruleset, column in ((config.ruleset, "closed rules broken"), ("0.7.0", "broken under 0.7.0")):
         closed = dataclasses.replace(config, ruleset=ruleset, division="closed", smoke_run=False)
@@ -142,7 +101,7 @@ def test_own_log_breaks_nothing(name: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_docs_name_every_preset() -> None:
-    assert list(documented()) == NAMES
+    assert list(documented("ssd")) == NAMES
 
 
 def test_header_follows_the_configuration() -> None:

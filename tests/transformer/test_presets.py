@@ -10,12 +10,11 @@ import subprocess
 import sys
 
 import pytest
-from mlperf_logging.compliance_checker import mlp_compliance
 
 import systems
 from common import config as configs
-from common import events, log
 from common.clock import Clock
+from tests.benchmarks import broken_rules, documented
 from transformer.config import PRESETS, Config, hyperparameters
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -46,13 +45,6 @@ ARITHMETIC = {
     "tpu-v3-8192": (1, 277, 7, 4096),
     "tpu-v3-8192-jax": (1, 277, 7, 4096),
 }
-
-
-def documented() -> dict[str, dict[str, str]]:
-    """The rows of the table in docs, by preset."""
-    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("|")]
-    head, _, *body = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
 
 
 def header(name: str) -> dict:
@@ -104,39 +96,6 @@ def test_the_schedule_is_of_the_network_s_width(name: str) -> None:
     assert PRESETS[name].schedule.width == PRESETS[name].width
 
 
-def scripted_log(config: Config, path: pathlib.Path) -> None:
-    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
-    out = log.RunLog(path, config)
-    out.header(hyperparameters(config), cache_cleared=True)
-    out.init_stop()
-    at = 1e9
-    out.record(events.RunStarted(at, 0))
-    blocks = list(Clock.of(config).blocks())
-    for block in blocks:
-        last = block is blocks[-1]
-        out.record(events.BlockStarted(at, block))
-        times = [at + i for i in range(1, block.num_steps + 1)]
-        out.record(events.Trained(block, [1.0] * block.num_steps, times))
-        at = times[-1] + 3
-        value = config.quality_target * (1 if last else 0.1)
-        out.record(events.EvalRan(block, at - 2, at - 1))
-        out.record(events.Evaluated(block, at, value, last, {}))
-        out.record(events.BlockStopped(at, block))
-    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
-    out.publish()
-
-
-def broken_rules(config: Config, path: pathlib.Path) -> set[str]:
-    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
-    scripted_log(config, path)
-    mlp_compliance.enqueued_configs.clear()
-    checker = mlp_compliance.make_checker("training", config.ruleset, quiet=False, werror=True)
-    checker.check_file(str(path), f"training_{config.ruleset}/common.yaml")
-    others = [re.match(r"Failed checks for (\w+) :", message) for message in checker.not_overwritable]
-    assert all(others), checker.not_overwritable
-    return set(checker.overwritable) | {match[1] for match in others}
-
-
 def closed(config: Config, ruleset: str) -> Config:
     target = 25.0 if ruleset == "0.6.0" else 0.25
     return dataclasses.replace(
@@ -146,7 +105,7 @@ def closed(config: Config, ruleset: str) -> Config:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
-    config, row = PRESETS[name], documented()[name]
+    config, row = PRESETS[name], documented("transformer")[name]
     assert row["ruleset"] == config.ruleset and row["division"] == config.division
     assert row["hardware"].strip("`") == config.hardware
     own = broken_rules(closed(config, config.ruleset), tmp_path / "own.txt")
@@ -161,7 +120,7 @@ def test_own_log_passes(name: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_docs_name_every_preset() -> None:
-    assert list(documented()) == NAMES
+    assert list(documented("transformer")) == NAMES
 
 
 @pytest.mark.parametrize(

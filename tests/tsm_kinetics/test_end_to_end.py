@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from compliance.check import check_log
 from compliance.findings import ERROR
+from tests.benchmarks import log_name, records, runner, untimed, values
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-LOG = "cpu-tiny/tsm_kinetics/result_0.txt"
+LOG, run = log_name("tsm_kinetics"), runner("tsm_kinetics")
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return tmp_path_factory.mktemp("tiny") / "data"
-
-
-def run(data_dir: pathlib.Path, results: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
-    environment = {
-        **os.environ,
-        "SYSTEM": "cpu-tiny",
-        "DATA_DIR": str(data_dir),
-        "RESULT_DIR": str(results),
-        "PYTHON": sys.executable,
-    }
-    command = [str(ROOT / "tsm_kinetics" / "run_and_time.sh"), *flags]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-
-
-def records(log: pathlib.Path) -> list[dict]:
-    return [json.loads(line.removeprefix(":::MLLOG ")) for line in log.read_text().splitlines()]
-
-
-def values(log: pathlib.Path, key: str) -> list:
-    return [record["value"] for record in records(log) if record["key"] == key]
 
 
 def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -88,6 +64,5 @@ def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.P
             "--config.epochs_per_block=0.5",
         )
         assert done.returncode == 1, done.stderr
-        untimed = [{k: v for k, v in r.items() if k != "time_ms"} for r in records(tmp_path / name / LOG)]
-        logs[name] = [r for r in untimed if r["key"] != "seed"]
+        logs[name] = untimed(tmp_path / name / LOG)
     assert logs["a"] == logs["b"] != logs["c"]

@@ -12,12 +12,11 @@ import pytest
 
 import systems
 from common import config as configs
-from common import events, log
-from common.clock import Clock
 from common.errors import UserError
 from common.launch import preset as launch
 from compliance import check
 from compliance.findings import ERROR
+from tests.benchmarks import scripted_log
 from tsm_kinetics import tiny
 from tsm_kinetics.config import PRESETS, Config, hyperparameters
 
@@ -84,28 +83,6 @@ def test_the_launcher_is_slurm_with_horovod_on_six_gpus_a_node(name: str) -> Non
         assert command[0] == "sbatch" and "--gpus-per-node=6" in command
         assert f"--nodes={config.num_replicas // 6}" in command
     assert "--replicas=horovod" in command
-
-
-def scripted_log(config: Config, path: pathlib.Path, value: float | None = None) -> None:
-    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
-    out = log.RunLog(path, config)
-    out.header(hyperparameters(config), cache_cleared=True)
-    out.init_stop()
-    at = 1e9
-    out.record(events.RunStarted(at, 0))
-    blocks = list(Clock.of(config).blocks())
-    for block in blocks:
-        last = block is blocks[-1]
-        out.record(events.BlockStarted(at, block))
-        times = [at + 1]
-        out.record(events.Trained(block, [1.0], times))
-        at = times[-1] + 3
-        quality = (config.quality_target if value is None else value) if last else 0.1
-        out.record(events.EvalRan(block, at - 2, at - 1))
-        out.record(events.Evaluated(block, at, quality, last, {}))
-        out.record(events.BlockStopped(at, block))
-    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
-    out.publish()
 
 
 def faults(config: Config, path: pathlib.Path, value: float | None = None) -> list[str]:
