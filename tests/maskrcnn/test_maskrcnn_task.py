@@ -1,0 +1,141 @@
+"""The task's quality from an evaluation's arrays; COCO photographs through the whole path."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.clock import Clock
+from common.detection import convert, drawing, masks
+from common.errors import UserError
+from common.precision import precision
+from common.replicas.base import Shard
+from common.replicas.single import Single
+from common.step import State, make_eval_step, make_train_step
+from maskrcnn import tiny
+from maskrcnn.config import PRESETS
+from maskrcnn.task import Task
+from studies.data import unpack
+
+CELLS = 256  # Of an oracle's masks along a side: twice as many as any image has pixels.
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory) -> tuple[pathlib.Path, dict]:
+    """A folder with the annotations of 20 drawn pictures, and their content."""
+    folder = tmp_path_factory.mktemp("truth")
+    content, _ = drawing.annotations(dataclasses.replace(tiny.TINY, eval_images=20, crowds=0.4), "val")
+    assert any(a["iscrowd"] for a in content["annotations"])
+    (folder / "instances_val2017.json").write_text(json.dumps(content))
+    return folder, content
+
+
+def oracle(content: dict, padding: int = 4) -> dict[str, np.ndarray]:
+    """The arrays of a network that sees the ground truth, crowds excepted, padded."""
+    rows, most = len(content["images"]) + padding, tiny.TINY.most
+    arrays = {
+        "image_id": np.array([i["id"] for i in content["images"]] + [-1] * padding),
+        "weight": np.array([1.0] * (rows - padding) + [0.0] * padding),
+        "boxes": np.ones([rows, most, 4], np.float32),
+        "scores": np.zeros([rows, most], np.float32),
+        "classes": np.zeros([rows, most], np.int32),
+        "masks": np.zeros([rows, most, CELLS, CELLS], np.float16),
+    }
+    arrays["scores"][-padding:] = 1
+    for row, image in enumerate(content["images"]):
+        items = [a for a in content["annotations"] if a["image_id"] == image["id"] and not a["iscrowd"]]
+        for column, item in enumerate(items):
+            x, y, w, h = item["bbox"]
+            size = np.array([image["height"], image["width"]] * 2)
+            arrays["boxes"][row, column] = [y, x, y + h, x + w] / size
+            arrays["scores"][row, column] = 0.9
+            arrays["classes"][row, column] = item["category_id"]
+            whole, places = masks.decode(item["segmentation"], *size[:2]), (np.arange(CELLS) + 0.5) / CELLS
+            cut = whole[(y + places * h).astype(int)][:, (x + places * w).astype(int)]
+            arrays["masks"][row, column] = cut
+    return arrays
+
+
+def test_an_oracle_reaches_both_targets(truth):
+    folder, content = truth
+    found = Task(PRESETS["cpu-tiny"], str(folder)).quality({}, oracle(content))
+    assert found.value == {"BBOX": pytest.approx(1.0), "SEGM": pytest.approx(1.0)} and found.reached
+    assert found.details["SEGM_AP75"] == pytest.approx(1.0)
+
+
+def test_both_targets_must_be_met_by_one_evaluation(truth):
+    folder, content = truth
+    task = Task(PRESETS["cpu-tiny"], str(folder))
+    arrays = oracle(content)
+    arrays["masks"] = 1 - arrays["masks"]
+    found = task.quality({}, arrays)
+    assert found.value["BBOX"] == pytest.approx(1.0) and found.value["SEGM"] < 0.1 and not found.reached
+    arrays = oracle(content)
+    # Another box around the same pixels.
+    arrays["boxes"][:, :, 2:] += 0.4
+    arrays["masks"][:] = 1
+    assert not task.quality({}, arrays).reached
+
+
+def test_images_are_counted_once(truth):
+    folder, content = truth
+    arrays = oracle(content)
+    arrays["image_id"][3] = arrays["image_id"][4]
+    with pytest.raises(ValueError, match="20 images seen, 19 of them different, 1 missing"):
+        Task(PRESETS["cpu-tiny"], str(folder)).quality({}, arrays)
+
+
+def test_a_missing_backbone_is_one_line():
+    config = dataclasses.replace(PRESETS["v100-8"], backbone="no-such.npz")
+    with pytest.raises(UserError, match="config.backbone=no-such.npz: no such file; see maskrcnn/README.md"):
+        Task(config, "unused").check_input()
+
+
+@pytest.mark.e2e
+def test_photographs_train_and_are_evaluated(tmp_path):
+    """Conversion with masks, batches of both orientations, steps, evaluation of 80 categories and crowds."""
+    try:
+        source = unpack("coco200")
+    except UserError as error:
+        pytest.skip(str(error))
+    arguments = [str(tmp_path), "--masks", "--workers=1", "--train-shards=3", "--val-shards=2"]
+    for split in ("train", "val"):
+        arguments += [
+            f"--{split}={source / 'images'}",
+            f"--{split}-annotations={source / f'instances_{split}2017_100.json'}",
+        ]
+    assert convert.main(arguments) == 0
+    config = dataclasses.replace(
+        PRESETS["cpu-tiny"],
+        num_classes=91,
+        num_train_examples=100,
+        num_eval_examples=100,
+        eval_batch_size=20,
+        backbone_width=4,
+        max_instances=100,
+    )
+    config.validate()
+    task, replicas, policy = Task(config, str(tmp_path)), Single(), precision("fp32")
+    task.check_input()
+    state = State(task, replicas, policy)
+    train = tf.function(make_train_step(task, state, policy, Clock.of(config)), autograph=False)
+    evaluate = tf.function(make_eval_step(task, state), autograph=False)
+
+    def static(batch: dict) -> dict:
+        return {name: tf.constant(x.numpy()) for name, x in batch.items()}
+
+    shapes, losses = set(), []
+    for step, batch in enumerate(task.train_input(Shard(), 4, 0).take(6)):
+        shapes.add(tuple(batch["image"].shape[1:3]))
+        losses.append(float(train(static(batch), tf.constant(step, tf.int64))))
+    assert np.isfinite(losses).all() and shapes == set(config.shapes)
+    outputs = [evaluate(static(batch))[1] for batch in task.eval_input(Shard(), 20)]
+    arrays = {name: np.concatenate([o[name] for o in outputs]) for name in outputs[0]}
+    assert len(arrays["weight"]) == 120 and arrays["weight"].sum() == 100
+    found = task.quality({}, arrays)
+    assert all(0 <= value < 0.1 for value in found.value.values())
