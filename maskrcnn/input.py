@@ -87,7 +87,7 @@ def eval_input(
 
     def prepared(_: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
         def real() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            found = coco_records.parse(serialized, masks=True)
+            found = coco_records.parse(serialized)
             return *augment.framed(_decode(found["encoded"], found["size"]), wide, config), found["image_id"]
 
         def padding() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -203,7 +203,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
         for pattern, masks in ((config.data.train_pattern, True), (config.data.eval_pattern, False)):
             found = records.diagnose(
                 records.list_files(data_dir, pattern, FIX),
-                functools.partial(coco_records.complaint, categories=categories, masks=masks),
+                functools.partial(coco_records.complaint, categories=categories, masks=masks, sized=True),
             )
             if found:
                 return found

@@ -28,13 +28,11 @@ FEATURES = {
     "image/source_id": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "image/object/class/label": tf.io.VarLenFeature(tf.int64),
     "image/object/is_crowd": tf.io.VarLenFeature(tf.int64),
-    **{f"image/object/bbox/{side}": tf.io.VarLenFeature(tf.float32) for side in _SIDES},
-}
-MASKS = {
-    "image/object/mask": tf.io.VarLenFeature(tf.string),
     "image/height": tf.io.FixedLenFeature([], tf.int64, default_value=0),
     "image/width": tf.io.FixedLenFeature([], tf.int64, default_value=0),
+    **{f"image/object/bbox/{side}": tf.io.VarLenFeature(tf.float32) for side in _SIDES},
 }
+MASKS = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +93,9 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
     """One record.
 
     Returns:
-      {"encoded": string, "image_id": int64, "boxes": float32 [n, 4] corners in parts of the image, "labels": int64
-      [n] original ids, "crowd": bool [n]} and, with `masks`, "masks": string [n], PNG, and "size": int64 [2], height
-      and width as the record has them. Boxes without an area are left out, as tf-models' converter leaves them out.
+      {"encoded": string, "image_id": int64, "size": int64 [2], height and width as the record has them, "boxes":
+      float32 [n, 4] corners in parts of the image, "labels": int64 [n] original ids, "crowd": bool [n]} and, with
+      `masks`, "masks": string [n], PNG. Boxes without an area are left out, as tf-models' converter leaves them out.
     """
     raw = tf.io.parse_single_example(serialized, {**FEATURES, **(MASKS if masks else {})})
     boxes = tf.stack([tf.sparse.to_dense(raw[f"image/object/bbox/{side}"]) for side in _SIDES], -1)
@@ -109,13 +107,13 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
     found = {
         "encoded": raw["image/encoded"],
         "image_id": tf.strings.to_number(raw["image/source_id"], tf.int64),
+        "size": tf.stack([raw["image/height"], raw["image/width"]]),
         "boxes": tf.boolean_mask(boxes, real),
         "labels": tf.boolean_mask(labels, real),
         "crowd": tf.boolean_mask(crowd, real),
     }
     if masks:
         found["masks"] = tf.boolean_mask(tf.sparse.to_dense(raw["image/object/mask"]), real)
-        found["size"] = tf.stack([raw["image/height"], raw["image/width"]])
     return found
 
 
@@ -163,13 +161,16 @@ def check_evaluation(
         )
 
 
-def complaint(serialized: bytes, categories: Categories, masks: bool = False) -> str | None:
+def complaint(
+    serialized: bytes, categories: Categories, masks: bool = False, sized: bool = False
+) -> str | None:
     """What is wrong with a record, naming its image; None where nothing is. For `records.diagnose`.
 
     Args:
       serialized: the record.
       categories: that its objects may have.
-      masks: whether they need masks of the image's size, and the image a height and width.
+      masks: whether they need masks, of the image's size.
+      sized: whether the record must say the image's size.
     """
     try:
         found = parse(tf.constant(serialized))
@@ -192,13 +193,13 @@ def complaint(serialized: bytes, categories: Categories, masks: bool = False) ->
         size = tf.io.decode_jpeg(found["encoded"], channels=3).shape[:2]
     except tf.errors.InvalidArgumentError:
         return f"image {image}: image/encoded is no JPEG or PNG image"
+    if sized and found["size"].numpy().tolist() != list(size):
+        return f"image {image}: it has {list(size)} pixels, the record says {found['size'].numpy().tolist()}"
     return _mask_complaint(found, list(size)) if masks else None
 
 
 def _mask_complaint(found: Objects, size: list[int]) -> str | None:
     image = int(found["image_id"])
-    if found["size"].numpy().tolist() != size:
-        return f"image {image}: it has {size} pixels, the record says {found['size'].numpy().tolist()}"
     for png in found["masks"]:
         try:
             shape = tf.io.decode_png(png, channels=1).shape[:2]

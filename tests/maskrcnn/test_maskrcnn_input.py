@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from common import records
-from common.detection import coco_index, coco_write, drawing, masks
+from common.detection import coco_eval, coco_index, coco_write, drawing, masks
 from common.errors import UserError
 from common.replicas.base import Shard
 from maskrcnn import augment, tiny
@@ -250,6 +250,7 @@ def test_objects_without_an_area_are_counted_and_an_evaluation_refuses_them(tmp_
     bad = next(a for a in content["annotations"] if a["image_id"] == image)
     bad["bbox"][3] = 0
     (tmp_path / "instances_val2017.json").write_text(json.dumps(content))
+    coco_eval.ground_truth.cache_clear()  # A run reads the file once.
     with pytest.raises(UserError, match=f"image {image}, annotation {bad['id']}: box .* has no area"):
         pipeline.check(config, tmp_path)
 
@@ -280,7 +281,11 @@ def test_an_image_of_another_size_than_its_record_says_is_named(tmp_path):
 
 
 def test_other_images_than_the_annotation_file_s_are_named(tmp_path):
-    config, content, _ = broken(tmp_path, lambda content, encoded: content["images"][0].update(id=77))
+    def change(content, encoded):
+        encoded[77] = encoded[content["images"][0]["id"]]
+        content["images"][0]["id"] = 77
+
+    config, _, _ = broken(tmp_path, change)
     with pytest.raises(UserError, match="image 77, for one, is not in it"):
         pipeline.check(config, tmp_path)
 
