@@ -12,20 +12,8 @@
 #   MAX_LENGTH         tokens of a side that are kept, its ends included                    (75)
 #   SHARDS             files to write                                                       (100)
 #   WORKERS            processes                                                            (one per core)
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-PYTHON=${PYTHON:-.venv/bin/python}
-[ -x "$PYTHON" ] || PYTHON=python3
-export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
-if [[ -z ${DATA_DIR:-} ]]; then
-  echo "error: DATA_DIR is not set; name a folder for the records (8 GB free: downloads and records)" >&2
-  exit 2
-fi
-
-if [[ ${SYSTEM:-} == cpu-tiny ]]; then
-  exec "$PYTHON" -m gnmt.tiny "$DATA_DIR"
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/../common/datasets.sh" gnmt \
+  "the records (8 GB free: downloads and records)"
 
 RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}
 # The three corpora of google/seq2seq bin/data/wmt16_en_de.sh, on which the reference's data script is built.
@@ -39,20 +27,6 @@ NEWS=training-parallel-nc-v11.tgz
 CRAWL=training-parallel-commoncrawl.tgz
 EUROPARL=training-parallel-europarl-v7.tgz
 
-# download URL FILE: into FILE.part, which an interruption leaves behind and the next call completes.
-download() {
-  [[ -f $2 ]] && return
-  command -v curl >/dev/null || { echo "error: curl is not installed; install it, or put $2 there yourself" >&2; exit 2; }
-  echo "downloading $1/$(basename "$2")" >&2
-  local progress=--progress-bar
-  [[ -t 2 ]] || progress=-s
-  if ! curl -fL "$progress" --retry 3 -C - -o "$2.part" "$1/$(basename "$2")"; then
-    echo "error: cannot download $1/$(basename "$2"); get the file elsewhere and put it into $(dirname "$2")" >&2
-    exit 2
-  fi
-  mv "$2.part" "$2"
-}
-
 # Of the archives: tensorflow_datasets, url_checksums/wmt16_translate.txt and wmt17_translate/checksums.tsv.
 published_sums() {
   cat <<SUMS
@@ -65,40 +39,30 @@ SUMS
 }
 
 mkdir -p "$RAW_DIR"
-download "$NEWSTEST_URL" "$RAW_DIR/newstest2014.en"
-download "$NEWSTEST_URL" "$RAW_DIR/newstest2014.de"
-download "$NEWS_URL" "$RAW_DIR/$NEWS"
-download "$CRAWL_URL" "$RAW_DIR/$CRAWL"
-download "$EUROPARL_URL" "$RAW_DIR/$EUROPARL"
 
-echo "verifying" >&2
-if [[ -n ${SHA256SUMS:-} ]]; then sums=$(cat "$SHA256SUMS"); else sums=$(published_sums); fi
-while read -r sum name; do
-  found=$(sha256sum "$RAW_DIR/$name" | cut -d' ' -f1)
-  if [[ $found != "$sum" ]]; then
-    echo "error: $RAW_DIR/$name: SHA-256 is $found, must be $sum; remove the file, download it again" >&2
-    exit 2
-  fi
-done <<<"$sums"
-
-# unpack ARCHIVE FILE...: the files by their names, wherever they lie in the archive; complete or not at all.
-unpack() {
-  local archive=$1
+# get URL FILE...
+get() {
+  local url=$1
   shift
   for file in "$@"; do
-    [[ -f $RAW_DIR/$file ]] && continue
-    echo "unpacking $file" >&2
-    if ! tar -xOzf "$RAW_DIR/$archive" --wildcards "*$file" >"$RAW_DIR/$file.part"; then
-      echo "error: $RAW_DIR/$archive holds no $file, or the disk is full" >&2
-      exit 2
-    fi
-    mv "$RAW_DIR/$file.part" "$RAW_DIR/$file"
+    download "$url/$file" "$RAW_DIR/$file" "get the file elsewhere and put it into $RAW_DIR"
   done
 }
 
-unpack "$NEWS" news-commentary-v11.de-en.en news-commentary-v11.de-en.de
-unpack "$CRAWL" commoncrawl.de-en.en commoncrawl.de-en.de
-unpack "$EUROPARL" europarl-v7.de-en.en europarl-v7.de-en.de
+get "$NEWSTEST_URL" newstest2014.en newstest2014.de
+get "$NEWS_URL" "$NEWS"
+get "$CRAWL_URL" "$CRAWL"
+get "$EUROPARL_URL" "$EUROPARL"
+
+echo "verifying" >&2
+if [[ -n ${SHA256SUMS:-} ]]; then sums=$(cat "$SHA256SUMS"); else sums=$(published_sums); fi
+while read -r sum name; do verify "$RAW_DIR/$name" "$sum"; done <<<"$sums"
+
+for language in en de; do
+  unpack "$RAW_DIR/$NEWS" "*news-commentary-v11.de-en.$language" "$RAW_DIR/news-commentary-v11.de-en.$language"
+  unpack "$RAW_DIR/$CRAWL" "*commoncrawl.de-en.$language" "$RAW_DIR/commoncrawl.de-en.$language"
+  unpack "$RAW_DIR/$EUROPARL" "*europarl-v7.de-en.$language" "$RAW_DIR/europarl-v7.de-en.$language"
+done
 
 encoding=(--merges "${MERGES:-32000}")
 [[ -n ${CODES:-} ]] && encoding=(--codes "$CODES" --vocabulary "${VOCABULARY:-}")

@@ -8,20 +8,8 @@
 #   LABELS_URL         where the labels of the validation images are downloaded from
 #   TRAIN_MD5, VALIDATION_MD5         checksums of the tar files                            (the published ones)
 #   TRAIN_SHARDS, VALIDATION_SHARDS   files to write                                        (1024, 128)
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-PYTHON=${PYTHON:-.venv/bin/python}
-[ -x "$PYTHON" ] || PYTHON=python3
-export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
-if [[ -z ${DATA_DIR:-} ]]; then
-  echo "error: DATA_DIR is not set; name a folder for the TFRecords (300 GB free: tar files and records)" >&2
-  exit 2
-fi
-
-if [[ ${SYSTEM:-} == cpu-tiny ]]; then
-  exec "$PYTHON" -m resnet.tiny "$DATA_DIR"
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/../common/datasets.sh" resnet \
+  "the TFRecords (300 GB free: tar files and records)"
 
 ILSVRC_DIR=${ILSVRC_DIR:-$DATA_DIR/ilsvrc}
 ILSVRC_URL=${ILSVRC_URL:-https://image-net.org/data/ILSVRC/2012}
@@ -35,24 +23,11 @@ TRAIN=ILSVRC2012_img_train.tar
 VALIDATION=ILSVRC2012_img_val.tar
 LABELS=imagenet_2012_validation_synset_labels.txt
 
-# download URL FILE: into FILE.part, which an interruption leaves behind and the next call completes.
-download() {
-  [[ -f $2 ]] && return
-  command -v curl >/dev/null || { echo "error: curl is not installed; install it, or put $2 there yourself" >&2; exit 2; }
-  echo "downloading $1/$(basename "$2")" >&2
-  local progress=--progress-bar
-  [[ -t 2 ]] || progress=-s
-  if ! curl -fL "$progress" --retry 3 -C - -o "$2.part" "$1/$(basename "$2")"; then
-    echo "error: cannot download $1/$(basename "$2"); ImageNet needs an account: get the file with yours and put it into $(dirname "$2")" >&2
-    exit 2
-  fi
-  mv "$2.part" "$2"
-}
-
 mkdir -p "$ILSVRC_DIR"
-download "$LABELS_URL" "$ILSVRC_DIR/$LABELS"
-download "$ILSVRC_URL" "$ILSVRC_DIR/$VALIDATION"
-download "$ILSVRC_URL" "$ILSVRC_DIR/$TRAIN"
+account="ImageNet needs an account: get the file with yours and put it into $ILSVRC_DIR"
+download "$LABELS_URL/$LABELS" "$ILSVRC_DIR/$LABELS" "put the file into $ILSVRC_DIR yourself"
+download "$ILSVRC_URL/$VALIDATION" "$ILSVRC_DIR/$VALIDATION" "$account"
+download "$ILSVRC_URL/$TRAIN" "$ILSVRC_DIR/$TRAIN" "$account"
 
 exec "$PYTHON" -m resnet.convert "$DATA_DIR" \
   --train "$ILSVRC_DIR/$TRAIN" --train-md5 "$TRAIN_MD5" --train-shards "${TRAIN_SHARDS:-1024}" \

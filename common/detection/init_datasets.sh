@@ -9,21 +9,8 @@
 #   TRAIN_MD5, VAL_MD5, ANNOTATIONS_MD5   checksums of the zip files                        (the published ones)
 #   TRAIN_SHARDS, VAL_SHARDS              files to write                                    (256, 32)
 #   MASKS=1            write the masks too; SSD and Mask R-CNN both read such records       (1 for maskrcnn, else 0)
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-benchmark=$1
-
-PYTHON=${PYTHON:-.venv/bin/python}
-[ -x "$PYTHON" ] || PYTHON=python3
-export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
-if [[ -z ${DATA_DIR:-} ]]; then
-  echo "error: DATA_DIR is not set; name a folder for the TFRecords (45 GB free: zip files and records)" >&2
-  exit 2
-fi
-
-if [[ ${SYSTEM:-} == cpu-tiny ]]; then
-  exec "$PYTHON" -m "$benchmark.tiny" "$DATA_DIR"
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/../datasets.sh" "$1" \
+  "the TFRecords (45 GB free: zip files and records)"
 
 COCO_DIR=${COCO_DIR:-$DATA_DIR/coco}
 COCO_URL=${COCO_URL:-http://images.cocodataset.org}
@@ -32,24 +19,10 @@ TRAIN_MD5=${TRAIN_MD5-cced6f7f71b7629ddf16f17bbcfab6b2}
 VAL_MD5=${VAL_MD5-442b8da7639aecaf257c1dceb8ba8c80}
 ANNOTATIONS_MD5=${ANNOTATIONS_MD5-f4bbac642086de4f52a3fdda2de5fa2c}
 
-# download FOLDER FILE: into FILE.part, which an interruption leaves behind and the next call completes.
-download() {
-  [[ -f $COCO_DIR/$2 ]] && return
-  command -v curl >/dev/null || { echo "error: curl is not installed; install it, or put $2 into $COCO_DIR yourself" >&2; exit 2; }
-  echo "downloading $COCO_URL/$1/$2" >&2
-  local progress=--progress-bar
-  [[ -t 2 ]] || progress=-s
-  if ! curl -fL "$progress" --retry 3 -C - -o "$COCO_DIR/$2.part" "$COCO_URL/$1/$2"; then
-    echo "error: cannot download $COCO_URL/$1/$2; set COCO_URL to a mirror, or put the file into $COCO_DIR" >&2
-    exit 2
-  fi
-  mv "$COCO_DIR/$2.part" "$COCO_DIR/$2"
-}
-
 mkdir -p "$COCO_DIR"
-download annotations annotations_trainval2017.zip
-download zips val2017.zip
-download zips train2017.zip
+for path in annotations/annotations_trainval2017.zip zips/val2017.zip zips/train2017.zip; do
+  download "$COCO_URL/$path" "$COCO_DIR/$(basename "$path")" "set COCO_URL to a mirror, or put the file into $COCO_DIR"
+done
 
 masks=()
 if [[ ${MASKS:-0} == 1 ]]; then masks=(--masks); fi
