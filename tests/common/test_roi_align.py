@@ -62,17 +62,13 @@ def bilinear(image: np.ndarray, y: float, x: float) -> np.ndarray:
 def with_gradients(function, features: dict[int, np.ndarray], seed: int = 9):
     """(result, gradients of the features for a random upstream gradient)."""
 
-    @tf.function(autograph=False)
-    def run():
-        inputs = {level: tf.constant(x) for level, x in features.items()}
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            result = function(inputs)
-            upstream = np.random.default_rng(seed).normal(size=result.shape)
-            loss = tf.reduce_sum(tf.cast(result, tf.float64) * upstream)
-        return result, tape.gradient(loss, inputs)
-
-    return run()
+    inputs = {level: tf.constant(x) for level, x in features.items()}
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        result = function(inputs)
+        upstream = np.random.default_rng(seed).normal(size=result.shape)
+        loss = tf.reduce_sum(tf.cast(result, tf.float64) * upstream)
+    return result, tape.gradient(loss, inputs)
 
 
 @pytest.mark.parametrize(("size", "sampling"), [(3, 1), (2, 2), (2, 3)])

@@ -65,8 +65,7 @@ def step(config: Config, replicas, shape, weights=None) -> tuple[list, list, flo
     batches = iter(replicas.dataset(shared_input(lambda s: data, config.partitions, replicas)))
     train_step = make_train_step(task, state, policy, Clock.of(config))
     # The rate of a first step may be 0.
-    run = tf.function(lambda b: replicas.run(train_step, (b, tf.constant(100, tf.int64))), autograph=False)
-    found = float(replicas.sum(run(next(batches))))
+    found = float(replicas.sum(replicas.run(train_step, (next(batches), tf.constant(100, tf.int64)))))
     # Momentum 0: a slot is the gradient, times the rate where the momentum is unscaled.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
     return weights, slots, found
