@@ -38,7 +38,7 @@ SYSTEM_FIELDS = (
     *("steps_per_block", "epochs_per_block", "first_block_steps", "first_block_epochs"),
     *("data.cache", "data.private_threads", "data.deterministic", "eval_workers"),
     # The same function, computed otherwise.
-    *("space_to_depth", "hoisted"),
+    *("space_to_depth", "hoisted", "folded"),
 )
 # What says which rules hold is no choice under them.
 RULE_FIELDS = ("benchmark", "ruleset", "division", "smoke_run")

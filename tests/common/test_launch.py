@@ -102,6 +102,16 @@ def test_a_process_that_ignores_its_signal_is_killed_after_the_grace():
     assert "rank 1 received SIGTERM: the run stopped, but not all processes answered" in result.stderr
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_signal_in_a_long_step_is_that_of_the_rank_that_received_it(rank):
+    """The launcher passes it on to the others before the step ends; all stop after it."""
+    result, left = launch({str(rank): "term", "long": 1.5, "steps": 10000}, processes=3, grace=10)
+    assert (result.returncode, left) == (143, [])
+    assert errors(result) == [
+        f"error: rank {rank} received SIGTERM: the run stopped; all 3 processes have ended"
+    ]
+
+
 def test_what_a_process_leaves_behind_is_ended_too():
     result, left = launch({"1": "orphan", "steps": 10000})
     assert (result.returncode, left) == (137, [])
