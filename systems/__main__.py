@@ -1,4 +1,4 @@
-"""python -m systems list | show NAME | detect [-o FILE] | validate FILE..."""
+"""python -m systems list | show NAME | detect [-o FILE] | validate FILE... | predict BENCHMARK --system=NAME"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import systems
 from common.errors import UserError
+from systems.predict import cli as predict
 from systems.schema import FIELDS, NAMES, validate
 
 
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         "--draft", action="store_true", help="allow empty fields that a submission must fill (submitter, ...)"
     )
     command.set_defaults(run=_validate)
+    predict.add(commands)
     return parser
 
 

@@ -1,0 +1,28 @@
+"""python -m systems.predict fit | docs: the model's own upkeep; `python -m systems predict` is what answers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m systems.predict", description=__doc__)
+    parser.add_argument(
+        "what", choices=("fit", "docs"), help="fit: data/constants.json; docs: docs/prediction.md"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.what == "fit":
+        from systems.predict import fitting
+
+        fitting.PATH.write_text(json.dumps(fitting.refit(), indent=1) + "\n", encoding="utf-8")
+    else:
+        from systems.predict import document
+
+        document.write()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

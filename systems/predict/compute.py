@@ -1,0 +1,127 @@
+"""Forward and backward pass of a replica: each kernel takes what its arithmetic or its bytes take, whichever is longer.
+
+    t(kernel) = max(padded FLOPs / (matrix * peak), bytes / (memory * bandwidth)) + launch
+
+`matrix`, `memory` and `launch` are fitted per family (fitting.py): the shares of peak and bandwidth that good kernels
+reach, and what lies between two kernels. The rest is geometry: a systolic array of 128 x 128 works on whole tiles, a GPU
+on waves of tiles over its multiprocessors, so that small batches fill them badly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from systems.predict.machine import Machine
+from systems.predict.network import SHARED, Kernels
+
+# A systolic array: Jouppi et al., In-Datacenter Performance Analysis of a TPU, and XLA's tiles of 8 x 128.
+_LANES, _SUBLANES = 128, 8
+# A GPU: cuBLAS and cuDNN compute tiles of 128 x 128 with tensor cores, and split long sums to fill the device.
+_TILE, _SPLIT = 128, 1024
+FP32_BYTES = 4
+# Sums that are made on the way by the kernel that writes or reads their input: XLA's multi-output fusion, cuDNN's
+# persistent batch norm, fused layer norm and softmax. They move no bytes of their own.
+RIDING = ("norm", "reduction")
+
+
+@dataclasses.dataclass(frozen=True)
+class Constants:
+    """The fitted constants of a family of accelerators, at most four.
+
+    Attributes:
+      matrix: share of peak FLOP/s that products and convolutions of whole tiles reach.
+      memory: share of the memory bandwidth that kernels reach.
+      launch: seconds between two kernels.
+      turnaround: seconds an evaluation costs besides its arithmetic: leaving the training loop and coming back.
+    """
+
+    matrix: float
+    memory: float
+    launch: float
+    turnaround: float
+
+
+def itemsize(precision: str) -> int:
+    """Bytes of a value between layers."""
+    return {"fp32": FP32_BYTES, "fp64": 8}.get(precision, 2)
+
+
+def seconds(
+    kernels: Kernels,
+    batch: float,
+    machine: Machine,
+    constants: Constants,
+    precision: str,
+    shares: np.ndarray | None = None,
+) -> np.ndarray:
+    """Seconds of each kind of kernel, [kernels], for `batch` examples on a core.
+
+    Args:
+      shares: the part of each kernel that a worker of a spatial partition does; None is all of it.
+    """
+    g, m, n, k = (x[:, 0] + x[:, 1] * batch for x in (kernels.groups, kernels.m, kernels.n, kernels.k))
+    wide, moved = (x[:, 0] + x[:, 1] * batch for x in (kernels.wide, kernels.moved))
+    flops = 2 * g * m * n * k
+    if shares is not None:
+        flops, moved, wide = flops * shares, moved * shares, wide * shares
+    rides = np.isin(kernels.kind, RIDING + (("elementwise",) if machine.is_tpu else ()))
+    moved, wide = np.where(rides, 0.0, moved), np.where(rides, 0.0, wide)
+    arithmetic = flops / occupancy(g, m, n, k, machine) / (constants.matrix * machine.peak(precision))
+    launch = np.full(len(kernels.kind), constants.launch)
+    if not machine.is_tpu:
+        # One persistent kernel a layer: neither launches nor reads of weights at each turn.
+        held = kernels.kind == "recurrent"
+        moved, launch = np.where(held, kernels.moved[:, 1] * batch, moved), np.where(held, 0.0, launch)
+    traffic = (wide + (moved - wide) * itemsize(precision) / 2) / (
+        constants.memory * machine.memory_bandwidth
+    )
+    return kernels.count * (np.maximum(arithmetic, traffic) + launch)
+
+
+def occupancy(g: Any, m: Any, n: Any, k: Any, machine: Machine) -> np.ndarray:
+    """The part of the matrix units that `g` products [m, k] x [k, n] keep busy; 1 where there is no product."""
+    g, m, n, k = (np.maximum(np.asarray(x, dtype=np.float64), 1) for x in (g, m, n, k))
+    if machine.is_tpu:
+        one = _up(n, _LANES) * _up(m, _SUBLANES)
+        other = _up(m, _LANES) * _up(n, _SUBLANES)
+        return m * n * k / (np.minimum(one, other) * _up(k, _LANES))
+    tiles = g * np.ceil(m / _TILE) * np.ceil(n / _TILE)
+    filled = g * m * n / (tiles * _TILE * _TILE)
+    units = machine.chip["multiprocessors"]
+    pieces = tiles * np.minimum(np.ceil(k / _SPLIT), np.maximum(np.ceil(units / tiles), 1))
+    return filled * pieces / (units * np.ceil(pieces / units))
+
+
+def _up(x: np.ndarray, multiple: int) -> np.ndarray:
+    return np.ceil(x / multiple) * multiple
+
+
+def by_kind(kernels: Kernels, times: np.ndarray) -> dict[str, float]:
+    """Seconds summed by kind of kernel."""
+    return {
+        str(kind): float(times[kernels.kind == kind].sum()) for kind in dict.fromkeys(kernels.kind.tolist())
+    }
+
+
+def partition_shares(kernels: Kernels, partitions: int, spmd: bool = False) -> np.ndarray:
+    """The part of each kernel that the busiest of `partitions` workers does.
+
+    Rows are dealt out whole, so that 38 rows on 4 workers are 10 / 38 on the first: `rows` is the root of the pixels
+    that a product's size per example tells (section 3 of the paper: small maps leave workers idle). What is not
+    partitioned runs on the first worker; with `spmd`, as in round v0.7, a second stage is partitioned too. Kernels without a product take the mean share of those with one.
+    """
+    if partitions == 1:
+        return np.ones(len(kernels.kind))
+    shared = np.isin(kernels.kind, SHARED)
+    second = (kernels.kind == "second stage") & spmd
+    # A forward product has pixels * batch rows; a weight's gradient sums over them.
+    pixels = np.maximum(kernels.m[:, 1], kernels.k[:, 1])
+    rows = np.maximum(np.round(np.sqrt(pixels)), 1)
+    share = np.ceil(rows / partitions) / rows
+    products = shared & (pixels > 0)
+    work = kernels.count * kernels.m.max(axis=1) * kernels.n.max(axis=1) * kernels.k.max(axis=1)
+    mean = float(np.average(share[products], weights=work[products])) if products.any() else 1 / partitions
+    return np.where(products, share, np.where(shared, mean, np.where(second, 1 / partitions, 1.0)))

@@ -1,0 +1,32 @@
+"""An evaluation: a forward pass over the held-out examples, a beam search where there is one, and the host's part."""
+
+from __future__ import annotations
+
+import math
+
+from systems.predict import compute
+from systems.predict.compute import Constants
+from systems.predict.machine import Machine
+from systems.predict.network import Network
+from systems.predict.workload import Workload
+
+
+def device_seconds(workload: Workload, network: Network, machine: Machine, constants: Constants) -> float:
+    """Of one evaluation on the accelerators: padded batches, each replica its part."""
+    batches = math.ceil(workload.eval_examples / workload.eval_batch)
+    mine = workload.eval_batch / workload.replicas
+    precision = workload.precision
+    if workload.decode_steps and network.decode is not None:
+        # The encoder is a third of the forward pass's products; every step reads the decoder's weights.
+        encoder = compute.seconds(network.forward, mine, machine, constants, precision).sum() / 3
+        step = compute.seconds(network.decode, mine * workload.beams, machine, constants, precision).sum()
+        return batches * float(encoder + workload.decode_steps * step)
+    shares = compute.partition_shares(network.forward, workload.partitions, workload.spmd)
+    return batches * float(
+        compute.seconds(network.forward, mine, machine, constants, precision, shares).sum()
+    )
+
+
+def host_seconds(workload: Workload, evaluations: int) -> float:
+    """Of all evaluations that delay the run: the last one alone, unless they block training."""
+    return workload.host_evaluation * (evaluations if workload.blocking else 1)

@@ -1,0 +1,125 @@
+"""Fitting a family's four constants to published scores, and the test of the fit: leaving each system out in turn.
+
+What is minimised: the logarithms of predicted over published seconds at the published epochs, so that convergence, which
+is fitted apart, has no part in it; deviations above about 15 % count linearly (soft L1), that no odd row rules the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from systems.predict import convergence, model, published
+from systems.predict.compute import Constants
+from systems.predict.published import Row
+
+PATH = Path(__file__).parent / "data/constants.json"
+FAMILIES = ("tpu-v3", "v100")
+# Where the search starts, and what is physically possible: shares of a peak, microseconds, seconds.
+_START = Constants(matrix=0.5, memory=0.7, launch=5e-6, turnaround=1.0)
+_LOW = Constants(matrix=0.15, memory=0.2, launch=1e-7, turnaround=0.02)
+_HIGH = Constants(matrix=0.95, memory=0.95, launch=1e-4, turnaround=10.0)
+_SCALE = 0.15
+
+
+@functools.cache
+def constants(family: str) -> Constants:
+    """The committed constants of a family, fitted to all its rows."""
+    return Constants(**_committed()[family]["constants"])
+
+
+def errors(family: str) -> dict[str, list[float]]:
+    """[median, 90th percentile] of what leaving systems out missed: "seconds", "epochs", "together"."""
+    return _committed()[family]["left_out"]
+
+
+@functools.cache
+def _committed() -> dict:
+    return json.loads(PATH.read_text(encoding="utf-8"))
+
+
+def refit() -> dict[str, dict]:
+    """Fits every family anew and tests it: the content of data/constants.json."""
+    result = {}
+    for family in FAMILIES:
+        values = fit([row for row in published.tested() if row.family == family])
+        tests = leave_one_out(family, values)
+        rounded = {k: [round(x, 4) for x in v] for k, v in summary(tests).items()}
+        result[family] = {"constants": dataclasses.asdict(values), "left_out": rounded}
+    return result
+
+
+def seconds(row: Row, values: Constants, epochs: float | None = None) -> float:
+    """Predicted time of a row's run, at its published epochs or others."""
+    work, machine = published.workload_of(row), published.machine_of(row)
+    return model.run(work, machine, values, row.epochs if epochs is None else epochs).total
+
+
+def fit(rows: Iterable[Row], start: Constants = _START) -> Constants:
+    """Constants that fit rows of one family best."""
+    from scipy.optimize import least_squares
+
+    chosen = list(rows)
+    target = np.log([row.seconds for row in chosen])
+    low, high, first = (np.log(dataclasses.astuple(c)) for c in (_LOW, _HIGH, start))
+
+    def wrong(logs: np.ndarray) -> np.ndarray:
+        values = Constants(*np.exp(logs))
+        return np.log([seconds(row, values) for row in chosen]) - target
+
+    found = least_squares(
+        wrong,
+        np.clip(first, low + 1e-6, high - 1e-6),
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=_SCALE,
+        diff_step=1e-4,
+    )
+    return Constants(*(float(f"{x:.4g}") for x in np.exp(found.x)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+    """A row, predicted by what was fitted without its system: seconds at its epochs, epochs, and both together."""
+
+    row: Row
+    seconds: float
+    epochs: float
+    together: float
+    left_out: Constants
+
+    @property
+    def errors(self) -> tuple[float, float, float]:
+        """Predicted over published, less one: time at the published epochs, epochs, time."""
+        row = self.row
+        return self.seconds / row.seconds - 1, self.epochs / row.epochs - 1, self.together / row.seconds - 1
+
+
+def leave_one_out(family: str, start: Constants | None = None) -> list[Test]:
+    """Every row of a family, predicted without its system: fit again without any of that system's rows."""
+    rows = [row for row in published.tested() if row.family == family]
+    whole = start or constants(family)
+    tests = []
+    for key in dict.fromkeys(row.key for row in rows):
+        values = fit([row for row in rows if row.key != key], whole)
+        for row in (row for row in rows if row.key == key):
+            epochs = convergence.curve(row.benchmark, row.round, key).epochs(row.batch)
+            at, free = seconds(row, values), seconds(row, values, epochs)
+            tests.append(Test(row, at, epochs, free, values))
+    return tests
+
+
+def summary(tests: Iterable[Test]) -> dict[str, tuple[float, float]]:
+    """(median, 90th percentile) of |ln(predicted / published)|, as a ratio less one: time, epochs, together."""
+    errors = np.array([test.errors for test in tests])
+    ratios = np.exp(np.abs(np.log1p(errors))) - 1
+    names = ("seconds", "epochs", "together")
+    return {
+        name: (float(np.median(ratios[:, i])), float(np.percentile(ratios[:, i], 90)))
+        for i, name in enumerate(names)
+    }

@@ -1,0 +1,54 @@
+"""The input pipeline: what the hosts can prepare in a second, and what the first epoch costs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from systems.predict.machine import Machine
+
+# Images per second and hardware thread. A core makes 577 augmented images of 224 pixels with tf-models' pipeline
+# (bench/results/resnet_input.json); a core has two threads. The others by the pixels they decode and change.
+_IMAGES = 577.5 / 2
+RATES = {
+    "resnet": _IMAGES,
+    "ssd": _IMAGES / 2,  # decoded whole, colours changed
+    "maskrcnn": _IMAGES / 8,  # scaled to 800 x 1333
+    "tsm_kinetics": _IMAGES / 8,  # eight frames a clip
+}
+DEFAULT_RATE = 1e5  # Sentence pairs: 14 M a second on a host of 144 threads.
+# Bytes of a data set, and what a host reads in a second from its storage; images then stay in memory. ImageNet's first
+# epoch on tpu-v3-32, four hosts, takes 72 s longer than later ones of 41 s (its published v0.6 log).
+SIZES = {"resnet": 144e9, "ssd": 19e9, "maskrcnn": 19e9}
+STORAGE = {"tpu-v3": 144e9 / 4 / (72 + 41), "v100": 2e9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """Seconds: to prepare a global batch, and of the first epoch beyond what later ones take."""
+
+    step: float
+    first_epoch: float
+
+
+def seconds(
+    machine: Machine,
+    benchmark: str,
+    batch: int,
+    steps: float,
+    frames: float,
+    decoded_cache: bool,
+    step: float,
+) -> Input:
+    """What the hosts need.
+
+    Args:
+      steps: of an epoch.
+      frames: by how many times an example is larger than the rate's, e.g. 32 frames against 8.
+      decoded_cache: images stay decoded in memory, so that later epochs decode nothing.
+      step: seconds of a training step, without waiting.
+    """
+    rate = RATES.get(benchmark, DEFAULT_RATE) / frames * machine.threads * machine.nodes
+    prepare = batch / rate
+    reading = SIZES.get(benchmark, 0.0) / (STORAGE[machine.family] * machine.nodes)
+    first = max(reading, steps * prepare) - steps * max(step, 0.0 if decoded_cache else prepare)
+    return Input(0.0 if decoded_cache else prepare, max(0.0, first))

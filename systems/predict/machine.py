@@ -1,0 +1,213 @@
+"""The machine a prediction is for: what a system's JSON tells, and data/accelerators.json about its accelerator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import systems
+from common.errors import UserError
+
+_DATA = Path(__file__).parent / "data/accelerators.json"
+_GIGABIT = 1e9 / 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Attributes:
+    name: the system's.
+    accelerators: in all; a TPU's are chips, as in the results tables.
+    per_node: accelerators of a host.
+    node_bandwidth: bytes/s that a host sends to others; of TPUs, which have links of their own, 0.
+    threads: hardware threads of a host's processors.
+    chip: the accelerator's entry of data/accelerators.json.
+    """
+
+    name: str
+    accelerators: int
+    per_node: int
+    node_bandwidth: float
+    threads: int
+    chip: Mapping[str, Any]
+
+    @property
+    def family(self) -> str:
+        """What shares fitted constants: "tpu-v3" or "v100"."""
+        return self.chip["family"]
+
+    @property
+    def is_tpu(self) -> bool:
+        return self.chip["tile"] == "systolic"
+
+    @property
+    def cores(self) -> int:
+        """Model replicas that fit: two on a TPU chip."""
+        return self.accelerators * self.chip["replicas"]
+
+    @property
+    def nodes(self) -> int:
+        return max(1, math.ceil(self.accelerators / self.per_node))
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s of a core's matrix units."""
+        peaks = self.chip["peak"]
+        return peaks.get(precision, peaks["fp32"]) / self.chip["replicas"]
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Bytes/s of a core."""
+        return self.chip["memory_bandwidth"] / self.chip["replicas"]
+
+    @property
+    def torus(self) -> tuple[int, int]:
+        """Rows and columns of the chips of a TPU slice: as square as a power of two allows."""
+        rows = 1 << (int(math.log2(self.accelerators)) // 2)
+        return rows, self.accelerators // rows
+
+
+@functools.cache
+def chips() -> dict[str, dict[str, Any]]:
+    """The accelerators the model knows, by name."""
+    return json.loads(_DATA.read_text(encoding="utf-8"))
+
+
+def machine(
+    description: Mapping[str, Any], accelerators: int | None, notes: list[str], assume: bool = False
+) -> Machine:
+    """The machine of a description, or one of `accelerators` of its kind.
+
+    Args:
+      description: the 33 fields of a system.
+      accelerators: in all; None takes the description's.
+      notes: every assumption is appended.
+      assume: go on without fields that have no natural default.
+
+    Raises:
+      UserError: fields that the model needs are missing, or more accelerators than the topology has.
+    """
+    name = str(description.get("system_name") or "system")
+    chip = _chip(name, str(description.get("accelerator_model_name") or ""), notes, assume)
+    per_node = _count(description, "accelerators_per_node", chip["per_node"], notes, name, assume)
+    if accelerators is None:
+        nodes = _count(description, "number_of_nodes", 1, notes, name, assume)
+        accelerators = nodes * per_node
+    _check_topology(name, chip, accelerators, per_node)
+    frequency = re.match(r"([\d.]+) *GHz", str(description.get("accelerator_frequency") or ""))
+    if frequency and chip["tile"] != "systolic":
+        factor = float(frequency[1]) * 1e9 / chip["clock"]
+        chip = chip | {"peak": {k: v * factor for k, v in chip["peak"].items()}}
+    return Machine(
+        name=name,
+        accelerators=accelerators,
+        per_node=min(per_node, accelerators),
+        node_bandwidth=_network(description, chip, notes, name),
+        threads=_threads(description, chip, notes, name),
+        chip=chip,
+    )
+
+
+def load(name: str) -> dict[str, Any]:
+    """A system by name, or the JSON file of that path.
+
+    Raises:
+      UserError: no such system, or no readable JSON object.
+    """
+    path = Path(name)
+    if path.suffix != ".json":
+        return systems.load(name)
+    try:
+        description = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read ({error.strerror}); name a system, or its JSON file") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not JSON ({error}); `python -m systems detect` writes a valid file"
+        ) from None
+    if not isinstance(description, dict):
+        raise UserError(f"{path}: not a JSON object; `python -m systems detect` writes a valid file")
+    return description
+
+
+def _chip(name: str, model: str, notes: list[str], assume: bool) -> dict[str, Any]:
+    for known, entry in chips().items():
+        if known.replace("-", " ").lower() in model.replace("-", " ").lower():
+            return dict(entry)
+    if "V100" in model:
+        notes.append(f"{name}: {model!r} is taken for V100-SXM2")
+        return dict(chips()["V100-SXM2"])
+    if not model and assume:
+        notes.append(f"{name}: accelerator_model_name is empty: V100-SXM2")
+        return dict(chips()["V100-SXM2"])
+    what = (
+        f"{model!r} is none the model knows ({', '.join(chips())})"
+        if model
+        else "empty, and the model needs it"
+    )
+    raise UserError(
+        f"{name}: accelerator_model_name: {what}; give one of them, or --assume for the default, V100-SXM2"
+        if not model
+        else f"{name}: accelerator_model_name: {what}; give one of them"
+    )
+
+
+def _count(description: Mapping, field: str, default: int, notes: list, name: str, assume: bool) -> int:
+    text = str(description.get(field) or "")
+    if text.isascii() and text.isdecimal() and int(text) > 0:
+        return int(text)
+    if not assume:
+        state = f"{text!r} is no number" if text else "missing"
+        raise UserError(
+            f"{name}: {field}: {state}, and the model needs it; write it, or --assume for {default}"
+        )
+    notes.append(f"{name}: {field} is not given: {default}")
+    return default
+
+
+def _check_topology(name: str, chip: Mapping, accelerators: int, per_node: int) -> None:
+    if accelerators < 1:
+        raise UserError(f"--accelerators={accelerators}: must be at least 1")
+    largest = chip["largest"]
+    if accelerators > largest:
+        raise UserError(
+            f"--accelerators={accelerators}: beyond the topology of {name}, which ends at {largest}"
+        )
+    if chip["tile"] == "systolic":
+        if accelerators & (accelerators - 1):
+            near = 1 << round(math.log2(accelerators))
+            raise UserError(
+                f"--accelerators={accelerators}: a slice of {name}'s torus has a power of two of chips; try {near}"
+            )
+    elif accelerators > per_node and accelerators % per_node:
+        raise UserError(
+            f"--accelerators={accelerators}: not whole nodes of {per_node}; try {accelerators // per_node * per_node}"
+        )
+
+
+def _network(description: Mapping, chip: Mapping, notes: list[str], name: str) -> float:
+    """Bytes/s of the host's adapters that carry gradients: InfiniBand where there is any, not the storage's."""
+    if chip["tile"] == "systolic":
+        return 0.0
+    text = str(description.get("host_networking") or "")
+    adapters = re.findall(r"(?:(\d+) x )?([\w ]*?)(\d+) ?Gbit/s([^,]*)", text)
+    fast = [a for a in adapters if "InfiniBand" in a[1] + a[3] and "storage" not in a[3]] or adapters[:1]
+    total = sum(int(count or 1) * float(rate) * _GIGABIT for count, _, rate, _ in fast)
+    if total:
+        return total
+    notes.append(f"{name}: host_networking gives no speed: {chip['node_gbit']} Gbit/s")
+    return chip["node_gbit"] * _GIGABIT
+
+
+def _threads(description: Mapping, chip: Mapping, notes: list[str], name: str) -> int:
+    values = [
+        str(description.get(f) or "") for f in ("host_processor_vcpu_count", "host_processors_per_node")
+    ]
+    if all(v.isascii() and v.isdecimal() and int(v) > 0 for v in values):
+        return int(values[0]) * int(values[1])
+    notes.append(f"{name}: host_processor_vcpu_count is not given: {chip['threads']} threads a host")
+    return chip["threads"]

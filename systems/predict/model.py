@@ -1,0 +1,137 @@
+"""The closed form: a step's terms, a run's terms, and the total."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from systems.predict import collectives, compute, evaluation, inputs, network, spatial, update, workload
+from systems.predict.compute import Constants
+from systems.predict.machine import Machine
+from systems.predict.workload import Workload
+
+# Part of the backward pass, two thirds of a step's arithmetic, behind which a GPU's gradients travel in buckets; the TPU
+# programs of these rounds sum gradients after it (section 2 of the pods paper). Not fitted.
+OVERLAP = {"v100": 0.5, "tpu-v3": 0.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Seconds of a training step, by term; they add up to `total`.
+
+    Attributes:
+      kinds: `compute` by kind of kernel.
+      gradient_sum_whole: before what is hidden behind the backward pass.
+    """
+
+    compute: float
+    batch_norm: float
+    gradient_sum: float
+    update: float
+    halo: float
+    imbalance: float
+    input_wait: float
+    kinds: dict[str, float]
+    gradient_sum_whole: float
+
+    TERMS = ("compute", "imbalance", "halo", "batch_norm", "gradient_sum", "update", "input_wait")
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, term) for term in self.TERMS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Seconds of a run, by term; they add up to `total`.
+
+    Attributes:
+      epochs, steps, evaluations: how many.
+      step: the terms of one step.
+      training: steps * step.
+      evaluation: on the accelerators.
+      host: the host's part of evaluations that the run waits for.
+      turnaround: of the evaluations and of the start.
+      start: the first epoch's decoding beyond later ones'.
+    """
+
+    epochs: float
+    steps: float
+    evaluations: int
+    step: Step
+    training: float
+    evaluation: float
+    host: float
+    turnaround: float
+    start: float
+
+    TERMS = ("training", "evaluation", "host", "turnaround", "start")
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, term) for term in self.TERMS)
+
+
+def step(work: Workload, machine: Machine, constants: Constants) -> Step:
+    """A training step of the slowest replica."""
+    net = network.load(work.network)
+    batch = work.micro_batch
+    shares = compute.partition_shares(net.train, work.partitions, work.spmd)
+    times = compute.seconds(net.train, batch, machine, constants, work.precision, shares) * work.accumulation
+    arithmetic = float(times.sum())
+    even = arithmetic
+    if work.partitions > 1:
+        equal = compute.seconds(
+            net.train, batch, machine, constants, work.precision, shares * 0 + 1 / work.partitions
+        )
+        even = min(arithmetic, float(equal.sum()) * work.accumulation)
+    group = max(1, round(work.span / batch)) if work.span else 1
+    # Sums of a layer's two moments forward, and of two gradients backward.
+    norms = 2 * net.norm_layers * collectives.small_sum(machine, group * work.partitions) * work.accumulation
+    shards = work.cores if work.shard_update else 1
+    back = 4 if work.shard_update else work.wire
+    # A Transformer's partitions hold a part of each weight; a convolution's hold all of it (mlperf_facts 1.4, 3).
+    mine = net.parameters // (work.partitions if work.benchmark == "transformer" else 1)
+    whole = collectives.gradient_sum(
+        machine, mine, work.cores, work.wire, back, work.buckets, pipelined=work.pipelined
+    )
+    hidden = OVERLAP[machine.family] * arithmetic / work.accumulation
+    exposed = max(0.0, whole - hidden)
+    changed = update.seconds(machine, constants, work.optimizer, net.parameters, net.tensors, shards)
+    halo = spatial.halo_seconds(machine, net.train, batch, work.partitions)
+    busy = arithmetic + norms + exposed + changed + halo
+    feed = _input(work, machine, busy)
+    wait = max(0.0, feed.step - busy)
+    kinds = compute.by_kind(net.train, times)
+    return Step(even, norms, exposed, changed, halo, arithmetic - even, wait, kinds, whole)
+
+
+def _input(work: Workload, machine: Machine, busy: float) -> inputs.Input:
+    return inputs.seconds(
+        machine, work.benchmark, work.batch, work.steps_per_epoch, work.frames, work.decoded_cache, busy
+    )
+
+
+def run(work: Workload, machine: Machine, constants: Constants, epochs: float) -> Run:
+    """A run that reaches its target after `epochs`."""
+    one = step(work, machine, constants)
+    steps = epochs * work.steps_per_epoch
+    evaluations = work.evaluations(epochs)
+    net = network.load(work.network)
+    device = evaluation.device_seconds(work, net, machine, constants)
+    return Run(
+        epochs=epochs,
+        steps=steps,
+        evaluations=evaluations,
+        step=one,
+        training=steps * one.total,
+        evaluation=evaluations * device,
+        host=evaluation.host_seconds(work, evaluations),
+        turnaround=(evaluations + 1) * constants.turnaround,
+        start=_input(work, machine, one.total).first_epoch,
+    )
+
+
+def with_buckets(work: Workload, bucket_bytes: int = 32 * 2**20) -> Workload:
+    """The workload with its number of collectives filled in."""
+    parameters = network.load(work.network).parameters
+    return dataclasses.replace(work, buckets=workload.buckets(parameters, work.wire, bucket_bytes))

@@ -1,0 +1,123 @@
+"""The costs of a network: kernels whose sizes are lines in the replica's batch, and the sizes of its weights.
+
+costs/NETWORK.json is read from the HLO of the traced training step (bench/costs.py). A network without such a file is
+counted by hand in `formulas`, and says so in `source`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import UserError
+from systems.predict import formulas
+
+FOLDER = Path(__file__).parent / "costs"
+# Kernels that move rows of images: partitions share them. The rest runs on the first worker (section 3 of the paper).
+SHARED = ("convolution", "product", "elementwise", "norm", "pool")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernels:
+    """Kernels of a pass. Sizes are arrays [kernels, 2]: a + b * batch; `count` of each are alike.
+
+    Attributes:
+      kind: "convolution", "product", "elementwise", "norm", "reduction", "pool", "gather", "other".
+      groups, m, n, k: `groups` products [m, k] x [k, n]; 0 where a kernel only moves bytes.
+      moved, wide: bytes read and written with bf16 between layers; `wide` of them have four bytes in any precision.
+    """
+
+    kind: np.ndarray
+    count: np.ndarray
+    groups: np.ndarray
+    m: np.ndarray
+    n: np.ndarray
+    k: np.ndarray
+    moved: np.ndarray
+    wide: np.ndarray
+
+    @classmethod
+    def of(cls, rows: list[list[Any]]) -> Kernels:
+        """From rows [kind, count, [a, b] of groups, m, n, k, bytes, wide]."""
+        columns = [np.array([row[i] for row in rows], dtype=np.float64).reshape(-1, 2) for i in range(2, 8)]
+        kind = np.array([row[0] for row in rows])
+        return cls(kind, np.array([row[1] for row in rows], dtype=np.float64), *columns)
+
+    @property
+    def flops_per_example(self) -> float:
+        """Multiply-adds counted twice; the part that grows with the batch."""
+        return self.flops(1e6) / 1e6
+
+    def flops(self, batch: float) -> float:
+        """Of the whole pass over `batch` examples."""
+        g, m, n, k = (x[:, 0] + x[:, 1] * batch for x in (self.groups, self.m, self.n, self.k))
+        return float(np.sum(self.count * 2 * g * m * n * k))
+
+    def bytes(self, batch: float, itemsize: int = 2) -> float:
+        """Likewise, bytes read and written with `itemsize` bytes between layers."""
+        return float(np.sum(self.count * _moved(self, batch, itemsize)))
+
+
+def _moved(kernels: Kernels, batch: float, itemsize: int) -> np.ndarray:
+    moved, wide = (x[:, 0] + x[:, 1] * batch for x in (kernels.moved, kernels.wide))
+    return wide + (moved - wide) * itemsize / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Attributes:
+    parameters, tensors: of what is trained.
+    norm_layers, norm_channels: batch norm's, whose statistics may be shared between replicas.
+    decode: one step of the beam search of evaluation for one hypothesis, or None.
+    source: where the costs come from.
+    """
+
+    name: str
+    parameters: int
+    tensors: int
+    norm_layers: int
+    norm_channels: int
+    train: Kernels
+    forward: Kernels
+    decode: Kernels | None
+    source: str
+
+
+@functools.cache
+def load(name: str) -> Network:
+    """A network by name.
+
+    Raises:
+      UserError: no costs are known of it.
+    """
+    path = FOLDER / f"{name}.json"
+    if path.exists():
+        costs = json.loads(path.read_text(encoding="utf-8"))
+    elif name in formulas.NETWORKS:
+        costs = formulas.NETWORKS[name]()
+    else:
+        raise UserError(
+            f"network {name!r}: no costs are known; add it to bench/costs.py; known: {', '.join(known())}"
+        )
+    decode = formulas.DECODERS.get(name)
+    return Network(
+        name=name,
+        parameters=costs["parameters"],
+        tensors=costs["tensors"],
+        norm_layers=costs["norm_layers"],
+        norm_channels=costs["norm_channels"],
+        train=Kernels.of(costs["train"]),
+        forward=Kernels.of(costs["forward"]),
+        decode=Kernels.of(decode()) if decode else None,
+        source=costs["source"],
+    )
+
+
+def known() -> list[str]:
+    """Networks that have costs."""
+    return sorted({path.stem for path in FOLDER.glob("*.json")} | set(formulas.NETWORKS))

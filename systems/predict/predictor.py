@@ -1,0 +1,219 @@
+"""From a benchmark, a system and what-ifs to an answer: the workload, its machine, every assumption, the prediction."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from typing import Any
+
+import systems
+from common.config import near
+from common.errors import UserError
+from systems.predict import convergence, fitting, machine, model, network, workload
+from systems.predict.compute import Constants
+from systems.predict.machine import Machine
+from systems.predict.model import Run
+from systems.predict.workload import Workload
+
+_WIRES = {"full": 4, "bf16": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class WhatIf:
+    """What is changed of a preset; None leaves it. `accelerators` are a TPU's chips."""
+
+    accelerators: int | None = None
+    batch: int | None = None
+    partitions: int | None = None
+    span: int | None = None
+    wire: str | None = None
+    shard_update: bool | None = None
+    epochs: float | None = None
+    model: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A prediction. `low` and `high` bound nine runs of ten, `notes` are the assumptions."""
+
+    work: Workload
+    machine: Machine
+    constants: Constants
+    run: Run
+    low: float
+    high: float
+    epochs: tuple[float, float, float]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON; seconds."""
+        run, step = self.run, self.run.step
+        return {
+            "benchmark": self.work.benchmark,
+            "system": self.machine.name,
+            "accelerators": self.machine.accelerators,
+            "workload": workload.describe(self.work),
+            "epochs": {"expected": self.epochs[1], "low": self.epochs[0], "high": self.epochs[2]},
+            "steps": run.steps,
+            "evaluations": run.evaluations,
+            "step_seconds": {term: getattr(step, term) for term in step.TERMS} | {"total": step.total},
+            "compute_seconds_by_kind": step.kinds,
+            "run_seconds": {term: getattr(run, term) for term in run.TERMS} | {"total": run.total},
+            "interval_seconds": [self.low, self.high],
+            "constants": dataclasses.asdict(self.constants),
+            "costs": network.load(self.work.network).source,
+            "assumptions": list(self.notes),
+        }
+
+
+def predict(benchmark: str, system: str, what_if: WhatIf = WhatIf(), assume: bool = False) -> Answer:
+    """The time to train of a benchmark on a system.
+
+    Args:
+      benchmark: a benchmark's name.
+      system: a preset, a system, or a system's JSON file.
+      what_if: changes.
+      assume: take defaults for what the JSON must tell but does not.
+
+    Raises:
+      UserError: anything unknown, missing or contradictory.
+    """
+    notes: list[str] = []
+    config, description = _preset(benchmark, system, notes)
+    work = workload.of_config(config)
+    target = machine.machine(description, what_if.accelerators, notes, assume)
+    if what_if.accelerators is None and work.cores != target.cores:
+        notes.append(f"preset {config.system} has {work.cores} replicas on {target.cores} cores")
+    work = changed(work, target, what_if, notes)
+    answer = of_workload(work, target, notes, what_if.epochs)
+    return answer
+
+
+def of_workload(work: Workload, target: Machine, notes: list[str], epochs: float | None = None) -> Answer:
+    """The prediction of a workload as it is."""
+    values = fitting.constants(target.family)
+    net = network.load(work.network)
+    if "by hand" in net.source:
+        notes.append(f"costs of {work.network}: {net.source}")
+    if target.chip.get("borrowed"):
+        notes.append(target.chip["borrowed"])
+    low, expected, high = _epochs(work, epochs, notes)
+    run = model.run(work, target, values, expected)
+    # Of the time at given epochs: what leaving systems out missed nine times of ten; the epochs' own besides.
+    miss = math.log(1 + fitting.errors(target.family)["seconds"][1])
+    wide = math.hypot(miss, math.log(high / expected)), math.hypot(miss, math.log(expected / low))
+    return Answer(
+        work, target, values, run, run.total * math.exp(-wide[1]), run.total * math.exp(wide[0]),
+        (low, expected, high), tuple(dict.fromkeys(notes)),
+    )  # fmt: skip
+
+
+def _epochs(work: Workload, given: float | None, notes: list[str]) -> tuple[float, float, float]:
+    if given is not None:
+        return given, given, given
+    if work.epochs is not None:
+        notes.append(f"epochs: {work.epochs:g}, which the recipe fixes")
+        if work.benchmark == "tsm_kinetics":
+            top = convergence.kinetics_accuracy(work.batch)
+            notes.append(f"they reach {top:.2%} top-1 at batch {work.batch} (Training Kinetics, Table 3)")
+        return work.epochs, work.epochs, work.epochs
+    curve = convergence.curve(work.benchmark, work.recipe)
+    if curve is None:
+        raise UserError(f"{work.benchmark}: no epochs were published; give --epochs=N")
+    if not curve.batches[0] / 2 <= work.batch <= curve.batches[1] * 2:
+        seen = f"{curve.batches[0]:g} to {curve.batches[1]:g}"
+        notes.append(
+            f"epochs: batch {work.batch} is far from the published ones ({seen}): nobody has shown it to converge"
+        )
+    low, high = curve.interval(work.batch)
+    return low, curve.epochs(work.batch), high
+
+
+def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) -> Workload:
+    """The workload with the what-ifs, checked.
+
+    Raises:
+      UserError: a batch that does not divide, partitions or spans that do not fit.
+    """
+    cores = work.cores if what_if.accelerators is None else target.cores
+    partitions = what_if.partitions or work.partitions
+    if what_if.partitions is not None and what_if.partitions < 1 or cores % partitions:
+        raise UserError(
+            f"--partitions={what_if.partitions or partitions}: does not divide {cores} cores; use a divisor"
+        )
+    batch = work.batch if what_if.batch is None else what_if.batch
+    parts = cores // partitions * work.accumulation
+    if batch < 1 or batch % parts:
+        near_ = max(1, round(batch / parts)) * parts
+        raise UserError(
+            f"--batch={batch}: does not divide into {cores // partitions} replicas"
+            + (f" x {work.accumulation} micro-batches" if work.accumulation > 1 else "")
+            + f"; try --batch={near_}"
+        )
+    shard = work.shard_update if what_if.shard_update is None else what_if.shard_update
+    wire = work.wire if what_if.wire is None else _WIRES[what_if.wire]
+    span = _span(
+        what_if.span if what_if.span is not None else work.span, batch // parts, cores, what_if, notes
+    )
+    replicas = cores // partitions
+    eval_batch = -(-work.eval_batch // replicas) * replicas
+    if eval_batch != work.eval_batch:
+        notes.append(f"evaluation batch: {eval_batch}, the next multiple of {replicas} replicas")
+    name = what_if.model or work.network
+    if name not in network.known():
+        raise UserError(
+            f"--model={name}: unknown{near(name, network.known())}; known: {', '.join(network.known())}"
+        )
+    new = dataclasses.replace(
+        work, cores=cores, partitions=partitions, batch=batch, shard_update=shard, wire=wire, span=span,
+        eval_batch=eval_batch, network=name,
+    )  # fmt: skip
+    return model.with_buckets(new)
+
+
+def _span(span: int, mine: int, cores: int, what_if: WhatIf, notes: list[str]) -> int:
+    if not span or span % mine == 0 and span // mine <= cores:
+        return span
+    if mine % span == 0:
+        return span
+    if what_if.span is not None:
+        raise UserError(
+            f"--span={span}: neither divides nor is a multiple of the {mine} examples of a replica"
+        )
+    notes.append(f"batch norm's span: {mine}, a replica's own examples, since {span} does not fit")
+    return mine
+
+
+def _preset(benchmark: str, system: str, notes: list[str]) -> tuple[Any, dict[str, Any]]:
+    """The configuration to start from, and the machine's description."""
+    if benchmark not in workload.BENCHMARKS:
+        raise UserError(
+            f"benchmark {benchmark!r}: unknown{near(benchmark, workload.BENCHMARKS)}; "
+            f"known: {', '.join(workload.BENCHMARKS)}"
+        )
+    presets = getattr(importlib.import_module(f"{benchmark}.config"), "PRESETS", {})
+    if system in presets:
+        config = presets[system]
+        return config, systems.load(config.hardware)
+    if not system.endswith(".json") and system not in systems.names():
+        both = [*presets, *systems.names()]
+        raise UserError(
+            f"--system={system}: neither a preset nor a system{near(system, both)}; `python -m systems list`"
+        )
+    description = machine.load(system)
+    usable = {
+        name: c
+        for name, c in presets.items()
+        if not c.smoke_run and not c.hardware.startswith(("cpu", "local"))
+    }
+    if not usable:
+        raise UserError(f"{benchmark}: has no preset for an accelerator to start from")
+    kind = "tpu" if "tpu" in str(description.get("accelerator_model_name", "")).lower() else "v100"
+    alike = {n: c for n, c in usable.items() if c.hardware.startswith("tpu") == (kind == "tpu")} or usable
+    size = systems.size(description)[1] or 1
+    name = min(
+        alike, key=lambda n: abs(math.log((systems.size(systems.load(alike[n].hardware))[1] or 1) / size))
+    )
+    notes.append(f"{benchmark} has no preset for {system}: batch and hyperparameters are those of {name}")
+    return alike[name], description

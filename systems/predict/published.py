@@ -1,0 +1,244 @@
+"""The published runs, as workloads on machines: what the model is fitted to and tested on.
+
+Scores, batches and epochs: compliance/data/published_scores.csv. Its epochs are as logged; `_EPOCHS` says where a log
+counts from 0, or names a block still in flight (mlperf_facts 1, and the logs' numbers of evaluations). What a row does
+not tell - partitions, span, cache - comes from the scripts as summarised in the benchmarks' presets.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+from pathlib import Path
+
+import systems
+from systems.predict import machine as machines
+from systems.predict import network, workload
+from systems.predict.machine import Machine
+from systems.predict.workload import Workload
+
+_SCORES = Path(__file__).resolve().parents[2] / "compliance/data/published_scores.csv"
+SEQUENCE = 256  # Tokens of a packed sequence; NVIDIA counts a batch of the transformer in tokens.
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A published score. `batch` is in examples (of the transformer: packed sequences), `seconds` the score."""
+
+    round: str
+    org: str
+    system: str
+    benchmark: str
+    accelerators: int
+    seconds: float
+    batch: float
+    epochs: float
+    logged_epochs: float
+
+    @property
+    def key(self) -> str:
+        """What is left out together: the system in its round."""
+        return f"{self.round}/{self.system}"
+
+    @property
+    def family(self) -> str:
+        """The family whose constants it is predicted with; "" for accelerators that nothing is fitted to."""
+        if self.system.startswith("tpu-v3"):
+            return "tpu-v3"
+        return "v100" if self.system.startswith(("dgx1", "dgx2", "gpu-v100", "summit")) else ""
+
+
+# (round, org, benchmark, batch or None, start of the system's name) -> added to the logged epoch.
+_EPOCHS = (
+    # Logs with three evaluations end at epoch 2, with fifteen at 14, with ten (3, 7, ... 39) at 38.
+    ("v0.6", "Google", "transformer", 512, "tpu", 1.0),
+    ("v0.6", "Google", "maskrcnn", None, "tpu", 1.0),
+    ("v0.7", "Google", "resnet", None, "tpu-v3-32-TF2", 1.0),
+    # The eleventh evaluation, at "42", comes after 44 epochs (resnet/config.py).
+    ("v0.7", "Google", "resnet", None, "tpu-v4-16", 2.0),
+    ("v0.7", "Google", "resnet", None, "tpu-v4-128", 2.0),
+    # The run stops when the evaluation of the block before the last is known (mlperf_facts 1.2).
+    ("v0.6", "Google", "ssd", 1024, "tpu", -5.4),
+    ("v0.6", "Google", "ssd", 2048, "tpu", -5.4),
+)
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """All published rows, accelerators that nothing is fitted to included: epochs do not depend on them."""
+    with _SCORES.open(encoding="utf-8") as lines:
+        return tuple(_row(fields) for fields in csv.DictReader(lines))
+
+
+def _row(fields: dict[str, str]) -> Row:
+    batch = float(fields["global_batch_size"])
+    logged = float(fields["epochs_to_converge"])
+    epochs = logged
+    for when, org, benchmark, size, start, extra in _EPOCHS:
+        if (when, org, benchmark) == (fields["round"], fields["org"], fields["benchmark"]):
+            if size in (None, batch) and fields["system"].startswith(start):
+                epochs += extra
+    if fields["benchmark"] == "transformer" and fields["org"] == "NVIDIA":
+        batch /= SEQUENCE
+    return Row(
+        fields["round"],
+        fields["org"],
+        fields["system"],
+        fields["benchmark"],
+        int(fields["n_accelerators"]),
+        60 * float(fields["score_minutes"]),
+        batch,
+        epochs,
+        logged,
+    )
+
+
+def tested() -> list[Row]:
+    """The rows whose time is predicted: TPU v3 and V100, both rounds."""
+    return [row for row in rows() if row.family]
+
+
+# Training Kinetics in 15 Minutes, Table 3: nodes, clips of a batch, seconds; six V100 a node, 100 epochs, fp32.
+KINETICS = (
+    (1, 96, 179_700),
+    (8, 384, 25_620),
+    (16, 768, 13_080),
+    (32, 1536, 6_600),
+    (64, 3072, 3_356),
+    (128, 6144, 1_694),
+    (256, 12288, 853),
+    (384, 18432, 609),
+)
+
+
+@functools.cache
+def machine_of(row: Row) -> Machine:
+    """The machine of a tested row."""
+    if row.family == "tpu-v3":
+        description = systems.load("tpu-v3-32")
+    elif row.system.startswith("gpu-v100"):
+        description = systems.load("v100-8")
+    elif row.system.startswith("dgx1"):
+        description = systems.load("dgx-1")
+    else:
+        description = systems.load("dgx-2h")
+        if not row.system.startswith("dgx2h"):  # a DGX-2: 350 W, 1.597 GHz (NVIDIA's data sheet)
+            description = description | {"accelerator_frequency": "1.597 GHz"}
+    return machines.machine(description, row.accelerators, [])
+
+
+# Google's scripts (mlperf_facts 1): partitions by (benchmark, cores); batch-norm span; what stays decoded.
+_PARTITIONS = {
+    ("ssd", 1024): 4,
+    ("ssd", 2048): 4,
+    ("ssd", 8192): 8,
+    ("maskrcnn", 128): 4,
+    ("maskrcnn", 256): 4,
+    ("maskrcnn", 1024): 8,
+    ("transformer", 8192): 4,
+}
+_SPANS = {512: 64, 1024: 32, 2048: 128, 8192: 64}
+# Examples of an epoch: ImageNet; COCO with and without images that have no boxes; packed sequences (1087 x 512; 1637 x
+# 320 in NVIDIA's v0.6 DGX-1 log); sentence pairs up to 48 and up to 75 words (1938 steps of 2048, ibid.).
+_EXAMPLES = {
+    "resnet": (1_281_167, 1_281_167),
+    "ssd": (118_287, 117_266),
+    "maskrcnn": (118_287, 117_266),
+    "transformer": (560_000, 523_840),
+    "gnmt": (3_442_299, 3_969_024),
+}
+_EVAL = {"resnet": 50_000, "ssd": 5_000, "maskrcnn": 5_000, "transformer": 3_003, "gnmt": 3_003}
+# First evaluation and those after it, in epochs: Google v0.6, Google v0.7, NVIDIA.
+_SCHEDULES = {
+    "resnet": ((4, 4), (4, 4), (4, 4)),
+    "ssd": ((32.5, 6.5), (5, 5), (33, 9)),
+    "maskrcnn": ((1, 1), (1, 1), (1, 1)),
+    "transformer": ((1, 1), (1, 1), (1, 1)),
+    "gnmt": ((1, 1), (1, 1), (1, 1)),
+}
+_NETWORKS = {"resnet": "resnet50", "transformer": "transformer_big"}
+
+
+@functools.cache
+def workload_of(row: Row) -> Workload:
+    """What a tested row trained."""
+    google, name = row.org == "Google", row.benchmark
+    tpu = row.family == "tpu-v3"
+    cores = row.accelerators * (2 if tpu else 1)
+    partitions = _PARTITIONS.get((name, cores), 1) if tpu else 1
+    schedule = _SCHEDULES[name][(0 if row.round == "v0.6" else 1) if google else 2]
+    steps, beams = workload.SEARCH.get(name, (0, 1))
+    replicas = cores // partitions
+    half = not tpu or (name, cores) == ("transformer", 32) or (name, row.round) == ("gnmt", "v0.7")
+    work = Workload(
+        benchmark=name,
+        network=_NETWORKS.get(name, name),
+        recipe=row.round,
+        batch=round(row.batch),
+        cores=cores,
+        examples=_EXAMPLES[name][0 if google else 1],
+        eval_examples=_EVAL[name],
+        eval_batch=_eval_batch(row, replicas),
+        partitions=partitions,
+        span=_span(row, cores) if tpu else 0,
+        precision="bf16" if tpu else "fp16",
+        wire=2 if half else 4,
+        shard_update=tpu,
+        optimizer={"resnet": "lars", "ssd": "sgd", "maskrcnn": "sgd"}.get(name, "adam"),
+        first_evaluation=schedule[0],
+        evaluation_every=schedule[1],
+        decode_steps=steps,
+        beams=beams,
+        host_evaluation=workload.HOST_EVALUATION.get(name, 0.0),
+        blocking=not google,
+        decoded_cache=google and name == "resnet" and cores in (32, 128, 8192),
+    )
+    return _with_buckets(work)
+
+
+def _with_buckets(work: Workload) -> Workload:
+    parameters = network.load(work.network).parameters
+    return dataclasses.replace(work, buckets=workload.buckets(parameters, work.wire, 32 * 2**20))
+
+
+def _eval_batch(row: Row, replicas: int) -> int:
+    """Whole batches of as many as in training, but no more than there are examples, in whole replicas."""
+    wanted = min(max(row.batch, replicas), _EVAL[row.benchmark])
+    if row.benchmark in ("transformer", "gnmt"):
+        wanted = min(_EVAL[row.benchmark], max(512, replicas))
+    return max(1, -(-int(wanted) // replicas)) * replicas
+
+
+def _span(row: Row, cores: int) -> int:
+    if row.benchmark == "resnet":
+        return _SPANS.get(cores, 128)
+    return 64 if row.benchmark == "ssd" else 0
+
+
+def kinetics_workload(nodes: int, batch: int, network_name: str = "tsm") -> Workload:
+    """A row of Table 3, or the same with an I3D: 100 epochs, an evaluation at the end."""
+    frames = {"tsm": 1.0, "tsn": 1.0, "i3d_3x3x3": 2.0, "i3d_3x1x1": 4.0}[network_name]
+    work = Workload(
+        benchmark="tsm_kinetics",
+        network=network_name,
+        recipe="fixed",
+        batch=batch,
+        cores=6 * nodes,
+        examples=240_436,
+        eval_examples=19_796,
+        eval_batch=6 * nodes,
+        precision="fp32",
+        wire=4,
+        optimizer="sgd",
+        first_evaluation=100,
+        evaluation_every=100,
+        epochs=100.0,
+        frames=frames,
+    )
+    return _with_buckets(work)
+
+
+@functools.cache
+def kinetics_machine(nodes: int) -> Machine:
+    return machines.machine(systems.load("summit-1"), 6 * nodes, [])

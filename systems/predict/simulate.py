@@ -1,0 +1,253 @@
+"""Event simulation of a run with jitter, stragglers, lost workers and restarts, for up to 100,000 accelerators.
+
+A step of N workers ends when the slowest does. Inside it, groups that share batch-norm statistics or an image wait for
+each other at several barriers, so that a group pays the slowest worker of each, not of their sum. The largest of G normal
+variables is drawn as such (a uniform number to the power 1 / G, through the inverse of the distribution), never as G
+numbers, and a group's sum over its barriers as a normal variable of the right mean and variance: 100,000 workers cost no
+more than 100.
+
+A failure anywhere ends the step for all: the run goes on from the last checkpoint after `restart` seconds. Without faults
+the simulation takes the closed form's time exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from common.errors import UserError
+from systems.predict.model import Run
+
+LARGEST = 100_000
+_SAMPLED = 256  # Steps that are drawn; a run's steps are drawn from these.
+_FAILURES = 20_000  # More of them, and the run makes no progress.
+_DRAWS = 4096  # From which a barrier's mean and variance are taken.
+_HOUR = 3600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Faults:
+    """What goes wrong; the default is nothing.
+
+    Attributes:
+      jitter: standard deviation of a worker's step, relative to it.
+      stragglers, slowdown: a part of the workers takes `slowdown` times as long, always.
+      mtbf: hours between failures of one worker; 0: none fail.
+      restart: seconds from a failure to the next step.
+      checkpoint: seconds between checkpoints; 0 looks for the best.
+      save: seconds of a checkpoint.
+      group: workers that wait for each other within a step; 0: those of the workload.
+    """
+
+    jitter: float = 0.0
+    stragglers: float = 0.0
+    slowdown: float = 1.3
+    mtbf: float = 0.0
+    restart: float = 120.0
+    checkpoint: float = 0.0
+    save: float = 5.0
+    group: int = 0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value < math.inf:
+                raise UserError(f"--{field.name}={value:g}: must not be negative")
+        if self.stragglers > 1:
+            raise UserError(f"--stragglers={self.stragglers:g}: is a part of the workers, at most 1")
+        if self.slowdown < 1:
+            raise UserError(f"--slowdown={self.slowdown:g}: must be at least 1")
+        if self.jitter >= 1:
+            raise UserError(f"--jitter={self.jitter:g}: is relative to a step, below 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A simulated run.
+
+    Attributes:
+      total: seconds of the run; `closed` is the closed form's.
+      step: mean seconds of a step.
+      failures: how many there were; `lost`: seconds of steps made twice and of restarts.
+      checkpoint: seconds between checkpoints; `young`: sqrt(2 save mtbf / N), Young 1974; 0 without failures.
+      saving: seconds of all checkpoints.
+      groups: mean seconds of a step by group size.
+    """
+
+    total: float
+    closed: float
+    step: float
+    failures: int
+    lost: float
+    checkpoint: float
+    young: float
+    saving: float
+    groups: dict[int, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def table(self) -> str:
+        lines = [
+            "",
+            f"simulated: {self.total / 60:.4g} minutes, {self.total / self.closed:.3f} of the closed form",
+        ]
+        lines.append(
+            f"  a step takes {1e3 * self.step:.3f} ms; {self.failures} failures, {self.lost:.1f} s lost to them"
+        )
+        if self.young:
+            lines.append(
+                f"  a checkpoint every {self.checkpoint:.1f} s (Young: {self.young:.1f}), {self.saving:.1f} s in all"
+            )
+        if len(self.groups) > 1:
+            best = ", ".join(f"{size}: {1e3 * seconds:.3f}" for size, seconds in self.groups.items())
+            lines.append(f"  ms of a step by size of the groups that wait within it: {best}")
+        return "\n".join(lines)
+
+
+def simulate(
+    run: Run, workers: int, faults: Faults, seed: int = 0, group: int = 1, barriers: int = 1
+) -> Result:
+    """A run of the closed form's terms, with faults.
+
+    Args:
+      workers: accelerators that can be slow or fail.
+      group, barriers: workers that wait for each other within a step, and how often they do.
+
+    Raises:
+      UserError: too many workers, a group that does not divide them, or failures without progress.
+    """
+    if not 1 <= workers <= LARGEST:
+        raise UserError(f"{workers} accelerators: the simulation takes 1 to {LARGEST:,}")
+    group = faults.group or group
+    if workers % group:
+        raise UserError(f"--group={group}: does not divide {workers} accelerators; use a divisor")
+    rng = np.random.default_rng(seed)
+    sampled = step_seconds(run.step.total, workers, faults, group, barriers, rng)
+    steps = max(1, round(run.steps))
+    # What is no step is spread evenly over them; a whole number of steps stands for the closed form's broken one.
+    other = (run.total - run.training) / steps
+    durations = rng.choice(sampled, steps) if faults.jitter else np.full(steps, sampled[0])
+    durations = durations * (run.steps / steps) + other
+    sizes = (
+        [size for size in (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024) if workers % size == 0]
+        if barriers > 1
+        else []
+    )
+    groups = {
+        size: float(
+            step_seconds(run.step.total, workers, faults, size, barriers if size > 1 else 1, rng).mean()
+        )
+        for size in sizes
+    }
+    rate = workers / (faults.mtbf * _HOUR) if faults.mtbf else 0.0
+    young = math.sqrt(2 * faults.save / rate) if rate else 0.0
+    every = faults.checkpoint or (best_interval(durations, rate, faults, young, seed) if rate else math.inf)
+    timeline = _Timeline(durations, rate, faults, every, np.random.default_rng(seed))
+    total = math.fsum(durations) if not rate and not faults.checkpoint else timeline.total
+    return Result(
+        total=total,
+        closed=run.total,
+        step=float(sampled.mean()),
+        failures=timeline.failures,
+        lost=timeline.lost,
+        checkpoint=every if rate or faults.checkpoint else 0.0,
+        young=young,
+        saving=timeline.saving,
+        groups=groups,
+    )
+
+
+def step_seconds(
+    step: float, workers: int, faults: Faults, group: int, barriers: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Seconds of sampled steps, [256]: the slowest group's sum over barriers of its slowest worker."""
+    groups = workers // group
+    slow = round(workers * faults.stragglers)
+    factor = faults.slowdown if slow else 1.0
+    if not faults.jitter:
+        return np.full(_SAMPLED, step * factor)
+    if barriers == 1 or group == 1:
+        fast = 1 + faults.jitter * _largest(workers - slow, _SAMPLED, rng)
+        return step * np.maximum(fast, factor * (1 + faults.jitter * _largest(slow, _SAMPLED, rng)))
+    # The stragglers of a group decide its distribution; groups with as many are alike.
+    members = (
+        rng.multivariate_hypergeometric([group] * groups, slow, method="marginals")
+        if slow
+        else np.zeros(groups)
+    )
+    result = np.zeros(_SAMPLED)
+    for late, alike in zip(*np.unique(members, return_counts=True)):
+        mean, deviation = _barrier(
+            group - int(late), int(late), factor, faults.jitter * math.sqrt(barriers), rng
+        )
+        slowest = _largest(int(alike), _SAMPLED, rng)
+        result = np.maximum(result, mean + deviation / math.sqrt(barriers) * slowest)
+    return step * result
+
+
+def _barrier(
+    fast: int, late: int, factor: float, jitter: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Mean and deviation of the slowest worker's time at a barrier, relative to the time between two."""
+    times = 1 + jitter * _largest(fast, _DRAWS, rng)
+    times = np.maximum(times, factor * (1 + jitter * _largest(late, _DRAWS, rng)))
+    return float(times.mean()), float(times.std())
+
+
+def _largest(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """The largest of `count` standard normal variables, `draws` times; -inf of none."""
+    from scipy.special import ndtri_exp
+
+    if not count:
+        return np.full(draws, -np.inf)
+    return ndtri_exp(np.log(rng.random(draws)) / count)
+
+
+def best_interval(durations: np.ndarray, rate: float, faults: Faults, young: float, seed: int) -> float:
+    """Of intervals from a quarter of Young's to four times it, the one whose runs, over the same failures, end first."""
+    choices = young * np.geomspace(0.25, 4, 9)
+    totals = []
+    for every in choices:
+        seeds = (np.random.default_rng((seed, number)) for number in range(5))
+        totals.append(np.mean([_Timeline(durations, rate, faults, float(every), one).total for one in seeds]))
+    # Of equals, the one nearest to Young's.
+    return float(min(zip(totals, choices), key=lambda pair: (pair[0], abs(math.log(pair[1] / young))))[1])
+
+
+class _Timeline:
+    """Steps, checkpoints and failures in order of time."""
+
+    def __init__(
+        self, durations: np.ndarray, rate: float, faults: Faults, every: float, rng: np.random.Generator
+    ):
+        steps = len(durations)
+        per = steps if math.isinf(every) else max(1, round(every / float(durations.mean())))
+        saves = np.zeros(steps)
+        saves[per - 1 : steps - 1 : per] = faults.save
+        ends = np.cumsum(durations + saves)
+        self.failures, self.lost = 0, 0.0
+        self.saving = float(saves.sum())
+        done, now = 0, 0.0
+        while True:
+            start = ends[done - 1] if done else 0.0
+            left = float(ends[-1] - start)
+            until = rng.exponential(1 / rate) if rate else math.inf
+            if until >= left:
+                self.total = now + left
+                return
+            self.failures += 1
+            if self.failures > _FAILURES:
+                raise UserError(
+                    f"{self.failures} failures before the run ended: shorten --checkpoint or --restart, or raise --mtbf"
+                )
+            reached = int(np.searchsorted(ends, start + until, side="right"))
+            kept = reached // per * per
+            begun = (ends[kept - 1] if kept else 0.0) - start
+            # A failure before the first step since the last checkpoint loses no step, a later one those since then.
+            self.lost += until - max(begun, 0.0) + faults.restart
+            now += until + faults.restart
+            done = max(done, kept)

@@ -1,0 +1,164 @@
+"""What is trained and how, as the cost model needs it; from a benchmark's preset, or from a published row."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from typing import Any
+
+from common.clock import Clock
+from common.config import RunConfig, preset
+from common.errors import UserError
+
+BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt", "tsm_kinetics", "mnist", "ptb")
+_NETWORKS = {"mnist": "mnist_lstm", "ptb": "ptb_lstm", "ssd": "ssd", "maskrcnn": "maskrcnn", "gnmt": "gnmt"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Attributes:
+    benchmark, network: names; the network's costs are in `network`.
+    recipe: the round whose rules and hyperparameters decide how many epochs it takes: "v0.6", "v0.7", "fixed".
+    batch: examples per step, over all replicas.
+    cores: replicas, partitions included; `partitions` of them share their examples.
+    accumulation: micro-batches of a step.
+    span: examples that share batch-norm statistics; 0: a replica's own.
+    precision: "bf16", "fp16", "fp32".
+    wire: bytes of a gradient's element on the way.
+    shard_update: weight-update sharding.
+    optimizer: "sgd", "lars", "adam", "lazy_adam".
+    buckets: collectives of a gradient sum.
+    examples: of an epoch, in the unit of `batch`.
+    eval_examples, eval_batch: of an evaluation.
+    first_evaluation, evaluation_every: in epochs.
+    epochs: None: from the published points; a number where the recipe fixes it.
+    decode_steps, beams: of the beam search of an evaluation; 0 without.
+    host_evaluation: seconds of the host's part of an evaluation; overlapped with training but for the last one
+      unless `blocking`.
+    decoded_cache: decoded images stay in memory.
+    frames: by how many times an example's input is larger than usual.
+    pipelined: the gradient summation's gathers are overlapped (section 2 of the pods paper).
+    """
+
+    benchmark: str
+    network: str
+    recipe: str
+    batch: int
+    cores: int
+    examples: int
+    eval_examples: int
+    eval_batch: int
+    partitions: int = 1
+    accumulation: int = 1
+    span: int = 0
+    precision: str = "bf16"
+    wire: int = 4
+    shard_update: bool = False
+    optimizer: str = "sgd"
+    buckets: int = 1
+    first_evaluation: float = 1.0
+    evaluation_every: float = 1.0
+    epochs: float | None = None
+    decode_steps: int = 0
+    beams: int = 1
+    host_evaluation: float = 0.0
+    blocking: bool = False
+    decoded_cache: bool = False
+    frames: float = 1.0
+    pipelined: bool = True
+
+    @property
+    def spmd(self) -> bool:
+        """Partitioned by XLA's SPMD partitioner, as from round v0.7 on (mlperf_facts 1.3), not graph by graph."""
+        return self.recipe != "v0.6"
+
+    @property
+    def replicas(self) -> int:
+        """Groups of cores that see the same examples."""
+        return max(1, self.cores // self.partitions)
+
+    @property
+    def micro_batch(self) -> float:
+        """Examples that a replica sees at once."""
+        return self.batch / (self.replicas * self.accumulation)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.examples / self.batch
+
+    def evaluations(self, epochs: float) -> int:
+        """Evaluations of a run that reaches its target after so many epochs."""
+        later = max(0.0, epochs - self.first_evaluation) / self.evaluation_every
+        return 1 + math.ceil(later - 1e-9)
+
+
+# Beam searches: mlperf_facts 2 and 1.5: 97 + 50 steps of 4 beams; 5 beams, as long as the longest sentence asks.
+SEARCH = {"transformer": (147, 4), "gnmt": (80, 5)}
+# Seconds of COCO's evaluation on a host with its pool of workers: what published logs of v0.7 leave between the last
+# block and run_stop (TPU v4: SSD 3 to 4 s, Mask R-CNN 10 s). Not fitted.
+HOST_EVALUATION = {"ssd": 3.5, "maskrcnn": 10.0}
+
+
+def config_of(benchmark: str, name: str, hardware: str) -> RunConfig:
+    """The preset of that name or, where there is none, the first one for that hardware.
+
+    Raises:
+      UserError: no such benchmark or preset.
+    """
+    if benchmark not in BENCHMARKS:
+        raise UserError(f"benchmark {benchmark!r}: unknown; known: {', '.join(BENCHMARKS)}")
+    presets = getattr(importlib.import_module(f"{benchmark}.config"), "PRESETS", None)
+    if not presets:
+        raise UserError(f"{benchmark}: has no presets yet; predict one of {', '.join(BENCHMARKS)}")
+    return preset(presets, name)
+
+
+def of_config(config: RunConfig) -> Workload:
+    """The workload of a run's configuration."""
+    clock = Clock.of(config)
+    communication, benchmark = config.communication, config.benchmark
+    network = _NETWORKS.get(benchmark, config.model)
+    steps, beams = SEARCH.get(benchmark, (0, 1))
+    first = config.first_block_epochs or config.epochs_per_block
+    published = benchmark in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt") and not _is_study(config)
+    return Workload(
+        benchmark=benchmark,
+        network=network,
+        recipe="v0.6" if config.ruleset == "0.6.0" else "v0.7" if published else "fixed",
+        batch=config.global_batch_size,
+        cores=config.num_replicas,
+        examples=config.examples_per_epoch,
+        eval_examples=config.examples_per_evaluation * getattr(config, "views", 1),
+        eval_batch=config.eval_batch_size,
+        partitions=config.partitions,
+        accumulation=config.accumulation_steps,
+        span=getattr(config, "bn_span", 0),
+        precision=config.precision,
+        wire=2 if communication.wire == "bf16" else 4,
+        shard_update=communication.shard_weight_update,
+        optimizer=config.optimizer.name,
+        first_evaluation=max(first, 1e-6),
+        evaluation_every=max(config.epochs_per_block, 1e-6),
+        epochs=None if published else clock.train_steps / clock.steps_per_epoch,
+        decode_steps=steps,
+        beams=beams,
+        host_evaluation=HOST_EVALUATION.get(benchmark, 0.0),
+        decoded_cache=getattr(getattr(config, "data", None), "cache", "") == "decoded",
+        frames=getattr(config, "frames", 8) / 8,
+    )
+
+
+def _is_study(config: RunConfig) -> bool:
+    """Runs whose epochs are given, not found: other targets than MLPerf's."""
+    return config.smoke_run or config.hardware.startswith("cpu")
+
+
+def buckets(parameters: int, wire: int, bucket_bytes: int) -> int:
+    """Collectives of a gradient sum."""
+    return max(1, math.ceil(parameters * wire / bucket_bytes))
+
+
+def describe(workload: Workload) -> dict[str, Any]:
+    """As a dict, for JSON."""
+    return dataclasses.asdict(workload)
