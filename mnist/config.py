@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import replace
 from typing import Any
 
+from common.clock import Clock
 from common.config import Optimizer, RunConfig, Schedule
 from common.errors import UserError
 from common.legw import legw
@@ -41,6 +42,8 @@ class Config(RunConfig):
       image_size: side of the square images, in pixels; of "lstm" also the number of steps.
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       lstm_units: width of the LSTM and of the linear transform in front of it.
+      folded: the matrices of the transform and of the LSTM's input are multiplied first, see mnist/model.py;
+        the results are equal. Needs `hoisted`.
       hoisted: the form of the LSTM, see common/lstm.py; the results are equal.
       hidden_layers, hidden_units, activation: of "mlp".
       dropout: part of each hidden layer's outputs that "mlp" drops.
@@ -59,6 +62,7 @@ class Config(RunConfig):
     image_size: int = 28
     num_classes: int = 10
     lstm_units: int = 128
+    folded: bool = True
     hoisted: bool = True
     hidden_layers: int = 4
     hidden_units: int = 528
@@ -82,6 +86,11 @@ class Config(RunConfig):
                 raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
         if not 0 <= self.dropout < 1:
             raise UserError(f"config.dropout={self.dropout}: must be in [0, 1)")
+        if self.folded and not self.hoisted:
+            raise UserError(
+                "config.folded=True needs config.hoisted=True: the plain loop multiplies inputs and states at once; "
+                "set --config.folded=false"
+            )
         if self.data.held_out and self.data.held_out != self.num_eval_examples:
             raise UserError(
                 f"config.data.held_out={self.data.held_out} images are what is evaluated; set "
@@ -97,17 +106,19 @@ class Config(RunConfig):
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """What the log's header says about the run: [(key, value, metadata)], read from `config`."""
     optimizer, schedule = config.optimizer, config.schedule
+    warmup = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model": config.model,
         "train_epochs": config.train_epochs,
         "opt_name": optimizer.name,
         "opt_base_learning_rate": optimizer.base_learning_rate,
-        "opt_learning_rate_warmup_epochs": schedule.warmup_epochs,
+        "opt_learning_rate_warmup_epochs": warmup,
         "opt_learning_rate_schedule": schedule.kind,
-        "opt_momentum": optimizer.momentum,
         "opt_weight_decay": optimizer.weight_decay,
     }
+    if optimizer.has_momentum:
+        pairs["opt_momentum"] = optimizer.momentum
     if config.model == "mlp":
         pairs |= {
             "hidden_layers": config.hidden_layers,

@@ -11,6 +11,7 @@ import dataclasses
 from dataclasses import replace
 from typing import Any
 
+from common.clock import Clock
 from common.config import Optimizer, RunConfig, Schedule
 from common.errors import UserError
 from common.legw import legw
@@ -112,6 +113,7 @@ class Config(RunConfig):
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """What the log's header says about the run: [(key, value, metadata)], read from `config`."""
     optimizer, schedule = config.optimizer, config.schedule
+    warmup = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "train_epochs": config.train_epochs,
@@ -119,13 +121,17 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "init_scale": config.init_scale,
         "opt_name": optimizer.name,
         "opt_base_learning_rate": optimizer.base_learning_rate,
-        "opt_learning_rate_warmup_epochs": schedule.warmup_epochs,
+        "opt_learning_rate_warmup_epochs": warmup,
         "opt_learning_rate_schedule": schedule.kind,
-        "opt_learning_rate_decay_boundary_epochs": list(schedule.boundaries),
-        "opt_learning_rate_decay_factor": schedule.factor,
-        "opt_momentum": optimizer.momentum,
         "opt_clip_norm": optimizer.clip_norm,
     }
+    if schedule.kind == "step":
+        pairs |= {
+            "opt_learning_rate_decay_boundary_epochs": list(schedule.boundaries),
+            "opt_learning_rate_decay_factor": schedule.factor,
+        }
+    if optimizer.has_momentum:
+        pairs["opt_momentum"] = optimizer.momentum
     return [(key, value, {}) for key, value in pairs.items()]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.clock import Clock
 from common.config import Optimizer, Schedule
 from tsm_kinetics.fields import FRAMES, MODELS, Config, Data
 
@@ -21,21 +22,23 @@ GPUS_PER_NODE = 6  # A Summit node: paper 4.1.
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """What the log's header says about the run: [(key, value, metadata)], read from `config`."""
     optimizer, schedule = config.optimizer, config.schedule
+    warmup = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model": config.model,
         "train_epochs": config.train_epochs,
         "opt_name": optimizer.name,
         "opt_base_learning_rate": optimizer.base_learning_rate,
-        "opt_learning_rate_warmup_epochs": schedule.warmup_epochs,
+        "opt_learning_rate_warmup_epochs": warmup,
         "opt_learning_rate_schedule": schedule.kind,
-        "opt_momentum": optimizer.momentum,
         "opt_weight_decay": optimizer.weight_decay,
         "frames": config.frames,
         "accumulation_steps": config.accumulation_steps,
         "model_bn_span": config.micro_batch_size,
         "eval_views": config.views,
     }
+    if optimizer.has_momentum:
+        pairs["opt_momentum"] = optimizer.momentum
     if config.model == "tsm":
         pairs |= {"shift_fraction": config.shift_fraction, "online": config.online}
     return [(key, value, {}) for key, value in pairs.items()]

@@ -84,3 +84,24 @@ def test_bad_fields_are_one_line(field: str, value: object, message: str) -> Non
 def test_docs_name_every_preset() -> None:
     rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == list(PRESETS)
+
+
+def header(config: Config) -> dict[str, object]:
+    return {key: value for key, value, _ in hyperparameters(config)}
+
+
+def test_the_header_says_what_the_run_does() -> None:
+    """Not what fields say that it does not use: a warmup in steps, the momentum of a solver without one."""
+    config = PRESETS["cpu-20"]
+    steps = Clock.of(config).steps_per_epoch
+    warmed = dataclasses.replace(
+        config, schedule=dataclasses.replace(config.schedule, warmup_steps=2 * steps)
+    )
+    assert header(warmed)["opt_learning_rate_warmup_epochs"] == pytest.approx(2.0)
+    assert header(config)["opt_learning_rate_warmup_epochs"] == config.schedule.warmup_epochs
+    assert header(config)["opt_momentum"] == 0.9
+    for name in ("adam", "adagrad", "rmsprop", "adadelta"):
+        changed = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, name=name))
+        assert "opt_momentum" not in header(changed)
+    poly = dataclasses.replace(config, schedule=dataclasses.replace(config.schedule, kind="poly"))
+    assert not [key for key in header(poly) if "decay" in key]
