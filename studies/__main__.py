@@ -6,9 +6,10 @@ import argparse
 import sys
 
 from common.errors import UserError
-from studies import legw_curvature, legw_mnist, legw_ptb, multi30k, nuclei, resnet_photos
+from studies import lars_momentum, legw_curvature, legw_mnist, legw_ptb, multi30k, nuclei, resnet_photos
 
 STUDIES = {
+    "lars-momentum": lars_momentum,
     "legw-curvature": legw_curvature,
     "legw-mnist": legw_mnist,
     "legw-ptb": legw_ptb,

@@ -13,7 +13,7 @@ import pytest
 
 from common import config as configs
 from common.errors import UserError
-from studies import legw, legw_mnist, legw_ptb
+from studies import legw, legw_mnist, legw_ptb, runner
 
 STUDIES = [legw_mnist.STUDY, legw_ptb.STUDY]
 
@@ -98,9 +98,10 @@ def test_seven_solvers() -> None:
 def study(tmp_path, monkeypatch) -> legw.Study:
     """A study in a folder of its own whose runs cost nothing: the quality is the row's rate."""
     monkeypatch.setattr(legw, "ROOT", tmp_path)
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
     trained: list[str] = []
 
-    def train(self: legw.Runner, row: legw.Row) -> dict:
+    def train(self: runner.Runner, row: legw.Row) -> dict:
         trained.append(row.id)  # A list's append needs no lock.
         rate = row.rate or 0.001
         found = {"quality": None if rate > 1 else 0.9 + rate / 10, "diverged": rate > 1}
@@ -109,10 +110,10 @@ def study(tmp_path, monkeypatch) -> legw.Study:
             **dataclasses.asdict(row),
             **result,
             "flags": [*row.flags, *self.extra],
-            "version": legw.VERSION,
+            "version": runner.VERSION,
         }
 
-    monkeypatch.setattr(legw.Runner, "_train", train)
+    monkeypatch.setattr(runner.Runner, "_train", train)
     made = dataclasses.replace(legw_mnist.STUDY, factors=(1, 64), compared=(64, 1))
     object.__setattr__(made, "trained", trained)
     return made
@@ -183,18 +184,18 @@ def test_parts_add_up_to_one_table(study, tmp_path) -> None:
 
 
 def test_a_failed_run_ends_the_study_and_begins_no_other(study, monkeypatch) -> None:
-    def fail(self: legw.Runner, row: legw.Row) -> dict:
+    def fail(self: runner.Runner, row: legw.Row) -> dict:
         study.trained.append(row.id)
         raise UserError("out of memory")
 
-    monkeypatch.setattr(legw.Runner, "_train", fail)
+    monkeypatch.setattr(runner.Runner, "_train", fail)
     with pytest.raises(UserError, match="out of memory"):
         legw.run(study, flags("--jobs=2"))
     assert len(study.trained) < 6
 
 
 def test_runs_side_by_side_share_the_cores(monkeypatch) -> None:
-    monkeypatch.setattr(legw.os, "sched_getaffinity", lambda _: set(range(8)))
-    assert legw._share_of_cores(1) == {}
-    assert legw._share_of_cores(4)["TF_NUM_INTRAOP_THREADS"] == "2"
-    assert legw._share_of_cores(16)["TF_NUM_INTRAOP_THREADS"] == "1"
+    monkeypatch.setattr(runner.os, "sched_getaffinity", lambda _: set(range(8)))
+    assert runner._share_of_cores(1) == {}
+    assert runner._share_of_cores(4)["TF_NUM_INTRAOP_THREADS"] == "2"
+    assert runner._share_of_cores(16)["TF_NUM_INTRAOP_THREADS"] == "1"

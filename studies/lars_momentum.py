@@ -1,0 +1,179 @@
+"""LARS with scaled against unscaled momentum at a large batch: epochs to a fixed target, three seeds each.
+
+Figures 5 and 6 and Table 1 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": at 32K of ImageNet's images, 72.8 epochs
+scaled, 70.6 unscaled, 64 unscaled and tuned. Here ResNet-50 at a quarter of the width trains on the generated pictures
+of cpu-tiny at a batch that is a sixteenth of the set (theirs is a fortieth). Rate, warmup and momentum of the three
+forms are in the paper's proportions; the base rate was chosen for the scaled form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from common.errors import UserError
+from studies.data import ROOT
+from studies.runner import Runner, settings
+
+NAME = "lars-momentum"
+SEEDS = (0, 1, 2)
+BATCH, EPOCHS, TARGET = 256, 60, 0.759
+# Table 1: rate 31.2, 25 of 76 epochs of warmup; 29.0, 18 and momentum 0.929 where tuned.
+RATE, WARMUP = 3.0, 20.0
+COLUMNS = ("form", "seed", "rate", "warmup", "momentum", "epochs", "quality", "minutes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """For `studies.runner`."""
+
+    name: str = NAME
+    benchmark: str = "resnet"
+    preset: str = "cpu-tiny"
+    flags: tuple[str, ...] = settings(
+        global_batch_size=BATCH,
+        train_epochs=EPOCHS,
+        epochs_per_block=1,
+        quality_target=TARGET,
+        optimizer__name="lars",
+        optimizer__nesterov="false",
+        optimizer__weight_decay=2e-4,
+        schedule__kind="poly",
+        schedule__power=2,
+        schedule__end_learning_rate=1e-4,
+    )
+
+    def data(self) -> pathlib.Path:
+        """The generated pictures, made once."""
+        cache = os.environ.get(
+            "TTT_CACHE", pathlib.Path(tempfile.gettempdir()) / f"timetotrain-{os.getuid()}"
+        )
+        folder = pathlib.Path(cache) / "resnet-tiny"
+        done = subprocess.run([sys.executable, "-m", "resnet.tiny", str(folder)], cwd=ROOT, check=False)
+        if done.returncode:
+            raise UserError(f"making {folder} failed; see above", done.returncode)
+        return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One run; `paper` is what Table 1 has for the form, in epochs."""
+
+    form: str
+    scaled: bool
+    rate: float
+    warmup: float
+    momentum: float
+    paper: float
+    seed: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.form}-{self.seed}"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return settings(
+            optimizer__scaled_momentum=str(self.scaled).lower(),
+            optimizer__base_learning_rate=self.rate,
+            optimizer__momentum=self.momentum,
+            schedule__warmup_epochs=self.warmup,
+        )
+
+
+def rows(rate: float = RATE) -> list[Row]:
+    """Seed by seed, so that a study that was stopped has compared something."""
+    forms = (
+        ("scaled", True, rate, WARMUP, 0.9, 72.8),
+        ("unscaled", False, rate, WARMUP, 0.9, 70.6),
+        ("unscaled-tuned", False, round(rate * 29.0 / 31.2, 4), WARMUP * 18 / 25, 0.929, 64.0),
+    )
+    return [Row(*form, seed) for seed in SEEDS for form in forms]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of `python -m studies lars-momentum`."""
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--minutes", type=float, help="start no run after so many minutes")
+    parser.add_argument(
+        "--epochs", type=float, help="a trial: at most so many epochs, in a folder of its own"
+    )
+    parser.add_argument("--limit", type=int, help="train at most so many runs now")
+    parser.add_argument("overrides", nargs="*", help="flags of every run, after --")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains what is missing; writes table, csv and picture of what there is."""
+    if args.jobs < 1:
+        raise UserError(f"--jobs={args.jobs}: must be at least 1")
+    runner = Runner(Study(), args.epochs, args.minutes, args.overrides, args.jobs)
+    todo = [row for row in rows() if runner.record(row) is None]
+    runner.run_all(todo[: args.limit])
+    found = [(row, record) for row in rows() if (record := runner.record(row))]
+    publish(found, runner.folder if args.epochs else ROOT / "studies" / NAME)
+    return 0
+
+
+def epochs_to_target(record: dict, target: float = TARGET) -> int | None:
+    """The first evaluation, one an epoch, that meets the target."""
+    return next((i for i, value in enumerate(record["evaluations"], 1) if value >= target), None)
+
+
+def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
+    """results.csv, results.md and curves.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "results.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        for row, record in found:
+            reached = {"epochs": epochs_to_target(record), "quality": record["quality"]}
+            writer.writerow({**dataclasses.asdict(row), **reached, "minutes": round(record["minutes"], 2)})
+    table = markdown(found)
+    (folder / "results.md").write_text(table)
+    print(table)
+    if found:
+        _draw(found, folder / "curves.png")
+
+
+def markdown(found: list[tuple[Row, dict]]) -> str:
+    """Epochs to the target by form, beside the paper's."""
+    seeds = " | ".join(f"seed {seed}" for seed in SEEDS)
+    lines = [
+        f"| momentum | rate | warmup | m | {seeds} | mean | paper |",
+        "|---" * (6 + len(SEEDS)) + "|",
+    ]
+    for first in rows()[: len(rows()) // len(SEEDS)]:
+        mine = {row.seed: epochs_to_target(record) for row, record in found if row.form == first.form}
+        cells = [str(mine[s] or f"more than {EPOCHS}") if s in mine else "" for s in SEEDS]
+        reached = [epochs for epochs in mine.values() if epochs]
+        # A mean over the runs that got there alone would flatter a form that often does not.
+        whole = reached and len(reached) == len(mine)
+        mean = f"{statistics.mean(reached):.1f}" if whole else ""
+        values = f"{first.form} | {first.rate:g} | {first.warmup:g} | {first.momentum:g}"
+        lines.append(f"| {values} | {' | '.join(cells)} | {mean} | {first.paper:g} |")
+    return "\n".join(lines) + "\n"
+
+
+def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
+    colours = {form: f"C{i}" for i, form in enumerate(dict.fromkeys(row.form for row, _ in found))}
+    for row, record in found:
+        values = record["evaluations"]
+        label = row.form if row.seed == SEEDS[0] else None
+        axes.plot(range(1, len(values) + 1), values, color=colours[row.form], alpha=0.7, label=label)
+    axes.axhline(TARGET, color="k", linestyle="--")
+    axes.set(xlabel="epoch", ylabel="top-1")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,0 +1,172 @@
+"""Rows of a study as runs of the real benchmark: side by side, each with a record, resumed row by row.
+
+Runs train `jobs` at a time, each on its share of the cores: the networks are small, and two runs of one thread do more
+on two cores than one run of two (docs/large-batch-studies.md has the times).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from common.errors import UserError
+from studies.data import ROOT
+
+VERSION = 1  # Of the rows' records: raise it when the same flags mean another run.
+
+
+class Study(Protocol):
+    """What is run: a name, `python -m BENCHMARK --system=PRESET`, what makes its data, flags of every run."""
+
+    name: str
+    benchmark: str
+    preset: str
+    data: Callable[[], pathlib.Path]
+    flags: tuple[str, ...]
+
+
+class Row(Protocol):
+    """One run, a dataclass: a file name, the seed, its own flags."""
+
+    id: str
+    seed: int
+    flags: tuple[str, ...]
+
+
+def settings(**values: object) -> tuple[str, ...]:
+    """Flags from `optimizer__momentum=0.9`."""
+    return tuple(f"--config.{k.replace('__', '.')}={v}" for k, v in values.items())
+
+
+class Runner:
+    """Runs rows, keeps a record of each in results/study-NAME/rows, and skips those that have one."""
+
+    def __init__(
+        self,
+        study: Study,
+        epochs: float | None,
+        minutes: float | None,
+        overrides: Iterable[str] = (),
+        jobs: int = 1,
+    ):
+        """Prepares; trains nothing.
+
+        Args:
+          study: what is run.
+          epochs: replaces the preset's, for a trial.
+          minutes: no row is started after so many.
+          overrides: flags of every run, besides the study's.
+          jobs: rows that train at the same time.
+        """
+        self.study, self.jobs = study, jobs
+        self.extra = (*study.flags, *overrides, *(settings(train_epochs=epochs) if epochs else ()))
+        trial = f"-trial-{epochs:g}" if epochs else ""
+        self.folder = ROOT / "results" / f"study-{study.name}{trial}"
+        self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
+        self._data: pathlib.Path | None = None
+        self._lock = threading.Lock()
+
+    def record(self, row: Row) -> dict | None:
+        """The record of a finished row, or None.
+
+        Raises:
+          UserError: it was written by another version of the study, or is damaged.
+        """
+        path = self._path(row)
+        if not path.is_file():
+            return None
+        try:
+            record = json.loads(path.read_text())
+            same = record["version"] == VERSION and record["flags"] == [*row.flags, *self.extra]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: no record of this study ({error}); delete it") from error
+        if not same:
+            raise UserError(f"{path}: written by another version of the study; move {self.folder} away")
+        return record
+
+    def run(self, row: Row) -> dict | None:
+        """Trains a row unless it is done; None when the time is up."""
+        done = self.record(row)
+        if done is not None:
+            return done
+        if time.monotonic() > self._deadline:
+            return None
+        record = self._train(row)
+        path = self._path(row)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(record, indent=1))
+        partial.replace(path)
+        print(f"{row.id}: {record['quality']} after {record['minutes']:.1f} minutes", flush=True)
+        return record
+
+    def run_all(self, rows: Sequence[Row]) -> list[dict]:
+        """The records of `rows`, in their order, `jobs` at a time; without those for which time was up.
+
+        Raises:
+          UserError: a run failed; the others that had begun are finished, no further one is begun.
+        """
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            futures = [pool.submit(self.run, row) for row in rows]
+            try:
+                return [record for f in futures if (record := f.result())]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _path(self, row: Row) -> pathlib.Path:
+        return self.folder / "rows" / f"{row.id}.json"
+
+    def _train(self, row: Row) -> dict:
+        with self._lock:
+            self._data = self._data or self.study.data()
+        # A row that was interrupted leaves a log: each try has a folder of its own.
+        results = self.folder / "logs" / f"{row.id}-{os.getpid()}"
+        flags = [*row.flags, *self.extra]
+        command = [sys.executable, "-m", self.study.benchmark, f"--system={self.study.preset}"]
+        command += [f"--data_dir={self._data}", f"--result_dir={results}", f"--seed={row.seed}", "--run=0"]
+        command += flags
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **_share_of_cores(self.jobs), **os.environ}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 1):
+            raise UserError(
+                f"{shlex.join(command)} failed: {done.stderr.strip().splitlines()[-1:]}", done.returncode
+            )
+        log = results / self.study.preset / self.study.benchmark / "result_0.txt"
+        return {**dataclasses.asdict(row), **_summary(log), "flags": flags, "version": VERSION}
+
+
+def _share_of_cores(jobs: int) -> dict[str, str]:
+    """What gives TensorFlow its part of the machine; nothing where a run has it alone."""
+    if jobs == 1:
+        return {}
+    threads = str(max(len(os.sched_getaffinity(0)) // jobs, 1))
+    return {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads}
+
+
+def _summary(log: pathlib.Path) -> dict:
+    """What a log says: every evaluation, the last one as the quality (None after a loss that is no number)."""
+    from compliance.logs import Record, read_log
+
+    found = [r for r in read_log(log) if isinstance(r, Record)]
+    times = {r.key: r.time_ms for r in found}
+    stop = next(r for r in found if r.key == "run_stop")
+    diverged = "loss is" in stop.metadata.get("reason", "")
+    evaluations = [r.value for r in found if r.key == "eval_accuracy"]
+    return {
+        "quality": None if diverged or not evaluations else evaluations[-1],
+        "evaluations": evaluations,
+        "diverged": diverged,
+        "minutes": (times["run_stop"] - times["run_start"]) / 60000,
+    }

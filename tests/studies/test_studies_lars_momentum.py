@@ -1,0 +1,69 @@
+"""The study of LARS's two momenta: its runs, its table; nothing is trained here."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+
+import pytest
+
+from common import config as configs
+from resnet.config import PRESETS
+from studies import lars_momentum as study
+from studies import runner
+
+
+def configured(row: study.Row) -> configs.RunConfig:
+    config = PRESETS[study.Study().preset]
+    for path, value in configs.split_overrides([*study.Study().flags, *row.flags])[0]:
+        config = configs.override(config, path, value)
+    config.validate()
+    return config
+
+
+def test_the_forms_differ_as_table_1_says() -> None:
+    by_form = {row.form: configured(row) for row in study.rows() if row.seed == 0}
+    scaled, unscaled, tuned = (by_form[name] for name in ("scaled", "unscaled", "unscaled-tuned"))
+    assert scaled.optimizer.scaled_momentum and not unscaled.optimizer.scaled_momentum
+    assert dataclasses.replace(
+        scaled, optimizer=dataclasses.replace(scaled.optimizer, scaled_momentum=False)
+    ) == dataclasses.replace(unscaled)
+    rate = tuned.optimizer.base_learning_rate / unscaled.optimizer.base_learning_rate
+    assert rate == pytest.approx(29.0 / 31.2, abs=1e-4) and tuned.optimizer.momentum == 0.929
+    assert tuned.schedule.warmup_epochs / unscaled.schedule.warmup_epochs == pytest.approx(18 / 25)
+    assert all(c.optimizer.name == "lars" and c.global_batch_size == study.BATCH for c in by_form.values())
+
+
+def test_every_form_has_three_seeds() -> None:
+    table = study.rows()
+    assert len({row.id for row in table}) == len(table) == 9
+    assert {row.seed for row in table} == {0, 1, 2}
+
+
+def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
+    trained = []
+
+    def train(self: runner.Runner, row: study.Row) -> dict:
+        trained.append(row.id)
+        reached = {"scaled": 5, "unscaled": 3 + row.seed, "unscaled-tuned": 99}[row.form]
+        values = [0.5] * min(reached - 1, 8) + [0.8] * (reached < 9)
+        made = {"evaluations": values, "quality": values[-1], "minutes": 0.1, "diverged": False}
+        return {**made, "flags": [*row.flags, *self.extra], "version": runner.VERSION}
+
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setattr(study, "ROOT", tmp_path)
+    monkeypatch.setattr(runner.Runner, "_train", train)
+    parser = argparse.ArgumentParser()
+    study.add_arguments(parser)
+    assert study.run(parser.parse_args(["--limit=4"])) == 0 and len(trained) == 4
+    assert study.run(parser.parse_args(["--jobs=2"])) == 0 and sorted(trained) == sorted(
+        r.id for r in study.rows()
+    )
+    folder = tmp_path / "studies" / "lars-momentum"
+    text = (folder / "results.md").read_text()
+    assert "| scaled | 3 | 20 | 0.9 | 5 | 5 | 5 | 5.0 | 72.8 |" in text
+    assert "| 3 | 4 | 5 | 4.0 | 70.6 |" in text
+    assert "more than 60 | more than 60 | more than 60 |  | 64 |" in text
+    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    assert len(rows) == 9 and rows[0]["epochs"] == "5" and (folder / "curves.png").is_file()
