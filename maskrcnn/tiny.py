@@ -14,7 +14,7 @@ from common.detection import drawing
 
 # Fewer and larger figures than ssd's: two stages learn from scratch in minutes.
 TINY = drawing.Pictures(
-    train_images=1000, eval_images=101, most=3, radius=(0.2, 0.38), visible=0.5, noise=0.02
+    train_images=2000, eval_images=101, most=3, radius=(0.2, 0.38), visible=0.5, noise=0.02
 )
 
 
