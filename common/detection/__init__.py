@@ -1,1 +1,3 @@
-"""What object detectors share: boxes, anchors, matching, mining, suppression, COCO records and COCO evaluation."""
+"""What object detectors share: boxes, anchors, matching, mining, sampling, suppression, ROIAlign, COCO records and
+COCO evaluation.
+"""

@@ -2,7 +2,7 @@
 
 "Mask R-CNN" section 3 and "Feature Pyramid Networks" section 4.2. tf-models-official's `multilevel_crop_and_resize`
 samples once per bin and, through its gathers' gradients, keeps every sample; ours averages any number of samples as the
-reference does (two each way) and holds one sample of each bin at a time, forward and backward.
+reference does (two each way) and holds the samples of one line of every bin at a time, forward and backward.
 """
 
 from __future__ import annotations
@@ -88,29 +88,28 @@ def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weig
     """Weighted sums of `rows`, [r, C]: bin (i, j) of box n is the sum over a, b of
     weight_y[n, i, a] * weight_x[n, j, b] * rows[y[n, i, a] + x[n, j, b]].
     """
-    count = y.shape[-1]
-    channels = rows.shape[-1]
+    lines, channels = y.shape[-1], rows.shape[-1]
 
-    def terms(after: tf.Tensor, a: int, b: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Row and weight [b, n, size, size] of one of the terms, not before `after` is there."""
+    def terms(after: tf.Tensor, a: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Numbers and weights of the rows that are added for `a`, [b, n, size, size, 2 * sampling], but not before
+        `after` is there: so that one such part is held at once.
+        """
         with tf.control_dependencies([after]):
-            index = y[..., :, None, a] + x[..., None, :, b]
-        return index, weight_y[..., :, None, a] * weight_x[..., None, :, b]
+            index = y[..., :, None, None, a] + x[..., None, :, :]
+        return index, weight_y[..., :, None, None, a] * weight_x[..., None, :, :]
 
     total = tf.zeros([*tf.unstack(tf.shape(y)[:-1]), x.shape[-2], channels], weight_y.dtype)
-    for a in range(count):
-        for b in range(count):
-            index, weight = terms(total, a, b)
-            total += weight[..., None] * tf.cast(tf.gather(rows, index), weight.dtype)
+    for a in range(lines):
+        index, weight = terms(total, a)
+        total += tf.einsum("...k,...kc->...c", weight, tf.cast(tf.gather(rows, index), weight.dtype))
 
     def gradient(upstream: tf.Tensor):
         upstream = tf.cast(upstream, weight_y.dtype)
         found = tf.zeros(tf.shape(rows), weight_y.dtype)
-        for a in range(count):
-            for b in range(count):
-                index, weight = terms(found, a, b)
-                part = tf.reshape(weight[..., None] * upstream, [-1, channels])
-                found = tf.tensor_scatter_nd_add(found, tf.reshape(index, [-1, 1]), part)
+        for a in range(lines):
+            index, weight = terms(found, a)
+            parts = tf.reshape(weight[..., None] * upstream[..., None, :], [-1, channels])
+            found += tf.math.unsorted_segment_sum(parts, tf.reshape(index, [-1]), tf.shape(rows)[0])
         return tf.cast(found, rows.dtype), None, None, None, None
 
     return tf.cast(total, rows.dtype), gradient

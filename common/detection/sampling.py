@@ -20,10 +20,12 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int) -> tf.Ten
       image_id: int64 [b].
       count: numbers for each image.
     """
-    # Not tf.random.fold_in, which draws another key under XLA.
-    run_step = seed * 2**32 + tf.cast(step, tf.int64)
-    keys = [tf.stack([run_step, image]) for image in tf.unstack(tf.cast(image_id, tf.int64))]
-    return tf.stack([tf.random.stateless_uniform([count], key, alg="philox") for key in keys])
+    # Of integers XLA draws the same as TensorFlow, of floating-point numbers other ones.
+    first = seed * 2**32 + tf.cast(step, tf.int64)
+    keys = [tf.stack([first, image]) for image in tf.unstack(tf.cast(image_id, tf.int64))]
+    bits = [tf.random.stateless_uniform([count], key, None, None, tf.int32, alg="philox") for key in keys]
+    low = tf.bitwise.bitwise_and(tf.stack(bits), 2**24 - 1)
+    return tf.cast(low, tf.float32) * 2.0**-24
 
 
 class Sample(NamedTuple):

@@ -18,9 +18,9 @@ from maskrcnn import loss, model
 from maskrcnn.config import Config
 from tests.maskrcnn import small
 
-# 64 rows on two replicas are 16, 8, 4, 2 and 1 rows of the levels, on four 4, 2, 1, 1 and 1: of level 5's two and level
-# 6's one some do not exist. 96 on four are 6, 3, 2 (of 6), 1 (of 3) and 1 (of 2).
-WIDE, TALL = (64, 128), (128, 64)
+# 64 rows are 16, 8, 4, 2 and 1 on the levels: of the last two some parts of four do not exist, nor do all parts of two
+# of the last one. 192 rows are 6 and 3 on these. All widths differ, so that parts tell which map they are of.
+WIDE, TALL = (64, 192), (192, 64)
 
 
 class Task:
@@ -43,6 +43,8 @@ def config_of(replicas: int, partitions: int, **changes) -> Config:
         partitions=partitions,
         # On one replica as on groups of four: the losses are means over a replica's images.
         batch_norm_span=2,
+        padded_size=WIDE,
+        long_side=192,
         **changes,
     )
     config.validate()
