@@ -40,7 +40,9 @@ def test_common_imports_no_benchmark():
 
 @pytest.mark.parametrize("part", ["compliance", "systems"])
 def test_the_checker_and_the_systems_import_no_tensorflow_and_no_benchmark(part):
-    assert found(part, ["tensorflow", "tf_keras", "numpy", "absl", *BENCHMARKS]) == []
+    assert found(part, ["tensorflow", "tf_keras", "absl", *BENCHMARKS]) == []
+    # The prediction alone computes with arrays; its command imports them when asked.
+    assert [hit for hit in found(part, ["numpy"]) if "systems/predict/" not in hit] == []
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
