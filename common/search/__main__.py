@@ -1,0 +1,145 @@
+"""python -m common.search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
+
+Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in a
+process of its own. The same command takes a search up again; with --storage=URL of a database, several machines can
+share one. MagmaDNN, section 4.3, searches rate, weight decay, batch and epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from common import config as configs
+from common.errors import UserError
+
+OBJECTIVES = {
+    "quality": ("quality",),
+    "accuracy": ("quality",),
+    "time": ("time",),
+    "both": ("quality", "time"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 1 if no trial has a result; 2 for a bad command."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    args = _parser().parse_args(arguments[:at])
+    try:
+        return _search(args, arguments[at + 1 :])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    from common.search import space
+    from common.search.driver import SAMPLERS
+
+    parser = argparse.ArgumentParser(
+        prog="python -m common.search",
+        description=__doc__.split("\n\n")[1],
+        epilog="What follows -- are flags of every run, as --config.train_epochs=3.",
+    )
+    parser.add_argument("benchmark", help="a package such as mnist")
+    parser.add_argument("--system", required=True, help="the preset that the search starts from")
+    parser.add_argument("--data-dir", help="of every run")
+    parser.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
+    parser.add_argument("--sampler", choices=SAMPLERS, default="tpe")
+    parser.add_argument("--trials", type=int, help="of all processes together; default: the grid, or 40")
+    parser.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
+    parser.add_argument(
+        "--objective",
+        choices=list(OBJECTIVES),
+        default="quality",
+        help="quality (accuracy) after all epochs, time (to the preset's target), or both, as a Pareto front of runs "
+        "through all epochs",
+    )
+    parser.add_argument(
+        "--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)"
+    )
+    parser.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
+    parser.add_argument(
+        "--storage", help="a database URL, or a file; default: a journal in the search's folder"
+    )
+    parser.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
+    parser.add_argument("--seed", type=int, default=0, help="of the sampler and of every run")
+    return parser
+
+
+def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
+    base = _base(args, flags)
+    from common.search import space as spaces
+    from common.search.driver import Plan, Search, open_storage
+    from common.search.report import publish
+    from common.search.trial import Command
+
+    space = spaces.parse(args.space, base)
+    objectives = OBJECTIVES[args.objective]
+    trials = args.trials or (len(spaces.grid(space)) if args.sampler == "grid" else 40)
+    if args.sampler == "grid":
+        trials = min(trials, len(spaces.grid(space)))
+    if min(trials, args.processes) < 1:
+        raise UserError("--trials and --processes: at least 1")
+    lower = lower_is_better(args.benchmark, base)
+    plan = Plan(space, args.sampler, trials, objectives, lower, args.stop_at, args.seed)
+    name = args.name or f"{args.benchmark}-{args.system}-{args.objective}-{args.sampler}"
+    folder = (args.result_dir / "search" / name).resolve()
+    command = Command(args.benchmark, _flags(args, flags, objectives, lower), _threads(args.processes))
+    storage = open_storage(args.storage or folder / "journal.log")
+    search = Search(name, plan, command, folder, storage)
+    search.run(args.processes, lambda line: print(line, flush=True))
+    print(publish(search.study, plan, folder))
+    print(f"table   {folder / 'search.md'}\npicture {folder / 'search.png'}")
+    return 0 if any(t.values for t in search.study.trials) else 1
+
+
+def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
+    """The configuration that every trial starts from."""
+    try:
+        module = importlib.import_module(f"{args.benchmark}.config")
+    except ModuleNotFoundError as error:
+        raise UserError(f"{args.benchmark}: no benchmark of this project ({error})") from None
+    config = configs.preset(module.PRESETS, args.system)
+    for field, value in configs.split_overrides(flags)[0]:
+        config = configs.override(config, field, value)
+    config = dataclasses.replace(config, division="open")
+    config.validate()
+    return config
+
+
+def lower_is_better(benchmark: str, config: Any) -> bool:
+    """Whether the benchmark's rules have an upper bound as the target: perplexity, not accuracy."""
+    from compliance import rules
+
+    keys = rules.metric(config.ruleset, benchmark).get("keys", {})
+    target = keys.get("eval_accuracy", {}).get("target", {})
+    return "at_most" in target
+
+
+def _flags(
+    args: argparse.Namespace, flags: Sequence[str], objectives: Sequence[str], lower: bool
+) -> tuple[str, ...]:
+    """Of every trial. A changed field is no closed result; where quality counts, no target ends a run early."""
+    fixed = [f"--system={args.system}", f"--seed={args.seed}", "--config.division=open"]
+    if args.data_dir:
+        fixed.append(f"--data_dir={os.path.abspath(args.data_dir)}")
+    if "quality" in objectives:
+        fixed.append(f"--config.quality_target={'0' if lower else '1000000000'}")
+    return (*fixed, *flags)
+
+
+def _threads(processes: int) -> int | None:
+    """The cores of each trial; all of them where there is one at a time."""
+    return max(len(os.sched_getaffinity(0)) // processes, 1) if processes > 1 else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

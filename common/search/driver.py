@@ -1,0 +1,250 @@
+"""Trials over several processes, kept in an Optuna study that a killed search, or another machine, takes up.
+
+A trial belongs to the process that began it: `owner` names host and process. What a dead owner on this host left
+behind is read from its log where the run had ended, and begun again where it had not.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import datetime
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from common.errors import UserError
+from common.search import space as spaces
+from common.search.space import Space
+from common.search.trial import Command, Outcome, finished, read
+
+SAMPLERS = ("grid", "random", "tpe")
+GRACE_SECONDS = 3.0  # Between the begin of a trial and its owner's name, at most.
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is asked for.
+
+    Attributes:
+      space, sampler, trials, seed: what is tried, how and how often; `trials` counts those of all processes.
+      objectives: "quality", "time" or both, with `lower_is_better` of the first.
+      stop_at: no trial is begun once the first objective of one is as good as this.
+    """
+
+    space: Space
+    sampler: str
+    trials: int
+    objectives: tuple[str, ...]
+    lower_is_better: bool = False
+    stop_at: float | None = None
+    seed: int = 0
+
+    @property
+    def directions(self) -> list[str]:
+        return ["minimize" if n == "time" or self.lower_is_better else "maximize" for n in self.objectives]
+
+    def good_enough(self, value: float) -> bool:
+        """Whether the first objective's value ends the search."""
+        if self.stop_at is None:
+            return False
+        return value <= self.stop_at if self.directions[0] == "minimize" else value >= self.stop_at
+
+
+def open_storage(where: str | pathlib.Path) -> BaseStorage:
+    """A database by its URL, else a journal file, which processes of one machine (or over NFS) share.
+
+    Raises:
+      UserError: it cannot be opened.
+    """
+    try:
+        if "://" in str(where):
+            return RDBStorage(str(where))
+        pathlib.Path(where).parent.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(JournalFileBackend(str(where)))
+    except Exception as error:  # Whatever a database's driver raises.
+        raise UserError(f"--storage={where}: cannot open it: {error}") from error
+
+
+class Search:
+    """A study and the trials that this process runs for it."""
+
+    def __init__(self, name: str, plan: Plan, command: Command, folder: pathlib.Path, storage: BaseStorage):
+        """Opens the study, or makes it.
+
+        Raises:
+          UserError: there is one of that name that searches something else.
+        """
+        self.plan, self.command, self.folder = plan, command, folder
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with contextlib.suppress(optuna.exceptions.DuplicatedStudyError):
+            optuna.create_study(storage=storage, study_name=name, directions=plan.directions)
+        before = optuna.load_study(study_name=name, storage=storage)
+        self.study = optuna.load_study(
+            study_name=name, storage=storage, sampler=_sampler(plan, len(before.trials))
+        )
+        self._check(name)
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen] = set()
+        self._stopping = False
+
+    def _check(self, name: str) -> None:
+        said = {
+            "benchmark": self.command.benchmark,
+            "flags": list(self.command.flags),
+            "objectives": list(self.plan.objectives),
+            "sampler": self.plan.sampler,
+            "space": {k: optuna.distributions.distribution_to_json(v) for k, v in self.plan.space.items()},
+        }
+        kept = self.study.user_attrs
+        if "space" not in kept:
+            for key, value in said.items():
+                self.study.set_user_attr(key, value)
+            if self.plan.sampler == "grid":
+                for point in spaces.grid(self.plan.space):
+                    self.study.enqueue_trial(point, skip_if_exists=True)
+            return
+        for key, value in said.items():
+            if kept.get(key) != value:
+                raise UserError(
+                    f"--name={name}: a search with another {key} ({kept.get(key)}); give another --name"
+                )
+
+    def run(self, processes: int, say: Callable[[str], None] = print) -> None:
+        """Trials until the plan is fulfilled, `processes` at a time; SIGTERM and Ctrl-C end it, and its runs."""
+        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            while True:
+                self._take_over()
+                with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+                    workers = [pool.submit(self._work, say) for _ in range(processes)]
+                    for worker in workers:
+                        worker.result()
+                if self._stopping or not self._left_behind():
+                    return
+                time.sleep(1)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self._stopping = True
+        for process in list(self._processes):
+            process.terminate()
+
+    def _work(self, say: Callable[[str], None]) -> None:
+        while (trial := self._next()) is not None:
+            outcome = self._train(trial)
+            if self._stopping:
+                return  # It stays open; the next search begins it again.
+            self._tell(trial, outcome)
+            say(describe(trial.number, trial.params, outcome))
+
+    def _next(self) -> optuna.Trial | None:
+        with self._lock:
+            trials = self.study.get_trials(deepcopy=False)
+            begun = sum(t.state != TrialState.WAITING for t in trials) - sum(
+                "again" in t.user_attrs for t in trials
+            )
+            good = any(t.state == TrialState.COMPLETE and self.plan.good_enough(t.values[0]) for t in trials)
+            if self._stopping or good or begun >= self.plan.trials:
+                return None
+            trial = self.study.ask(self.plan.space)
+            trial.set_user_attr("owner", [socket.gethostname(), os.getpid()])
+            return trial
+
+    def _train(self, trial: optuna.Trial) -> Outcome:
+        def started(process: subprocess.Popen) -> None:
+            self._processes.add(process)
+            trial.set_user_attr("process", process.pid)
+            if self._stopping:
+                process.terminate()
+
+        return self.command.run(trial.params, self._folder_of(trial.number), started)
+
+    def _folder_of(self, number: int) -> pathlib.Path:
+        return self.folder / f"trial-{number}"
+
+    def _tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
+        for key, value in dataclasses.asdict(outcome).items():
+            trial.set_user_attr(key, value)
+        values = outcome.objectives(self.plan.objectives)
+        self.study.tell(trial, values, state=TrialState.COMPLETE if values else self._without_value(outcome))
+
+    def _without_value(self, outcome: Outcome) -> TrialState:
+        """A run that diverged or missed its target says something about the space, a failed one does not."""
+        return (
+            TrialState.FAIL if outcome.minutes is None or len(self.plan.objectives) > 1 else TrialState.PRUNED
+        )
+
+    def _left_behind(self) -> bool:
+        """Whether a trial is open that no living search has begun; of one without owner that shows after a while."""
+        running = [t for t in self.study.get_trials(deepcopy=False) if t.state == TrialState.RUNNING]
+        return any("owner" not in trial.user_attrs or _ownerless(trial) for trial in running)
+
+    def _take_over(self) -> None:
+        """What dead searches on this machine left open: their ended runs are told, the others are put back."""
+        for trial in self.study.get_trials(deepcopy=True):
+            if trial.state != TrialState.RUNNING or not _ownerless(trial):
+                continue
+            folder = self._folder_of(trial.number)
+            _end_orphan(trial, folder)
+            live = optuna.Trial(self.study, trial._trial_id)
+            # Two searches may start at once: who comes second finds the trial told.
+            with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+                if finished(folder):
+                    self._tell(live, read(folder))
+                else:
+                    live.set_user_attr("again", True)
+                    self.study.tell(live, state=TrialState.FAIL)
+                    self.study.enqueue_trial(trial.params)
+
+
+def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
+    """A trial in a line."""
+    fields = " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
+    quality = "-" if outcome.quality is None else f"{outcome.quality:.5g}"
+    minutes = "-" if outcome.minutes is None else f"{outcome.minutes:.2f} minutes"
+    return f"trial {number}: {fields}: {quality}, {minutes} {outcome.message}".rstrip()
+
+
+def _sampler(plan: Plan, trials: int) -> optuna.samplers.BaseSampler:
+    # A search that is taken up must not draw again what it began with.
+    seed = plan.seed + trials
+    if plan.sampler == "tpe":
+        # constant_liar: those that are running count as bad, so that processes do not try the same.
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def _ownerless(trial: FrozenTrial) -> bool:
+    """Whether the process that began a trial was of this machine and is gone."""
+    if "owner" not in trial.user_attrs:  # It ended in the moment between the two, or is in it.
+        return (datetime.datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
+    host, number = trial.user_attrs["owner"]
+    return host == socket.gethostname() and not pathlib.Path(f"/proc/{number}").exists()
+
+
+def _end_orphan(trial: FrozenTrial, folder: pathlib.Path) -> None:
+    """Ends a run whose search was killed; only a process whose command line names the trial's folder."""
+    number = trial.user_attrs.get("process")
+    with contextlib.suppress(OSError):
+        if (
+            number
+            and f"--result_dir={folder}".encode() in pathlib.Path(f"/proc/{number}/cmdline").read_bytes()
+        ):
+            os.kill(number, signal.SIGKILL)

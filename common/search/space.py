@@ -1,0 +1,120 @@
+"""What is searched: fields of a configuration and the values they may take, checked before anything runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from common import config as configs
+from common.errors import UserError
+
+Space = dict[str, BaseDistribution]
+FORMS = "FIELD=A,B,C or FIELD=LOW..HIGH or FIELD=LOW..HIGH:log or FIELD=LOW..HIGH:STEP"
+
+
+def parse(entries: Sequence[str], config: Any) -> Space:
+    """The space that `--space` describes.
+
+    Args:
+      entries: each in one of `FORMS`.
+      config: the configuration whose fields they are.
+
+    Raises:
+      UserError: another form, an unknown field, a value of the wrong type, an empty range.
+    """
+    space: Space = {}
+    for entry in entries:
+        field, equals, values = entry.partition("=")
+        if not equals or not field or not values:
+            raise UserError(f"--space {entry}: not understood; write {FORMS}")
+        if field in space:
+            raise UserError(f"--space {entry}: {field} is there twice")
+        space[field] = (
+            _range(entry, field, values, config) if ".." in values else _choices(field, values, config)
+        )
+    return space
+
+
+def configured(config: Any, values: Mapping[str, Any]) -> Any:
+    """`config` with the fields set; "legw" last, as on the command line.
+
+    Raises:
+      UserError: as `common.config.override`.
+    """
+    for field, value in sorted(values.items(), key=lambda item: item[0] == "legw"):
+        config = configs.override(config, field, text(value))
+    return config
+
+
+def text(value: Any) -> str:
+    """A value as a flag has it."""
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def grid(space: Space) -> list[dict[str, Any]]:
+    """Every point of the space.
+
+    Raises:
+      UserError: a range without a step.
+    """
+    axes = {field: _points(field, distribution) for field, distribution in space.items()}
+    return [dict(zip(axes, point)) for point in itertools.product(*axes.values())]
+
+
+def _points(field: str, distribution: BaseDistribution) -> list[Any]:
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    step = distribution.step
+    if step is None or distribution.log:
+        raise UserError(
+            f"--space {field}: --sampler=grid needs values (A,B,C) or a step ({FORMS.rpartition(' or ')[2]})"
+        )
+    count = math.floor((distribution.high - distribution.low) / step + 1e-9) + 1
+    return [distribution.low + i * step for i in range(count)]
+
+
+def _choices(field: str, values: str, config: Any) -> CategoricalDistribution:
+    choices = values.split(",")
+    for choice in choices:
+        configs.override(config, field, choice)
+    return CategoricalDistribution(choices)
+
+
+def _range(entry: str, field: str, values: str, config: Any) -> BaseDistribution:
+    bounds, _, how = values.partition(":")
+    low, _, high = bounds.partition("..")
+    for bound in (low, high):
+        configs.override(config, field, bound)
+    try:
+        ends = float(low), float(high)
+        step = float(how) if how not in ("", "log") else None
+    except ValueError:
+        raise UserError(f"--space {entry}: not a range of numbers; write {FORMS}") from None
+    log = how == "log"
+    if ends[0] > ends[1] or (step is not None and step <= 0) or (log and ends[0] <= 0):
+        raise UserError(
+            f"--space {entry}: an empty range; LOW at most HIGH, a step or the LOW of :log above 0"
+        )
+    whole = all(end.lstrip("-").isdigit() for end in (low, high)) and _is_whole(config, field)
+    if whole:
+        if step is not None and step != int(step):
+            raise UserError(f"--space {entry}: {field} is a whole number; a step of {how} is not")
+        return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
+    return FloatDistribution(*ends, log=log, step=step)
+
+
+def _is_whole(config: Any, field: str) -> bool:
+    if field == "legw":
+        return False
+    for part in field.split("."):
+        config = getattr(config, part)
+    return isinstance(config, int)

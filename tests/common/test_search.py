@@ -1,0 +1,245 @@
+"""The search over a benchmark whose runs cost nothing: a package that writes the log of a formula."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import optuna
+import pytest
+
+from common.errors import UserError
+from common.search import __main__ as command
+from common.search import space
+from common.search.driver import Plan
+from mnist.config import PRESETS
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BASE = PRESETS["cpu-tiny"]
+# Accuracy falls off with the distance of log10(rate) from -1 and of the weight decay from 0.3; more epochs take longer.
+CONFIG = """
+import dataclasses
+from common.config import Optimizer, RunConfig
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    benchmark: str = "bowl"
+    precision: str = "fp32"
+    quality_target: float = 0.9
+    train_epochs: float = 10.0
+
+PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Optimizer(name="sgd"))}
+"""
+MAIN = """
+import json, math, os, pathlib, sys, time
+flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
+get = lambda name, default: float(flags.get("config." + name, default))
+if get("optimizer.momentum", 0.9) == 0.5:
+    sys.exit("error: no run with this momentum")
+rate, decay = get("optimizer.base_learning_rate", 1.0), get("optimizer.weight_decay", 0)
+epochs = get("train_epochs", 10)
+distance = (math.log10(rate) + 1) ** 2 + (decay - 0.3) ** 2
+quality = 1 - distance - 0.1 / epochs
+time.sleep(float(os.environ.get("BOWL_SECONDS", 0)))
+folder = pathlib.Path(flags["result_dir"], flags["system"], "bowl")
+folder.mkdir(parents=True, exist_ok=True)
+reached = quality >= get("quality_target", 0.9)
+lines = [("run_start", None, 0, {}), ("eval_accuracy", quality, 60000 * epochs, {"epoch_num": epochs}),
+         ("run_stop", None, 60000 * epochs, {"status": "success" if reached else "aborted"})]
+with open(folder / "result_0.txt", "w") as file:
+    for key, value, at, metadata in lines:
+        record = {"namespace": "", "time_ms": at, "event_type": "POINT_IN_TIME", "key": key, "value": value,
+                  "metadata": {"file": "", "lineno": 1, **metadata}}
+        file.write(":::MLLOG " + json.dumps(record) + "\\n")
+sys.exit(0 if reached else 1)
+"""
+RATE = "optimizer.base_learning_rate=0.0001..10:log"
+DECAY = "optimizer.weight_decay=0..1"
+
+
+@pytest.fixture
+def bowl(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    package = tmp_path / "packages" / "bowl"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "config.py").write_text(CONFIG)
+    (package / "__main__.py").write_text(MAIN)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), str(ROOT)]))
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bowl"]:
+        del sys.modules[name]
+
+
+def search(*flags: str) -> list[str]:
+    return ["bowl", "--system=cpu-tiny", "--name=it", *flags]
+
+
+def table(folder: pathlib.Path) -> list[dict[str, str]]:
+    with open(folder / "results" / "search" / "it" / "search.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def study(folder: pathlib.Path) -> optuna.Study:
+    from common.search.driver import open_storage
+
+    storage = open_storage(folder / "results" / "search" / "it" / "journal.log")
+    return optuna.load_study(study_name="it", storage=storage)
+
+
+def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum(bowl, monkeypatch) -> None:
+    """Two processes; SIGKILL, which nothing can catch, while two runs are on their way."""
+    monkeypatch.setenv("BOWL_SECONDS", "0.1")
+    flags = search("--space", RATE, DECAY, "--trials=40", "--processes=2", "--sampler=tpe")
+    first = subprocess.Popen(
+        [sys.executable, "-m", "common.search", *flags], stdout=subprocess.PIPE, text=True
+    )
+    told = [first.stdout.readline() for _ in range(20)]
+    first.send_signal(signal.SIGKILL)
+    told += first.stdout.readlines()
+    first.wait()
+    numbers = {int(line.split()[1].rstrip(":")) for line in told if line.startswith("trial")}
+    before = {t.number: t.values for t in study(bowl).trials if t.state.is_finished()}
+    assert numbers <= set(before) and 20 <= len(before) < 40
+    done = subprocess.run([sys.executable, "-m", "common.search", *flags], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    after = {t.number: t.values for t in study(bowl).trials if t.state.is_finished()}
+    assert all(after[number] == values for number, values in before.items())
+    rows = table(bowl)
+    assert len(rows) == 40 and all(row["state"] == "done" for row in rows)
+    best = max(rows, key=lambda row: float(row["quality"]))
+    assert 0.05 < float(best["optimizer.base_learning_rate"]) < 0.2
+    assert abs(float(best["optimizer.weight_decay"]) - 0.3) < 0.25
+    folder = bowl / "results" / "search" / "it"
+    assert (folder / "search.png").stat().st_size > 0 and (folder / "search.md").read_text().count("\n") == 42
+
+
+def test_sigterm_ends_the_runs_and_a_later_search_begins_them_again(bowl, monkeypatch) -> None:
+    monkeypatch.setenv("BOWL_SECONDS", "60")
+    flags = search("--space", RATE, "--trials=2", "--processes=2")
+    first = subprocess.Popen([sys.executable, "-m", "common.search", *flags])
+    journal = bowl / "results" / "search" / "it" / "journal.log"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (
+        journal.is_file() and journal.read_text().count('"process"') == 2
+    ):
+        time.sleep(0.1)
+    first.terminate()
+    assert first.wait(30) == 1  # No trial has a result.
+    left = [t for t in study(bowl).trials if t.state == optuna.trial.TrialState.RUNNING]
+    assert len(left) == 2
+    monkeypatch.setenv("BOWL_SECONDS", "0")
+    assert command.main(flags) == 0
+    rates = {float(row["optimizer.base_learning_rate"]) for row in table(bowl)}
+    assert rates == {t.params["optimizer.base_learning_rate"] for t in left}
+
+
+def test_a_grid_is_every_point_once(bowl) -> None:
+    spec = ["optimizer.base_learning_rate=0.01,0.1", "train_epochs=1..3:1"]
+    assert command.main(search("--space", *spec, "--sampler=grid", "--processes=2")) == 0
+    rows = table(bowl)
+    points = {(float(r["optimizer.base_learning_rate"]), float(r["train_epochs"])) for r in rows}
+    assert len(rows) == 6 and points == {(r, float(e)) for r in (0.01, 0.1) for e in (1, 2, 3)}
+    assert command.main(search("--space", *spec, "--sampler=grid")) == 0
+    assert len(table(bowl)) == 6
+
+
+def test_time_to_train_leaves_out_runs_that_miss_the_target(bowl) -> None:
+    spec = ["optimizer.base_learning_rate=0.1,10", "optimizer.weight_decay=0.3", "train_epochs=4,8"]
+    assert command.main(search("--space", *spec, "--sampler=grid", "--objective=time")) == 0
+    rows = table(bowl)
+    assert {row["state"] for row in rows if row["optimizer.base_learning_rate"] == "10"} == {"no result"}
+    found = study(bowl)
+    assert (found.best_value, found.best_params["train_epochs"]) == (4.0, "4")
+
+
+def test_both_objectives_give_a_pareto_front(bowl) -> None:
+    spec = ["optimizer.base_learning_rate=0.1,1", "optimizer.weight_decay=0.3", "train_epochs=1,10"]
+    assert command.main(search("--space", *spec, "--sampler=grid", "--objective=both")) == 0
+    front = {
+        (t.params["optimizer.base_learning_rate"], t.params["train_epochs"]) for t in study(bowl).best_trials
+    }
+    assert front == {("0.1", "1"), ("0.1", "10")}
+
+
+def test_a_threshold_ends_the_search(bowl) -> None:
+    spec = ["optimizer.base_learning_rate=0.1", "optimizer.weight_decay=0.3", "train_epochs=10..40:1"]
+    assert command.main(search("--space", *spec, "--sampler=grid", "--stop-at=0.9")) == 0
+    assert len(table(bowl)) == 1
+
+
+def test_a_failed_run_is_in_the_table_with_its_message(bowl) -> None:
+    spec = ["optimizer.momentum=0.5,0.9"]
+    assert command.main(search("--space", *spec, "--sampler=grid")) == 0
+    failed = next(row for row in table(bowl) if row["state"] == "failed")
+    assert failed["message"] == "error: no run with this momentum"
+
+
+def test_a_random_search_that_is_taken_up_draws_other_points(bowl) -> None:
+    for trials in (3, 6):
+        assert command.main(search("--space", RATE, "--sampler=random", f"--trials={trials}")) == 0
+    assert len({row["optimizer.base_learning_rate"] for row in table(bowl)}) == 6
+
+
+def test_another_space_under_the_same_name_is_one_line(bowl, capsys) -> None:
+    assert command.main(search("--space", RATE, "--trials=1")) == 0
+    assert command.main(search("--space", DECAY, "--trials=1")) == 2
+    assert "a search with another space" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("optimizer.learning_rate=0.1..1", "no field 'learning_rate'.*base_learning_rate"),
+        ("global_batch_size=32..64.5", "--config.global_batch_size=64.5: not a whole number"),
+        ("global_batch_size=32,many", "--config.global_batch_size=many: not a whole number"),
+        ("model=lstm..mlp", "not a range of numbers"),
+        ("optimizer.momentum=0.9..0.5", "an empty range"),
+        ("optimizer.base_learning_rate=0..1:log", "an empty range"),
+        ("global_batch_size=32..64:1.5", "a step of 1.5 is not"),
+        ("global_batch_size", "not understood; write FIELD=A,B,C or"),
+        ("optimizer=0.1", "'optimizer' is a group"),
+    ],
+)
+def test_a_bad_space_is_refused_in_one_line_before_anything_runs(entry: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        space.parse([entry], BASE)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_refuses_in_one_line(bowl, capsys) -> None:
+    for flags, message in (
+        (["--space", "optimizer.rate=1"], "no field 'rate'"),
+        (["--space", "train_epochs=1..3", "--sampler=grid"], "needs values"),
+        (["--space", "train_epochs=1,2", "--", "--config.epochs=3"], "no field 'epochs'"),
+    ):
+        assert command.main(search(*flags)) == 2
+        assert message in capsys.readouterr().err
+    assert command.main(["nothing", "--system=a", "--space", "a=1"]) == 2
+    assert "no benchmark" in capsys.readouterr().err
+    assert not (bowl / "results").exists()
+
+
+def test_ranges_keep_the_type_of_their_field() -> None:
+    parsed = space.parse(["global_batch_size=32..128:32", "optimizer.weight_decay=0..1", "legw=1..8:1"], BASE)
+    assert [type(d).__name__ for d in parsed.values()] == [
+        "IntDistribution",
+        "FloatDistribution",
+        "FloatDistribution",
+    ]
+    assert len(space.grid({k: d for k, d in parsed.items() if k != "optimizer.weight_decay"})) == 4 * 8
+    values = {"legw": 2.0, "global_batch_size": 32}
+    assert space.configured(BASE, values).global_batch_size == 64
+
+
+def test_directions_and_the_threshold_follow_the_objective() -> None:
+    assert Plan({}, "tpe", 1, ("quality", "time")).directions == ["maximize", "minimize"]
+    assert Plan({}, "tpe", 1, ("quality",), lower_is_better=True, stop_at=4.0).good_enough(3.9)
+    assert not Plan({}, "tpe", 1, ("quality",), stop_at=0.9).good_enough(0.89)
+    assert command.lower_is_better("ptb", BASE) and not command.lower_is_better("mnist", BASE)
