@@ -230,7 +230,8 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
 
 def cell(z: tf.Tensor, c: tf.Tensor) -> Tensors:
     """(i, f, g, o, new c, tanh of it, new h) from the gates' inputs, [b, 4u], and c, [b, u]."""
-    i, f, g, o = tf.split(z, 4, -1)
+    # Not tf.split: along the last axis it copies number by number, and took a fifth of a step.
+    i, f, g, o = tf.unstack(tf.reshape(z, [-1, 4, c.shape[-1]]), axis=1)
     i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
     c = f * c + i * g
     squashed = tf.tanh(c)
