@@ -100,7 +100,8 @@ def rule(config: Optimizer) -> Rule:
     if config.name not in RULES:
         hint = near(config.name, RULES)
         raise UserError(f"config.optimizer.name={config.name!r}: unknown{hint}; known: {', '.join(RULES)}")
-    slots, move = _FORMS[config.name]
+    # Without momentum there is nothing to keep, and a third less to read and write.
+    slots, move = _FORMS[config.name] if config.momentum or not config.has_momentum else ((), _plain)
     starts_at_zero = config.name != "adagrad" or config.initial_accumulator <= 0
     if config.name not in ("sgd", "lars") and config.epsilon <= 0 and starts_at_zero:
         raise UserError(
@@ -154,7 +155,8 @@ def clipped(gradients: Sequence[tf.Tensor], clip_norm: float) -> list[tf.Tensor]
     """The gradients, scaled down together where their global norm exceeds `clip_norm`; as they are if that is 0."""
     if not clip_norm:
         return list(gradients)
-    factor = clip_factor(tf.add_n([tf.reduce_sum(g * g) for g in gradients]), clip_norm)
+    # l2_loss reads a gradient once; its squares, summed by two operations, would be written in between.
+    factor = clip_factor(2 * tf.add_n([tf.nn.l2_loss(g) for g in gradients]), clip_norm)
     return [factor * g for g in gradients]
 
 
@@ -190,6 +192,14 @@ def _lars_trust(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segme
 
 
 # Each form: (config, gradient, slots, rate, step) -> (what is subtracted from the weight, slots).
+
+
+def _plain(
+    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, Slots]:
+    """`_momentum` with a momentum of 0, where all its forms are one."""
+    del config, slots, step
+    return rate * gradient, {}
 
 
 def _momentum(

@@ -25,7 +25,9 @@ RULES = {
     ),
     "lars unscaled": Optimizer("lars", momentum=0.951807, weight_decay=1e-4),
     "lars unscaled l2 nesterov": Optimizer("lars", weight_decay=2e-4, l2_in_loss=2e-4, nesterov=True),
+    "lars without momentum": Optimizer("lars", momentum=0.0, weight_decay=2e-4),
     "sgd": Optimizer("sgd", momentum=0.9, weight_decay=5e-5),
+    "sgd without momentum": Optimizer("sgd", momentum=0.0, weight_decay=5e-5, scaled_momentum=True),
     "sgd nesterov": Optimizer("sgd", momentum=0.9, weight_decay=5e-5, nesterov=True),
     "sgd scaled": Optimizer("sgd", momentum=0.9, weight_decay=5e-5, l2_in_loss=1e-4, scaled_momentum=True),
 }
