@@ -20,7 +20,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     words = replicas.model_input([config.num_steps], batch, tf.int32)
     state = replicas.model_input([state_size(config)], batch, precision.variable)
     features, after = Reader(config, precision, name="reader")([words, state])
-    logits = tf_keras.layers.Dense(
+    logits = Rows(
         config.vocabulary_size,
         kernel_initializer=_uniform(config),
         bias_initializer=_uniform(config),
@@ -37,6 +37,14 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 def state_size(config: Config) -> int:
     """Numbers that a stream carries: h and c of each layer."""
     return 2 * config.layers * config.units
+
+
+class Rows(tf_keras.layers.Dense):
+    """A dense layer that sees [b, T, n] as rows: TensorFlow adds the bias inside a product of two matrices only."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        rows = super().call(tf.reshape(inputs, [-1, inputs.shape[-1]]))
+        return tf.reshape(rows, [-1, *inputs.shape[1:-1], self.units])
 
 
 class Reader(tf_keras.layers.Layer):

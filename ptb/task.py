@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.cross_entropy import sparse_cross_entropy
 from common.errors import UserError
 from common.precision import Precision
 from common.replicas.base import Replicas, Shard
@@ -81,5 +82,6 @@ class Task:
         keep = batch["keep"] if self.config.carry else tf.zeros_like(batch["keep"])
         logits, state = model([batch["words"], carried.read(stream, keep, training)], training=training)
         carried.write(stream, state, training)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
-        return losses, tf.cast(batch["weight"], self._variable)
+        rows = tf.reshape(logits, [-1, self.config.vocabulary_size])
+        losses = sparse_cross_entropy(rows, tf.reshape(batch["targets"], [-1]))
+        return tf.reshape(losses, tf.shape(batch["targets"])), tf.cast(batch["weight"], self._variable)

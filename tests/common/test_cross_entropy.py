@@ -1,0 +1,46 @@
+"""The cross-entropy that keeps its exponentials against TensorFlow's; and where logits are large."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.cross_entropy import sparse_cross_entropy
+
+ROWS, CLASSES = 6, 9
+
+
+def losses_and_gradient(function, logits: np.ndarray, targets: np.ndarray) -> list[np.ndarray]:
+    x = tf.constant(logits)
+    weights = np.arange(len(targets)) - 2.0
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        losses = function(x, tf.constant(targets))
+        loss = tf.reduce_sum(losses * weights)
+    return [losses.numpy(), tape.gradient(loss, x).numpy()]
+
+
+def stock(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 300.0])
+def test_equals_the_stock_function_and_its_gradient(scale, dtype) -> None:
+    rng = np.random.default_rng(7)
+    logits = rng.normal(size=[ROWS, CLASSES]) * scale
+    targets = rng.integers(0, CLASSES, [ROWS]).astype(dtype)
+    pairs = zip(
+        losses_and_gradient(sparse_cross_entropy, logits, targets),
+        losses_and_gradient(stock, logits, targets),
+    )
+    for got, want in pairs:
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+
+
+def test_logits_beyond_the_range_of_an_exponential_stay_finite() -> None:
+    logits = np.array([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]])
+    losses, gradient = losses_and_gradient(sparse_cross_entropy, logits, np.array([1, 2]))
+    np.testing.assert_allclose(losses, [2e4, np.log(3)])
+    assert np.isfinite(gradient).all()
