@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.dropout import Dropout
-from common.lstm import LSTM
+from common.lstm import LSTM, hoisted
 from common.precision import Precision
 from common.replicas.base import Replicas
 from mnist.config import Config
@@ -31,16 +31,39 @@ class RowReader(tf_keras.layers.Layer):
 
     def __init__(self, config: Config, precision: Precision, name: str | None = None):
         super().__init__(name=name, dtype=precision.full, autocast=False)
-        self._config = config
+        self._config, self._precision = config, precision
         self.transform = tf_keras.layers.Dense(config.lstm_units, dtype=precision.layer, name="transform")
         self.lstm = LSTM(config.lstm_units, precision, config.hoisted, name="lstm")
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Creates the variables for images [b, S, S]."""
+        for layer, width in ((self.transform, input_shape[-1]), (self.lstm, self._config.lstm_units)):
+            with tf.name_scope(layer.name):
+                layer.build(tf.TensorShape([None, None, width]))
+        super().build(input_shape)
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """[b, S, S] -> [b, units]."""
         rows = tf.transpose(images, [1, 0, 2])
         if not self._config.recurrent:
             rows = rows[-1:]
+        if self._config.folded:
+            return self._folded(rows)
         _, (h, _) = self.lstm(self.transform(rows))
+        return h
+
+    def _folded(self, rows: tf.Tensor) -> tf.Tensor:
+        """The transform's matrix times the LSTM's first: (x A + a) W + b = x (A W) + (a W + b).
+
+        An input row is 28 numbers wide where the transformed one has 128: 225,280 multiply-adds a step and
+        example in place of 400,384, forward and backward. The variables and their gradients stay what they are.
+        """
+        transform, lstm = self.transform, self.lstm
+        kernel = tf.matmul(transform.kernel, lstm.kernel)
+        bias = tf.linalg.matvec(lstm.kernel, transform.bias, transpose_a=True) + lstm.bias
+        zeros = tf.zeros([tf.shape(rows)[1], lstm.units], self._precision.variable)
+        recurrent = tf.convert_to_tensor(lstm.recurrent_kernel)
+        _, (h, _) = hoisted(rows, kernel, recurrent, bias, (zeros, zeros), None, self._precision)
         return h
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:

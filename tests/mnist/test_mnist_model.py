@@ -42,9 +42,9 @@ def results(call, variables) -> list[tf.Tensor]:
     return [logits, *tape.gradient(loss, variables)]
 
 
-@pytest.mark.parametrize("hoisted", [True, False])
-def test_the_lstm_equals_one_of_stock_layers(hoisted) -> None:
-    _, ours = built(lstm_units=16, hoisted=hoisted)
+@pytest.mark.parametrize(("hoisted", "folded"), [(True, True), (True, False), (False, False)])
+def test_the_lstm_equals_one_of_stock_layers(hoisted, folded) -> None:
+    _, ours = built(lstm_units=16, hoisted=hoisted, folded=folded)
     images = tf_keras.Input([28, 28], dtype="float64")
     x = tf_keras.layers.TimeDistributed(tf_keras.layers.Dense(16, dtype="float64"), dtype="float64")(images)
     x = tf_keras.layers.LSTM(16, dtype="float64", unroll=True)(x)
