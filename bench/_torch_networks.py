@@ -57,16 +57,14 @@ class _Shifted(nn.Module):
 
 
 class _Frames(nn.Module):
-    """A network of images on clips [b * T, 3, H, W]: the mean over the frames' features, dropout, the classifier."""
+    """A network of images on clips [b * T, 3, H, W]: the mean over the frames' features, the classifier."""
 
-    def __init__(self, images: nn.Sequential, frames: int, dropout: float):
+    def __init__(self, images: nn.Sequential, frames: int):
         super().__init__()
-        self.features, self.classifier = images[:-1], images[-1]
-        self.frames, self.dropout = frames, nn.Dropout(dropout)
+        self.features, self.classifier, self.frames = images[:-1], images[-1], frames
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        features = self.features(x).unflatten(0, [-1, self.frames]).mean(1)
-        return self.classifier(self.dropout(features))
+        return self.classifier(self.features(x).unflatten(0, [-1, self.frames]).mean(1))
 
 
 def tsm_kinetics(manifest: dict, device: str) -> Network:
@@ -80,15 +78,16 @@ def tsm_kinetics(manifest: dict, device: str) -> Network:
         raise ValueError(
             f"{config['model']} of width {config['width']}: only tsm and tsn of width 64 are here"
         )
-    images = resnet50(config["num_classes"])
+    images, clips = resnet50(config["num_classes"]), manifest["programs"][0]["inputs"]
+    count = next(a["shape"][1] for a in clips if a["name"].endswith("/frames"))
     if config["model"] == "tsm":
         for i, layer in enumerate(images):
             if isinstance(layer, Bottleneck):
-                images[i] = _Shifted(layer, config["frames"], round(1 / config["shift_fraction"]))
-    network = _Frames(images, config["frames"], config.get("dropout", 0.5))
+                images[i] = _Shifted(layer, count, round(1 / config["shift_fraction"]))
+    network = _Frames(images, count)
     network = network.to(device, memory_format=torch.channels_last)
     labels = torch.arange(batch, device=device) % config["num_classes"]
-    frames = _images(config, batch * config["frames"], device)
+    frames = _images(config, batch * count, device)
     return network, (frames,), lambda logits: F.cross_entropy(logits, labels)
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
-import statistics
 import subprocess
 import sys
 import time
@@ -25,30 +23,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from _replay_figures import peak_of, show, speed, verdict  # noqa: E402
+
 from common.export import rules  # noqa: E402
 
 FORMAT = 1
-# Dense matrix products per second, in 1e12, by a part of the device's name and by precision (fp32 on NVIDIA's Ampere
-# and later is TF32): the vendors' data sheets, without sparsity.
-PEAKS = {
-    "H200": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
-    "H100": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
-    "A100": {"bf16": 312, "fp16": 312, "fp32": 156, "fp64": 19.5},
-    "V100": {"fp16": 125, "fp32": 15.7, "fp64": 7.8},
-    "TPU v2": {"bf16": 22.5},
-    "TPU v3": {"bf16": 61.5},
-    "TPU v4": {"bf16": 275},
-    "TPU v5p": {"bf16": 459},
-    "TPU v5": {"bf16": 197},
-    "TPU v6": {"bf16": 918},
-}
-# Relative, of a loss: of the first, and of the two that follow. A device other than the reference's rounds in other
-# places, and fp32 products may be TF32 there.
-TOLERANCES = {"fp64": (1e-9, 1e-6), "fp32": (1e-6, 1e-6), "bf16": (2e-2, 2e-2), "fp16": (5e-3, 5e-3)}
-ELSEWHERE = {"fp32": (2e-3, 1e-2)}
-# Of the weights after a step, relative to their norm. Below 64 bits an ill-conditioned network's gradients differ by
-# percents between two correct compilations, so that nothing is asked of them.
-STATE_TOLERANCE = {"fp64": 1e-9}
 
 
 class Replay:
@@ -59,7 +38,8 @@ class Replay:
 
         self.manifest, self.program = manifest, program
         self._stored = np.load(folder / "arrays.npz")
-        self._about = {a["name"]: a for a in [*manifest["state"], *program["inputs"]]}
+        described = [*manifest["state"], *manifest["constants"], *program["inputs"]]
+        self._about = {a["name"]: a for a in described}
         arguments = [jax.ShapeDtypeStruct(a["shape"], a["dtype"]) for a in program["arguments"]]
         results = [jax.ShapeDtypeStruct(r["shape"], r["dtype"]) for r in program["results"]]
         names = [a["name"] for a in program["arguments"]]
@@ -184,67 +164,6 @@ def loaded(artifact: bytes, arguments: list[Any], results: list[Any]) -> Callabl
     return dataclasses.replace(exported, mlir_module_serialized=artifact).call
 
 
-def speed(replay: Replay, seconds: list[float], peak: float | None) -> dict[str, Any]:
-    """What the measured seconds of a step mean."""
-    manifest, kind = replay.manifest, replay.program["kind"]
-    median, flops = statistics.median(seconds), replay.program["cost"]["matrix_flops"]
-    if replay.program["cost"]["loops"] and manifest["forward_flops_per_example"]:
-        # A loop's body is counted once in the program: go by the model, a backward pass being two forward ones.
-        flops = (
-            manifest["forward_flops_per_example"] * manifest["batch"][kind] * (3 if kind == "train" else 1)
-        )
-    analysis = replay.compiled.cost_analysis() or {}
-    analysis = analysis[0] if isinstance(analysis, list) else analysis
-    memory = replay.compiled.memory_analysis()
-    parts = ("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes", "temp_size_in_bytes")
-    return {
-        "ms": 1000 * median,
-        "ms_of_rounds": [round(1000 * s, 3) for s in seconds],
-        "examples_per_second": manifest["batch"][kind] / median,
-        "matrix_tflop": flops / 1e12,
-        "tflops": flops / 1e12 / median,
-        "peak_tflops": peak,
-        "share_of_peak": flops / 1e12 / median / peak if peak else None,
-        "compiler_tflop": analysis.get("flops", math.nan) / 1e12,
-        "compiler_gb_accessed": analysis.get("bytes accessed", math.nan) / 1e9,
-        "memory_gb": {part.removesuffix("_in_bytes"): getattr(memory, part, 0) / 1e9 for part in parts},
-        "device_memory": _device_memory(),
-        "compile_seconds": replay.compile_seconds,
-    }
-
-
-def _device_memory() -> dict[str, float]:
-    import jax
-
-    stats = jax.devices()[0].memory_stats() or {}
-    return {f"{k}_gb": stats[k] / 1e9 for k in ("peak_bytes_in_use", "bytes_limit") if k in stats}
-
-
-def verdict(report: dict, precision: str, same_platform: bool, tolerance: float | None) -> list[str]:
-    """What differs more than it may."""
-    allowed = TOLERANCES[precision] if same_platform else ELSEWHERE.get(precision, TOLERANCES[precision])
-    allowed = (tolerance, tolerance) if tolerance is not None else allowed
-    wrong = []
-    for i, error in enumerate(report.get("loss_errors", ())):
-        bound = allowed[min(i, 1)]
-        if not error <= bound:
-            wrong.append(
-                f"loss {i + 1} is {report['losses'][i]!r}, {report['expected_losses'][i]!r} expected: {error:.2g}, "
-                f"{bound:.0e} allowed"
-            )
-    bound = STATE_TOLERANCE.get(precision)
-    for what in ("state_error", "change_error"):
-        if bound and what in report and not report[what]["relative"] <= bound:
-            wrong.append(
-                f"{what}: {report[what]['of']} by {report[what]['relative']:.2g}, {bound:.0e} allowed"
-            )
-    if bound:
-        for name, error in report.get("output_errors", {}).items():
-            if not error <= bound:
-                wrong.append(f"{name} by {error:.2g}, {bound:.0e} allowed")
-    return wrong
-
-
 def read(folder: Path) -> dict:
     """The manifest; ends the program where there is none that can be read."""
     path = folder / "manifest.json"
@@ -257,11 +176,6 @@ def read(folder: Path) -> dict:
     if manifest.get("format") != FORMAT:
         sys.exit(f"error: {path}: format {manifest.get('format')}, {FORMAT} expected; export it again")
     return manifest
-
-
-def peak_of(device: Any, precision: str) -> float | None:
-    kind = device.device_kind
-    return next((peaks.get(precision) for name, peaks in PEAKS.items() if name in kind), None)
 
 
 def torch_rows(python: str, folder: Path, options: argparse.Namespace) -> list[dict]:
@@ -298,37 +212,9 @@ def run(folder: Path, manifest: dict, program: dict, options: argparse.Namespace
     return report
 
 
-def show(report: dict) -> None:
-    """The report, for people."""
-    print(f"{report['program']}:")
-    if "loss_errors" in report:
-        worst = max(report["loss_errors"])
-        print(
-            f"  losses {', '.join(f'{x:.9g}' for x in report['losses'])}; at most {worst:.2g} from the manifest's"
-        )
-        state, change = report["state_error"], report["change_error"]
-        print(
-            f"  state after a step: {state['relative']:.2g}, its change: {change['relative']:.2g} ({change['of']})"
-        )
-    elif "losses" in report:
-        print(
-            f"  losses {', '.join(f'{x:.9g}' for x in report['losses'])}; the manifest has none to compare with"
-        )
-    for name, error in report.get("output_errors", {}).items():
-        print(f"  {name}: {error:.2g} from the manifest's")
-    if "ms" in report:
-        share = f", {report['share_of_peak']:.1%} of the peak" if report["share_of_peak"] else ""
-        memory = report["memory_gb"]
-        print(f"  {report['ms']:.2f} ms, {report['examples_per_second']:.1f} examples/s")
-        print(f"  {report['tflops']:.3g} TFLOP/s of {report['matrix_tflop']:.4g} in matrix products{share}")
-        print(f"  {memory['argument_size']:.3g} GB of arguments, {memory['temp_size']:.3g} GB besides")
-    for line in report["differs"]:
-        print(f"  DIFFERS: {line}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="what python -m BENCHMARK --export=DIR wrote")
+    parser.add_argument("folder", type=Path, nargs="?", help="what python -m BENCHMARK --export=DIR wrote")
     parser.add_argument("--program", help="one of the export's programs; default: all training steps")
     parser.add_argument("--steps", type=int, default=20, help="steps of a round; 0: check only")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that are timed; the median counts")
@@ -344,6 +230,9 @@ def main() -> None:
         "--torch", metavar="PYTHON", help="an interpreter with PyTorch: its figures, in the same run"
     )
     options = parser.parse_args()
+    if options.folder is None:  # `make bench` runs every script.
+        print("nothing to replay: name a folder that python -m BENCHMARK --export=DIR wrote")
+        return
     manifest = read(options.folder)
     programs = [p for p in manifest["programs"] if options.program in (p["name"], None)]
     programs = programs if options.program else [p for p in programs if p["kind"] == "train"]
@@ -364,7 +253,8 @@ def main() -> None:
     }
     versions = {**manifest["versions"], "jax": jax.__version__, "numpy_here": np.__version__}
     machine = {"platform": device.platform, "device": device.device_kind, "devices": len(jax.devices())}
-    print(f"{about['benchmark']} {about['system']}, {about['precision']}, batch {about['batch']['train']}")
+    name = f"{about['benchmark']} {about['system']}".rstrip()
+    print(f"{name}, {about['precision']}, batch {about['batch']['train']}")
     print(f"on {machine['device']} ({machine['platform']}), jax {jax.__version__}")
     reports = []
     for program in programs:

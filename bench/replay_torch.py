@@ -17,7 +17,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit("error: no torch here; pip install torch" if sys.argv[1:] else None)
 from _torch_networks import NETWORKS, Network
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -85,12 +88,15 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="what python -m BENCHMARK --export=DIR wrote")
+    parser.add_argument("folder", type=Path, nargs="?", help="what python -m BENCHMARK --export=DIR wrote")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--modes", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
     options = parser.parse_args()
+    if options.folder is None:  # `make bench` runs every script.
+        print("nothing to replay: name a folder that python -m BENCHMARK --export=DIR wrote")
+        return
     path = options.folder / "manifest.json"
     if not path.exists():
         sys.exit(f"error: {path}: no such file; give the folder that python -m BENCHMARK --export=DIR wrote")

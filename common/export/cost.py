@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 _TYPE = re.compile(r"tensor<([0-9x]*?)([a-z]+\d+)>")
+_FUNCTION = re.compile(r"^  func\.func [^@]*@([^(]+)\((.*?)^  \}", re.MULTILINE | re.DOTALL)
+_CALL = re.compile(r"(?<!custom_)call @([^(]+)\(")
+_OPERATION = re.compile(r'= "?stablehlo\.(\w+)')
 _BITS = re.compile(r"\d+$")
 _FREE = (
     "constant",
@@ -20,39 +24,54 @@ _FREE = (
 )
 
 
-def count(text: str) -> dict[str, float]:
+def count(text: str) -> dict[str, int]:
     """Counts of one call of `main`.
 
     Returns:
       matrix_flops: 2 per multiply-add of convolutions and matrix products; products with padding and with the zeros
         of a dilation are not counted, as in XLA's analysis. bytes_unfused: operands and results of every operation,
-        an upper bound of what a compiler's program moves. convolutions, products: how many. loops: while loops, whose
-        body is counted once.
+        an upper bound of what a compiler's program moves. convolutions, products: how many. in_loops: how many of
+        them stand in while loops, whose bodies are counted once.
     """
-    flops, moved = 0, 0
-    kinds = {"convolution": 0, "dot": 0, "while": 0}
-    for line in text.splitlines():
-        match = re.search(r'= "?stablehlo\.(\w+)', line)
+    # Other functions than those that are called: TensorFlow leaves copies of loops' bodies behind.
+    functions = dict(_FUNCTION.findall(text))
+    return dict(
+        zip(
+            ("matrix_flops", "bytes_unfused", "convolutions", "products", "in_loops"),
+            _totals("main", functions),
+        )
+    )
+
+
+def _totals(name: str, functions: Mapping[str, str]) -> list[int]:
+    """What `count` returns, of one function and those that it calls."""
+    flops, moved, convolutions, products, in_loops = 0, 0, 0, 0, 0
+    loop = -1  # Indentation of the outermost loop that we are in.
+    for line in functions[name].splitlines():
+        indentation = len(line) - len(line.lstrip())
+        if loop >= 0 and indentation <= loop and not line.lstrip().startswith(("}", "cond {")):
+            loop = -1
+        called = _CALL.search(line)
+        if called:
+            inner = _totals(called.group(1), functions)
+            flops, moved = flops + inner[0], moved + inner[1]
+            convolutions, products = convolutions + inner[2], products + inner[3]
+            in_loops += inner[2] + inner[3] if loop >= 0 else inner[4]
+            continue
+        match = _OPERATION.search(line)
         if not match:
             continue
         kind = match.group(1)
-        kind = "dot" if kind in ("dot", "dot_general") else kind
-        if kind in kinds:
-            kinds[kind] += 1
+        if kind == "while" and loop < 0:
+            loop = indentation
         if kind == "convolution":
-            flops += 2 * _convolution(line)
-        elif kind == "dot":
-            flops += 2 * _product(line)
+            flops, convolutions = flops + 2 * _convolution(line), convolutions + 1
+        elif kind in ("dot", "dot_general"):
+            flops, products = flops + 2 * _product(line), products + 1
+        in_loops += loop >= 0 and kind in ("convolution", "dot", "dot_general")
         if kind not in _FREE:
-            signature = line.rpartition(" : ")[2]
-            moved += sum(_bytes(*found) for found in _TYPE.findall(signature))
-    return {
-        "matrix_flops": flops,
-        "bytes_unfused": moved,
-        "convolutions": kinds["convolution"],
-        "products": kinds["dot"],
-        "loops": kinds["while"],
-    }
+            moved += sum(_bytes(*found) for found in _TYPE.findall(line.rpartition(" : ")[2]))
+    return [flops, moved, convolutions, products, in_loops]
 
 
 def _sizes(text: str) -> list[int]:

@@ -14,6 +14,7 @@ import tf_keras
 from common import schedules
 from common.clock import Clock
 from common.config import Communication, RunConfig
+from common.errors import UserError
 from common.export import rules
 from common.precision import precision
 from common.replicas.single import Single
@@ -21,6 +22,7 @@ from common.step import State, make_eval_step, make_train_step
 
 # An array that no rule makes is stored; it may take so much, compressed. A larger one of a batch is made of noise.
 MAX_STORED = 1 << 18
+MAX_CONSTANT = 1 << 24
 
 
 def single_replica(config: RunConfig) -> RunConfig:
@@ -51,7 +53,7 @@ class Argument:
 
     Attributes:
       name: unique within the export.
-      role: "input", "weight", "statistic", "slot", "counter".
+      role: "input", "weight", "statistic", "slot", "counter", "constant".
       value: what the exported run starts from.
       rule: what makes it, see rules.py.
     """
@@ -69,6 +71,7 @@ class Steps:
       train, evaluate: (batch) -> what the step returns; compiled tf.functions.
       variables: name -> variable of the state.
       state: name -> Argument; the variables hold these values after `reset()`.
+      constants: name -> Argument: tensors that a step closes over, in the order in which `name_of` met them.
     """
 
     def __init__(self, task: Any, config: RunConfig):
@@ -96,12 +99,34 @@ class Steps:
             name: self._argument(name, variable, i)
             for i, (name, variable) in enumerate(self.variables.items())
         }
+        self.constants: dict[str, Argument] = {}
+        self._captured: dict[int, tuple[tf.Tensor, str]] = {}
         self.reset()
 
     def reset(self) -> None:
         """Back to where the exported run starts."""
         for name, variable in self.variables.items():
             variable.assign(self.state[name].value)
+
+    def name_of(self, captured: tf.Tensor) -> str:
+        """The variable, or the constant, that a step closes over.
+
+        Raises:
+          UserError: a constant too large to store.
+        """
+        for name, variable in self.variables.items():
+            if variable.handle is captured:
+                return name
+        if id(captured) not in self._captured:
+            name, value = f"constant/{len(self.constants)}", captured.numpy()
+            if value.nbytes > MAX_CONSTANT:
+                raise UserError(
+                    f"--export: the step closes over a tensor of {value.nbytes / 1e6:.0f} MB, {value.shape}; compute "
+                    "it in the step, or make it a variable"
+                )
+            self.constants[name] = Argument(name, "constant", value, {"rule": "stored", "name": name})
+            self._captured[id(captured)] = captured, name
+        return self._captured[id(captured)][1]
 
     @property
     def model(self) -> tf_keras.Model:

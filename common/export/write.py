@@ -84,7 +84,9 @@ def write(
             )
             program["reference"] = _reference(steps, training, batch, reference, say)
             manifest["programs"].append(program)
-    np.savez_compressed(path / "arrays.npz", **{_key(name): value for name, value in stored.items()})
+    manifest["constants"] = [_describe(argument) for argument in steps.constants.values()]
+    stored |= {name: argument.value for name, argument in steps.constants.items()}
+    np.savez_compressed(path / "arrays.npz", **{_key(name): _plain(value) for name, value in stored.items()})
     manifest["export_seconds"] = round(time.time() - began, 1)
     (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     manifest["bytes"] = sum(file.stat().st_size for file in path.iterdir())
@@ -153,21 +155,18 @@ def _key(name: str) -> str:
     return name.replace("/", ".")
 
 
+def _plain(array: np.ndarray) -> np.ndarray:
+    """An array that any numpy can read from a file: bfloat16 as float32."""
+    return array.astype(np.float32) if array.dtype == tf.bfloat16.as_numpy_dtype else array
+
+
 def _program(
     steps: Steps, name: str, training: bool, batch: Mapping[str, Argument]
 ) -> tuple[dict[str, Any], stablehlo.Lowered]:
     function = steps.train if training else steps.evaluate
     lowered = stablehlo.lower(function, batch_of(batch), "training step" if training else "evaluation step")
     given = [batch[key] for key in sorted(batch)]  # As tf.nest flattens a dict.
-    by_handle = {id(v.handle): key for key, v in steps.variables.items()}
-    names = [a.name for a in given]
-    for handle in lowered.captured:
-        if id(handle) not in by_handle:
-            raise UserError(
-                f"--export: {name} closes over a tensor {handle.shape} that is no variable of the state; make it a "
-                "constant of the graph"
-            )
-        names.append(by_handle[id(handle)])
+    names = [*(a.name for a in given), *map(steps.name_of, lowered.captured)]
     arguments = [
         {"name": n, "shape": shape, "dtype": dtype} for n, (shape, dtype) in zip(names, lowered.arguments)
     ]

@@ -1,5 +1,6 @@
 """Exported steps: rules that both ends follow, counted costs, replays by jax equal to TensorFlow's compiled step."""
 
+import copy
 import dataclasses
 import hashlib
 import importlib
@@ -7,6 +8,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -23,14 +25,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Both of TensorFlow's interpreter if jax is there (extra `dev`), or another one.
 PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
 needs_jax = pytest.mark.skipif(not PYTHON, reason="no jax here; pip install jax==0.7.1, or set REPLAY_PYTHON")
-# Small steps of every benchmark, float64, without what would make the first updates vanish.
+# Small steps of every benchmark.
 SMALL = {
-    "mnist": {"global_batch_size": 8, "eval_batch_size": 8},
+    "mnist": {
+        "global_batch_size": 8,
+        "eval_batch_size": 8,
+        "model": "mlp",
+        "hidden_units": 32,
+        "dropout": 0.2,
+    },
     "ptb": {"global_batch_size": 4, "eval_batch_size": 4},
     "resnet": {"global_batch_size": 4, "eval_batch_size": 4, "width": 8, "image_size": 32},
     "transformer": {"global_batch_size": 2, "eval_batch_size": 2},
     "ssd": {"global_batch_size": 2, "eval_batch_size": 2},
     "tsm_kinetics": {"global_batch_size": 2, "eval_batch_size": 2},
+    "gnmt": {"global_batch_size": 4, "eval_batch_size": 4, "bucket_limits": (18, 36)},
 }
 
 
@@ -121,6 +130,17 @@ def test_costs_of_a_product():
     assert (counted["matrix_flops"], counted["products"]) == (2 * 5 * 7 * 7 * 2, 1)
 
 
+def test_costs_of_a_loop_count_its_body_once():
+    x = tf.ones([4, 4])
+
+    @tf.function(jit_compile=True, autograph=False)
+    def step(x):
+        return x @ tf.while_loop(lambda i, _: i < 7, lambda i, y: (i + 1, y @ y), (0, x))[1] @ x
+
+    counted = cost.count(step.experimental_get_compiler_ir(x)(stage="stablehlo"))
+    assert (counted["matrix_flops"], counted["products"], counted["in_loops"]) == (3 * 2 * 64, 3, 1)
+
+
 @pytest.mark.parametrize("benchmark", SMALL)
 def test_every_preset_has_a_replica_that_can_be_alone(benchmark):
     for config in importlib.import_module(f"{benchmark}.config").PRESETS.values():
@@ -141,11 +161,9 @@ def test_replay_says_what_is_missing(tmp_path):
     assert done.returncode == 1 and "no such file" in done.stderr and "Traceback" not in done.stderr
 
 
-def check_float64(benchmark, tmp_path, **changes):
+def check_float64(folder, manifest, task, config):
     """The first step's loss and every updated weight to 1e-9, all losses to 1e-6, the evaluation to 1e-9."""
-    folder = tmp_path / benchmark
-    manifest, task, config = exported(benchmark, folder, "fp64", **changes)
-    saved = tmp_path / "state.npz"
+    saved = folder.parent / "state.npz"
     done, report = replayed(folder, "--steps=0", "--program=train", f"--save={saved}")
     assert done.returncode == 0, done.stdout + done.stderr
     (train,) = report["programs"]
@@ -155,59 +173,77 @@ def check_float64(benchmark, tmp_path, **changes):
     batch = {key: tf.constant(a.value) for key, a in steps.batches(True)[0].items()}
     steps.train(batch)
     found, moved = np.load(saved), 0
-    for name, variable in steps.variables.items():
-        if name.replace("/", ".") not in found:
-            assert (variable.numpy() == steps.state[name].value).all(), f"{name} is no part of the program"
-            continue
-        expected = variable.numpy()
-        error = np.linalg.norm(found[name.replace("/", ".")] - expected) / (np.linalg.norm(expected) or 1)
-        assert error <= 1e-9, name
-        moved += not np.array_equal(expected, steps.state[name].value)
+    # By position: Keras numbers the layers of a process on.
+    for about, (name, variable) in zip(manifest["state"], steps.variables.items(), strict=True):
+        expected, before = variable.numpy(), steps.state[name].value
+        moved += not np.array_equal(expected, before)
+        key = about["name"].replace("/", ".")
+        if key in found:
+            error = np.linalg.norm(found[key] - expected) / (np.linalg.norm(expected) or 1)
+            assert error <= 1e-9, name
+        else:
+            assert np.array_equal(expected, before), f"{name} is no part of the program"
     assert moved > len(steps.model.trainable_variables)
     for program in manifest["programs"]:
         if program["kind"] == "eval":
             done, report = replayed(folder, "--steps=0", f"--program={program['name']}")
             assert done.returncode == 0, done.stdout + done.stderr
             assert max(report["programs"][0]["output_errors"].values()) <= 1e-9
-    return manifest
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory):
+    """An export in float64: its folder, manifest, task and configuration."""
+    folder = tmp_path_factory.mktemp("export") / "mnist"
+    return folder, *exported("mnist", folder, "fp64")
 
 
 @needs_jax
-def test_mnist_replays_in_float64(tmp_path):
-    manifest = check_float64("mnist", tmp_path)
-    assert [p["name"] for p in manifest["programs"]] == ["train", "eval"]
+def test_mnist_replays_in_float64(mnist):
+    check_float64(*mnist)
+
+
+def test_the_manifest_says_what_a_program_takes_and_gives(mnist):
+    folder, manifest, _, _ = mnist
+    train, evaluation = manifest["programs"]
+    roles = {a["name"]: a["role"] for a in [*manifest["state"], *train["inputs"]]}
+    assert [train["name"], evaluation["name"]] == ["train", "eval"] and manifest["refused"] == {}
+    assert train["results"][0] == {"name": "loss", "shape": [], "dtype": "float64", "updates": None}
+    updated = {r["updates"] for r in train["results"][1:]}
+    assert {n for n, role in roles.items() if role in ("weight", "slot")} <= updated <= set(roles)
+    assert [a["name"] for a in train["arguments"][:3]] == ["train/image", "train/label", "train/weight"]
+    assert {r["name"] for r in evaluation["results"]} == {"sums/correct", "sums/loss", "sums/seen"}
+    assert sum(file.stat().st_size for file in folder.iterdir()) == manifest["bytes"] < 1e6
 
 
 @needs_jax
 @pytest.mark.e2e
 @pytest.mark.parametrize("benchmark", [name for name in SMALL if name != "mnist"])
 def test_replays_in_float64(benchmark, tmp_path):
-    check_float64(benchmark, tmp_path)
+    folder = tmp_path / benchmark
+    check_float64(folder, *exported(benchmark, folder, "fp64"))
 
 
 @needs_jax
 def test_mnist_replays_in_float32_and_is_timed(tmp_path):
     folder = tmp_path / "mnist"
-    manifest, _, _ = exported("mnist", folder, "fp32")
+    exported("mnist", folder, "fp32")
     done, report = replayed(folder, "--steps=2", "--rounds=2", "--warmup=1", "--peak=0.5")
     assert done.returncode == 0, done.stdout + done.stderr
     (train,) = report["programs"]
     assert max(train["loss_errors"]) <= 1e-6
     assert train["ms"] > 0 and train["tflops"] == pytest.approx(train["matrix_tflop"] / train["ms"] * 1000)
     assert train["share_of_peak"] == pytest.approx(train["tflops"] / 0.5)
-    assert manifest["bytes"] < 1e6
 
 
 @needs_jax
-def test_a_changed_program_is_found_out(tmp_path):
-    """An expected loss or weight that is off by little makes the replay fail."""
-    folder = tmp_path / "mnist"
-    exported("mnist", folder, "fp64")
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
+def test_a_changed_program_is_found_out(mnist, tmp_path):
+    """An expected weight that is off by little makes the replay fail."""
+    folder = shutil.copytree(mnist[0], tmp_path / "mnist")
+    manifest = copy.deepcopy(mnist[1])
     name = next(a["name"] for a in manifest["state"] if a["role"] == "weight")
     manifest["programs"][0]["reference"]["state"][name]["after"]["projection"] += 1e-6
-    path.write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     done, _ = replayed(folder, "--steps=0")
     assert done.returncode == 1 and "DIFFERS" in done.stdout and name in done.stdout
 
