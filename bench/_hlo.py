@@ -61,6 +61,8 @@ _HEAVY = frozenset(
         "batch-norm-grad",
     ]
 )
+# Of these, what computes its inputs as it reads them.
+_FUSIBLE = frozenset(("reduce", "batch-norm-training", "batch-norm-grad"))
 _KINDS = {"convolution": "convolution", "dot": "product", "gather": "gather", "scatter": "gather"}
 _KINDS |= {"batch-norm-training": "norm", "batch-norm-grad": "norm", "reduce": "reduction"}
 _KINDS |= {"reduce-window": "pool", "select-and-scatter": "pool"}
@@ -122,20 +124,17 @@ class Choices:
         return self
 
 
-def kernels(text: str, choices: Choices | None = None, second_stage: str = "") -> list[Kernel]:
-    """The kernels of a program's entry computation, calls inlined, loops with a known number of turns multiplied.
-
-    Products and convolutions whose operation's name matches `second_stage` are of the kind "second stage".
-    """
+def kernels(text: str, choices: Choices | None = None) -> list[Kernel]:
+    """The kernels of a program's entry computation, calls inlined, loops with a known number of turns multiplied."""
     computations = dict(_computations(text))
     entry = re.search(r"^ENTRY %(\S+)", text, re.M)[1]
-    return _Fusion(computations, computations[entry], choices or Choices(), second_stage).kernels()
+    return _Fusion(computations, computations[entry], choices or Choices()).kernels()
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[_Instruction]]]:
     name, body = None, []
     for line in text.splitlines():
-        if line.endswith("{") and (line.startswith("%") or line.startswith("ENTRY")):
+        if line.endswith("{") and line.startswith(("%", "ENTRY")):
             name, body = line.removeprefix("ENTRY ").split()[0].lstrip("%"), []
         elif line.startswith("}") and name:
             yield name, body
@@ -146,15 +145,30 @@ def _computations(text: str) -> Iterator[tuple[str, list[_Instruction]]]:
 
 def _instruction(match: re.Match) -> _Instruction:
     root, name, kind, opcode, rest = match.groups()
-    depth, end = 1, 0
-    for end, letter in enumerate(rest):
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if not depth:
-            break
+    end = _closing(rest)
     dtype, dims = _SHAPE.search(kind).groups() if _SHAPE.search(kind) else ("token", "")
     shape = tuple(int(d.strip("<=")) for d in dims.split(",") if d)
     operands = re.findall(r"%([\w.\-]+)", rest[:end])
     return _Instruction(name, dtype, shape, opcode, operands, rest[end + 1 :], bool(root))
+
+
+def _closing(text: str) -> int:
+    """Where the bracket that `text` begins inside of is closed."""
+    depth = 1
+    for place, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if not depth:
+            return place
+    return len(text)
+
+
+def _alive(body: list[_Instruction]) -> Iterator[_Instruction]:
+    """The instructions that the result depends on, in order: a gradient that nobody asks for is never computed."""
+    needed = {one.name for one in body if one.root}
+    for one in reversed(body):
+        if one.name in needed:
+            needed.update(one.operands)
+    return (one for one in body if one.name in needed)
 
 
 class _Fusion:
@@ -165,11 +179,9 @@ class _Fusion:
         computations: dict[str, list[_Instruction]],
         body: list[_Instruction],
         choices: Choices,
-        second_stage: str,
     ):
-        self.computations, self.body, self.choose = computations, body, choices
-        self.second_stage = second_stage
-        self.at = {i.name: i for i in body}
+        self.computations, self.body, self.choose = computations, list(_alive(body)), choices
+        self.at = {i.name: i for i in self.body}
         self.users: dict[str, int] = {}
         self.stored: dict[str, int] = {}  # name -> bytes of an element in memory
         self.leaves: dict[str, dict[str, float]] = {}
@@ -181,9 +193,8 @@ class _Fusion:
             for operand in one.operands if one.opcode not in _FREE or one.root else ():
                 source, size = self._source(operand)
                 self.users[source] = self.users.get(source, 0) + 1
-                if one.opcode in _MATRIX or (one.opcode in _HEAVY and one.opcode != "reduce") or one.root:
-                    if not one.opcode.startswith("batch-norm"):
-                        self.stored[source] = min(size, self.stored.get(source, 8))
+                if one.root or one.opcode in _MATRIX or one.opcode in _HEAVY - _FUSIBLE:
+                    self.stored[source] = min(size, self.stored.get(source, 8))
             if one.opcode == "parameter" or one.opcode in _MATRIX or one.opcode in _HEAVY:
                 self.stored.setdefault(one.name, _bytes(one.dtype))
 
@@ -271,9 +282,6 @@ class _Fusion:
         wide = written if size >= 4 else 0.0
         wide += sum(b for n, b in reads.items() if self._wide(n))
         matrix = _matrix(one, self.at) if one.opcode in _MATRIX else {}
-        operation = re.search(r'op_name="([^"]*)"', one.attributes)
-        if matrix and self.second_stage and operation and re.search(self.second_stage, operation[1]):
-            kind = "second stage"
         self.out.append(Kernel(kind, total, wide, **matrix))
 
     def _wide(self, name: str) -> bool:
@@ -282,9 +290,7 @@ class _Fusion:
     def _nested(self, one: _Instruction) -> None:
         for attribute, turns in (("to_apply", 1), ("body", _turns(one, self.computations))):
             if match := re.search(rf"{attribute}=%?([\w.\-]+)", one.attributes):
-                inner = _Fusion(
-                    self.computations, self.computations[match[1]], self.choose, self.second_stage
-                ).kernels()
+                inner = _Fusion(self.computations, self.computations[match[1]], self.choose).kernels()
                 self.out += inner * turns
 
 

@@ -2,8 +2,9 @@
 
     python bench/costs.py [NETWORK...] [--check]
 
-Traces each network (nothing is compiled or run), reads its HLO with `_hlo`, and writes systems/predict/costs/NETWORK.json:
-kernels in which every size is a line in the replica's batch, found from two batches. --check compares instead of writing.
+Traces each network (nothing is compiled or run), reads its HLO with `_hlo`, and writes
+systems/predict/costs/NETWORK.json: kernels in which every size is a line in the replica's batch, found from two
+batches. --check compares instead of writing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import tf_keras  # noqa: E402
 from bench import _hlo  # noqa: E402
 from common.precision import precision  # noqa: E402
 from common.replicas.single import Single  # noqa: E402
-from systems.predict import formulas  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "systems/predict/costs"
 # Network -> benchmark, preset, fields changed, the two batches.
@@ -33,15 +33,12 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int]]] = {
     "resnet50": ("resnet", "tpu-v3-2048", {}, (16, 32)),
     "alexnet_bn": ("resnet", "cpu-cluster-1024-alexnet", {}, (16, 32)),
     "ssd": ("ssd", "tpu-v3-256", {}, (16, 32)),
-    "maskrcnn": ("maskrcnn", "tpu-v3-256", {}, (1, 2)),
     "transformer_big": ("transformer", "tpu-v3-2048", {}, (2, 4)),
     **{
         model: ("tsm_kinetics", "summit-256", {"model": model}, (2, 4))
         for model in ("tsm", "tsn", "i3d_3x3x3", "i3d_3x1x1")
     },
 }
-# What section 3 of the pods paper calls the second stage, by the names of its operations.
-SECOND_STAGE = {"maskrcnn": r"_head/|crop"}
 FIELDS = ("kind", "count", "groups", "m", "n", "k", "bytes", "wide")
 
 
@@ -59,13 +56,13 @@ def cost(network: str) -> dict[str, Any]:
         data = next(iter(task.synthetic_input(batch)))
         for name, step in (("train", _train(task, model)), ("forward", _forward(task, model))):
             text = step.experimental_get_compiler_ir(data)(stage="hlo")
-            passes[name].append(_hlo.kernels(text, choices[name], SECOND_STAGE.get(network, "")))
+            passes[name].append(_hlo.kernels(text, choices[name]))
             choices[name].replay()
         result |= _sizes(model)
         tf_keras.backend.clear_session()
     result["fields"] = FIELDS
     for name, (large, small) in passes.items():
-        result[name] = lines(small, large, *batches) + formulas.LOOPS.get(network, [])
+        result[name] = lines(small, large, *batches)
     return result
 
 

@@ -16,7 +16,10 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.what == "fit":
         from systems.predict import fitting
 
-        fitting.PATH.write_text(json.dumps(fitting.refit(), indent=1) + "\n", encoding="utf-8")
+        constants, left_out = fitting.refit()
+        fitting.PATH.write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
+        lines = ",\n ".join(json.dumps(row) for row in left_out)
+        fitting.LEFT_OUT.write_text(f"[\n {lines}\n]\n", encoding="utf-8")
     else:
         from systems.predict import document
 

@@ -1,7 +1,7 @@
 """Seconds of sums over replicas: rings, the 2-D torus of a TPU pod, NVLink within nodes and InfiniBand between them.
 
-A ring of k members moves 2 n (k - 1) / k bytes past each, in 2 (k - 1) hops (Patarasuk and Yuan, 2009); the bytes of each
-route are those of common/summation.bytes_moved, which tests hold to what bench/scaling.py counted.
+A ring of k members moves 2 n (k - 1) / k bytes past each, in 2 (k - 1) hops (Patarasuk and Yuan, 2009); the bytes of
+each route are those of common/summation.bytes_moved, which tests hold to what bench/scaling.py counted.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _torus(machine: Machine, elements: int, cores: int, wire: int, back: int, pi
 
 
 def _nodes(machine: Machine, elements: int, cores: int, wire: int, back: int, buckets: int) -> float:
-    """A ring over NVLink in each node and over all adapters between them; NCCL pipelines the two, so the slower counts."""
+    """Rings over NVLink in each node and over all adapters between them; NCCL pipelines the two: the slower counts."""
     chip = machine.chip
     inside = min(cores, machine.per_node)
     nodes = math.ceil(cores / machine.per_node)

@@ -3,8 +3,8 @@
     t(kernel) = max(padded FLOPs / (matrix * peak), bytes / (memory * bandwidth)) + launch
 
 `matrix`, `memory` and `launch` are fitted per family (fitting.py): the shares of peak and bandwidth that good kernels
-reach, and what lies between two kernels. The rest is geometry: a systolic array of 128 x 128 works on whole tiles, a GPU
-on waves of tiles over its multiprocessors, so that small batches fill them badly.
+reach, and what lies between two kernels. The rest is geometry: a systolic array of 128 x 128 works on whole tiles, a
+GPU on waves of tiles over its multiprocessors, so that small batches fill them badly.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from systems.predict.network import SHARED, Kernels
 
 # A systolic array: Jouppi et al., In-Datacenter Performance Analysis of a TPU, and XLA's tiles of 8 x 128.
 _LANES, _SUBLANES = 128, 8
-# A GPU: cuBLAS and cuDNN compute tiles of 128 x 128 with tensor cores, and split long sums to fill the device.
-_TILE, _SPLIT = 128, 1024
+# A GPU: cuBLAS and cuDNN compute tiles of up to 128 x 128, at least 32 a side, and split long sums to fill the device.
+_TILE, _SMALLEST_TILE, _SPLIT = 128, 32, 1024
 FP32_BYTES = 4
+# "Given the same amount of FLOPs, 3D kernels run 1.2 to 3 times slower than 2D on cuDNN" (Training Kinetics in 15
+# Minutes, section 2): the geometric mean.
+SLOWER_IN_3D = (1.2 * 3) ** 0.5
 # Sums that are made on the way by the kernel that writes or reads their input: XLA's multi-output fusion, cuDNN's
 # persistent batch norm, fused layer norm and softmax. They move no bytes of their own.
 RIDING = ("norm", "reduction")
@@ -88,8 +91,9 @@ def occupancy(g: Any, m: Any, n: Any, k: Any, machine: Machine) -> np.ndarray:
         one = _up(n, _LANES) * _up(m, _SUBLANES)
         other = _up(m, _LANES) * _up(n, _SUBLANES)
         return m * n * k / (np.minimum(one, other) * _up(k, _LANES))
-    tiles = g * np.ceil(m / _TILE) * np.ceil(n / _TILE)
-    filled = g * m * n / (tiles * _TILE * _TILE)
+    high, wide = (np.minimum(_TILE, _up(x, _SMALLEST_TILE)) for x in (m, n))
+    tiles = g * np.ceil(m / high) * np.ceil(n / wide)
+    filled = g * m * n / (tiles * high * wide)
     units = machine.chip["multiprocessors"]
     pieces = tiles * np.minimum(np.ceil(k / _SPLIT), np.maximum(np.ceil(units / tiles), 1))
     return filled * pieces / (units * np.ceil(pieces / units))
@@ -111,7 +115,8 @@ def partition_shares(kernels: Kernels, partitions: int, spmd: bool = False) -> n
 
     Rows are dealt out whole, so that 38 rows on 4 workers are 10 / 38 on the first: `rows` is the root of the pixels
     that a product's size per example tells (section 3 of the paper: small maps leave workers idle). What is not
-    partitioned runs on the first worker; with `spmd`, as in round v0.7, a second stage is partitioned too. Kernels without a product take the mean share of those with one.
+    partitioned runs on the first worker; with `spmd`, as in round v0.7, a second stage is partitioned too. Kernels
+    without a product take the mean share of those with one.
     """
     if partitions == 1:
         return np.ones(len(kernels.kind))

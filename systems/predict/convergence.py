@@ -2,9 +2,10 @@
 
     epochs(B) = least * (1 + B / critical)
 
-which is McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), equation 5.2, in epochs: below the critical
-batch the examples count, above it the steps. Both numbers are fitted per benchmark and recipe (round) to the logarithms
-of the published epochs of all submitters and accelerators: how often an example is seen does not depend on the machine.
+which is the trade of steps against examples of McCandlish et al., "An Empirical Model of Large-Batch Training" (2018):
+below the critical batch the examples count, above it the steps. Both numbers are fitted per benchmark and recipe
+(round) to the logarithms of the published epochs of all submitters and accelerators: how often an example is seen does
+not depend on the machine.
 """
 
 from __future__ import annotations

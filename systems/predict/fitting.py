@@ -1,7 +1,8 @@
 """Fitting a family's four constants to published scores, and the test of the fit: leaving each system out in turn.
 
-What is minimised: the logarithms of predicted over published seconds at the published epochs, so that convergence, which
-is fitted apart, has no part in it; deviations above about 15 % count linearly (soft L1), that no odd row rules the rest.
+What is minimised: the logarithms of predicted over published seconds at the published epochs, so that convergence,
+which is fitted apart, has no part in it; deviations above about 15 % count linearly (soft L1), that no odd row rules
+the rest.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from systems.predict.compute import Constants
 from systems.predict.published import Row
 
 PATH = Path(__file__).parent / "data/constants.json"
+LEFT_OUT = Path(__file__).parent / "data/left_out.json"
 FAMILIES = ("tpu-v3", "v100")
 # Where the search starts, and what is physically possible: shares of a peak, microseconds, seconds.
 _START = Constants(matrix=0.5, memory=0.7, launch=5e-6, turnaround=1.0)
@@ -43,15 +45,28 @@ def _committed() -> dict:
     return json.loads(PATH.read_text(encoding="utf-8"))
 
 
-def refit() -> dict[str, dict]:
-    """Fits every family anew and tests it: the content of data/constants.json."""
-    result = {}
+def refit() -> tuple[dict[str, dict], list[list]]:
+    """Fits every family anew and tests it: the contents of data/constants.json and data/left_out.json."""
+    result, left_out = {}, []
     for family in FAMILIES:
         values = fit([row for row in published.tested() if row.family == family])
         tests = leave_one_out(family, values)
         rounded = {k: [round(x, 4) for x in v] for k, v in summary(tests).items()}
         result[family] = {"constants": dataclasses.asdict(values), "left_out": rounded}
-    return result
+        left_out += [_saved(test) for test in tests]
+    return result, left_out
+
+
+def _saved(test: Test) -> list:
+    numbers = (float(f"{x:.5g}") for x in (test.seconds, test.epochs, test.together))
+    return [test.row.key, test.row.benchmark, *numbers]
+
+
+def committed_tests() -> list[Test]:
+    """The tests of data/left_out.json."""
+    found = {(row.key, row.benchmark): row for row in published.tested()}
+    saved = json.loads(LEFT_OUT.read_text(encoding="utf-8"))
+    return [Test(found[key, name], *numbers) for key, name, *numbers in saved]
 
 
 def seconds(row: Row, values: Constants, epochs: float | None = None) -> float:
@@ -91,7 +106,6 @@ class Test:
     seconds: float
     epochs: float
     together: float
-    left_out: Constants
 
     @property
     def errors(self) -> tuple[float, float, float]:
@@ -110,7 +124,7 @@ def leave_one_out(family: str, start: Constants | None = None) -> list[Test]:
         for row in (row for row in rows if row.key == key):
             epochs = convergence.curve(row.benchmark, row.round, key).epochs(row.batch)
             at, free = seconds(row, values), seconds(row, values, epochs)
-            tests.append(Test(row, at, epochs, free, values))
+            tests.append(Test(row, at, epochs, free))
     return tests
 
 

@@ -121,7 +121,7 @@ def _convolution(
     """A convolution with its scale, ReLU or addition: 4 bytes of each output forward, 6 backward."""
     m = (0, h * w * pixels)
     forward, backward = layer(m, n, size * size * c, back=back)
-    rows = [row for row in forward + backward]
+    rows = forward + backward
     for row in rows:
         row[0] = "convolution"
         row[6] = [2 * size * size * c * n, 2 * m[1] * (n + c)]  # an implicit product reads its input once
@@ -214,8 +214,8 @@ def gnmt_decode() -> list[Row]:
     return [*rows, memory(2 * 4 * t * h, 4), memory(v * 4 * 3, 3, wide=True), memory(2 * 9 * h, 8)]
 
 
-# Loops whose turns no program tells: suppression of 5 x 2,000 boxes an image goes through tiles one after the other, and
-# sampling and matching are chains of small operations. An estimate, of a PyTorch profile's order.
+# Loops whose turns no program tells: suppression of 5 x 2,000 boxes an image goes through tiles one after the other,
+# and sampling and matching are chains of small operations. An estimate.
 LOOPS: dict[str, list[Row]] = {"maskrcnn": [memory(4e5, 3000, kind="other")]}
 NETWORKS: dict[str, Callable[[], dict[str, Any]]] = {
     "gnmt": gnmt,

@@ -9,8 +9,8 @@ from systems.predict.compute import Constants
 from systems.predict.machine import Machine
 from systems.predict.workload import Workload
 
-# Part of the backward pass, two thirds of a step's arithmetic, behind which a GPU's gradients travel in buckets; the TPU
-# programs of these rounds sum gradients after it (section 2 of the pods paper). Not fitted.
+# Part of a step's arithmetic, of which the backward pass is two thirds, behind which a GPU's gradients travel in
+# buckets; the TPU programs of these rounds sum gradients after it (section 2 of the pods paper). Not fitted.
 OVERLAP = {"v100": 0.5, "tpu-v3": 0.0}
 
 
@@ -74,6 +74,7 @@ class Run:
 def step(work: Workload, machine: Machine, constants: Constants) -> Step:
     """A training step of the slowest replica."""
     net = network.load(work.network)
+    constants = _for(net, machine, constants)
     batch = work.micro_batch
     shares = compute.partition_shares(net.train, work.partitions, work.spmd)
     times = compute.seconds(net.train, batch, machine, constants, work.precision, shares) * work.accumulation
@@ -103,6 +104,13 @@ def step(work: Workload, machine: Machine, constants: Constants) -> Step:
     wait = max(0.0, feed.step - busy)
     kinds = compute.by_kind(net.train, times)
     return Step(even, norms, exposed, changed, halo, arithmetic - even, wait, kinds, whole)
+
+
+def _for(net: network.Network, machine: Machine, constants: Constants) -> Constants:
+    """The constants for a network's kernels: GPU libraries have slower ones for 3-D convolutions."""
+    if machine.is_tpu or not net.three_dimensional:
+        return constants
+    return dataclasses.replace(constants, matrix=constants.matrix / compute.SLOWER_IN_3D)
 
 
 def _input(work: Workload, machine: Machine, busy: float) -> inputs.Input:

@@ -87,6 +87,11 @@ class Network:
     decode: Kernels | None
     source: str
 
+    @property
+    def three_dimensional(self) -> bool:
+        """Whether its convolutions have a temporal extent, and run as 3-D kernels."""
+        return self.name.startswith("i3d")
+
 
 @functools.cache
 def load(name: str) -> Network:

@@ -67,7 +67,7 @@ class Answer:
         }
 
 
-def predict(benchmark: str, system: str, what_if: WhatIf = WhatIf(), assume: bool = False) -> Answer:
+def predict(benchmark: str, system: str, what_if: WhatIf | None = None, assume: bool = False) -> Answer:
     """The time to train of a benchmark on a system.
 
     Args:
@@ -80,14 +80,14 @@ def predict(benchmark: str, system: str, what_if: WhatIf = WhatIf(), assume: boo
       UserError: anything unknown, missing or contradictory.
     """
     notes: list[str] = []
+    what_if = what_if or WhatIf()
     config, description = _preset(benchmark, system, notes)
     work = workload.of_config(config)
     target = machine.machine(description, what_if.accelerators, notes, assume)
     if what_if.accelerators is None and work.cores != target.cores:
         notes.append(f"preset {config.system} has {work.cores} replicas on {target.cores} cores")
     work = changed(work, target, what_if, notes)
-    answer = of_workload(work, target, notes, what_if.epochs)
-    return answer
+    return of_workload(work, target, notes, what_if.epochs)
 
 
 def of_workload(work: Workload, target: Machine, notes: list[str], epochs: float | None = None) -> Answer:

@@ -76,9 +76,9 @@ def _row(fields: dict[str, str]) -> Row:
     logged = float(fields["epochs_to_converge"])
     epochs = logged
     for when, org, benchmark, size, start, extra in _EPOCHS:
-        if (when, org, benchmark) == (fields["round"], fields["org"], fields["benchmark"]):
-            if size in (None, batch) and fields["system"].startswith(start):
-                epochs += extra
+        same = (when, org, benchmark) == (fields["round"], fields["org"], fields["benchmark"])
+        if same and size in (None, batch) and fields["system"].startswith(start):
+            epochs += extra
     if fields["benchmark"] == "transformer" and fields["org"] == "NVIDIA":
         batch /= SEQUENCE
     return Row(

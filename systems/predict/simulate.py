@@ -1,13 +1,13 @@
 """Event simulation of a run with jitter, stragglers, lost workers and restarts, for up to 100,000 accelerators.
 
 A step of N workers ends when the slowest does. Inside it, groups that share batch-norm statistics or an image wait for
-each other at several barriers, so that a group pays the slowest worker of each, not of their sum. The largest of G normal
-variables is drawn as such (a uniform number to the power 1 / G, through the inverse of the distribution), never as G
-numbers, and a group's sum over its barriers as a normal variable of the right mean and variance: 100,000 workers cost no
-more than 100.
+each other at several barriers, so that a group pays the slowest worker of each, not of their sum. The largest of G
+normal variables is drawn as such (a uniform number to the power 1 / G, through the inverse of the distribution), never
+as G numbers, and a group's sum over its barriers as a normal variable of the right mean and variance: 100,000 workers
+cost no more than 100.
 
-A failure anywhere ends the step for all: the run goes on from the last checkpoint after `restart` seconds. Without faults
-the simulation takes the closed form's time exactly.
+A failure anywhere ends the step for all: the run goes on from the last checkpoint after `restart` seconds. Without
+faults the simulation takes the closed form's time exactly.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _largest(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def best_interval(durations: np.ndarray, rate: float, faults: Faults, young: float, seed: int) -> float:
-    """Of intervals from a quarter of Young's to four times it, the one whose runs, over the same failures, end first."""
+    """Of intervals from a quarter of Young's to four times it, the one whose runs end first over the same failures."""
     choices = young * np.geomspace(0.25, 4, 9)
     totals = []
     for every in choices:

@@ -12,9 +12,9 @@ from systems.predict.network import Kernels
 def halo_seconds(machine: Machine, kernels: Kernels, batch: float, partitions: int) -> float:
     """Seconds of all halo exchanges of a step.
 
-    A convolution larger than 1x1 gets a row from each neighbour before it, forward and for its input's gradient: width *
-    channels * 2 bytes an example and side, and two messages' latency. The width is the root of its pixels, its input
-    channels a ninth of its summed length.
+    A convolution larger than 1x1 gets a row from each neighbour before it, forward and for its input's gradient:
+    width * channels * 2 bytes an example and side, and two messages' latency. The width is the root of its pixels, its
+    input channels a ninth of its summed length.
     """
     if partitions == 1:
         return 0.0

@@ -1,0 +1,188 @@
+"""docs/prediction.md: `python -m systems.predict docs` writes it, a test holds it to the code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from systems.predict import collectives, convergence, figure10, fitting, model, network, published
+from systems.predict.fitting import Test
+
+ROOT = Path(__file__).resolve().parents[2]
+PATH = ROOT / "docs/prediction.md"
+TEXT = Path(__file__).parent / "data/prediction.md.in"
+BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
+NAMES = ("time at the published epochs", "epochs", "together")
+
+
+def write() -> None:
+    """The page and its pictures."""
+    from systems.predict import plot
+
+    PATH.write_text(render(), encoding="utf-8")
+    plot.figures(ROOT / "docs/prediction-figures.png")
+    plot.scatter(ROOT / "docs/prediction-scores.png")
+
+
+def render() -> str:
+    """The page: the text of data/prediction.md.in with its {tables} filled in."""
+    text = TEXT.read_text(encoding="utf-8")
+    tables = {
+        "constants": constants(),
+        "errors": errors(),
+        "points": points(),
+        "curves": curves(),
+        "kinetics": kinetics(),
+        "pods": pods(),
+        "bytes": wire(),
+        "networks": networks(),
+    }
+    for name, table in tables.items():
+        text = text.replace("{" + name + "}", table)
+    return text
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
+def constants() -> str:
+    rows = []
+    for family in fitting.FAMILIES:
+        c = fitting.constants(family)
+        rows.append(
+            (family, f"{c.matrix:.3f}", f"{c.memory:.3f}", f"{1e6 * c.launch:.2f}", f"{c.turnaround:.2f}")
+        )
+    head = ("family", "`matrix`, of peak", "`memory`, of bandwidth", "`launch`, us", "`turnaround`, s")
+    return _table(head, rows)
+
+
+def errors() -> str:
+    tests = fitting.committed_tests()
+    groups: list[tuple[str, list[Test]]] = [("**all**", tests)]
+    groups += [(family, [t for t in tests if t.row.family == family]) for family in fitting.FAMILIES]
+    groups += [(name, [t for t in tests if t.row.benchmark == name]) for name in BENCHMARKS]
+    rows = []
+    for name, chosen in groups:
+        found = fitting.summary(chosen)
+        cells = [f"{found[k][0]:.1%} / {found[k][1]:.1%}" for k in ("seconds", "epochs", "together")]
+        rows.append((name, len(chosen), *cells))
+    return _table(("rows", "number", *NAMES), rows)
+
+
+def points() -> str:
+    rows = []
+    for test in fitting.committed_tests():
+        row = test.row
+        time, epochs, together = (f"{error:+.0%}" for error in test.errors)
+        rows.append(
+            (
+                row.round,
+                row.system,
+                row.benchmark,
+                row.accelerators,
+                f"{row.batch:.0f}",
+                f"{row.seconds / 60:.2f}",
+                f"{test.together / 60:.2f}",
+                f"{row.epochs:.1f}",
+                f"{test.epochs:.1f}",
+                time,
+                epochs,
+                together,
+            )
+        )
+    head = ("round", "system", "benchmark", "accelerators", "batch", "minutes published", "predicted")
+    return _table((*head, "epochs published", "predicted", "time", "epochs", "together"), rows)
+
+
+def curves() -> str:
+    rows = []
+    for name in BENCHMARKS:
+        for recipe in ("v0.6", "v0.7"):
+            curve = convergence.curve(name, recipe)
+            critical = f"{curve.critical:,.0f}" if curve.critical != float("inf") else "none"
+            seen = f"{curve.batches[0]:g} to {curve.batches[1]:g}"
+            rows.append(
+                (name, recipe, curve.points, seen, f"{curve.least:.2f}", critical, f"{curve.deviation:.1%}")
+            )
+    head = (
+        "benchmark",
+        "recipe",
+        "points",
+        "batches",
+        "`least`, epochs",
+        "`critical`, examples",
+        "deviation",
+    )
+    return _table(head, rows)
+
+
+def kinetics() -> str:
+    rows = []
+    values = fitting.constants("v100")
+    for nodes, batch, seconds in published.KINETICS:
+        run = model.run(
+            published.kinetics_workload(nodes, batch), published.kinetics_machine(nodes), values, 100
+        )
+        error = f"{run.training / seconds - 1:+.0%}"
+        rows.append((nodes, batch, _clock(seconds), _clock(run.training), error, _clock(run.total)))
+    text = _table(
+        ("nodes", "clips", "published", "training steps", "error", "with an evaluation (10 clips)"), rows
+    )
+    facts = figure10.kinetics()
+    return text + "\n\n" + _table(("quantity", "paper", "model"), facts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} m" if hours else f"{minutes} m {rest:02} s"
+
+
+def pods() -> str:
+    return _table(("quantity", "paper", "model"), figure10.pods())
+
+
+def wire() -> str:
+    """Bytes a replica sends in bench/results/scaling.json's exchange of ResNet-50's gradients, and the model's."""
+    measured = json.loads((ROOT / "bench/results/scaling.json").read_text(encoding="utf-8"))["exchange"]
+    elements = network.load("resnet50").parameters
+    rows = []
+    for place, variants in measured.items():
+        replicas = int(place.split(", ")[1])
+        for name, found in variants.items():
+            counted = found["bytes_inside"] + found["bytes_across"]
+            moved = exchange(name, elements, replicas)
+            rows.append((place, name, f"{counted / 1e6:.1f}", f"{(moved.inside + moved.across) / 1e6:.1f}"))
+    return _table(("backend, processes", "variant", "MB counted", "MB of the model"), rows)
+
+
+def exchange(variant: str, elements: int, replicas: int) -> collectives.Moved:
+    """The model's bytes of a variant of bench/scaling.py: rows of two where there are two stages."""
+    wire_bytes = 2 if "bf16" in variant else 4
+    back = 4 if "sharded" in variant else wire_bytes
+    row = 2 if variant in ("hierarchical", "2d") else replicas
+    return collectives.bytes_moved(elements, replicas, row, wire_bytes, back)
+
+
+def networks() -> str:
+    rows = []
+    for name in network.known():
+        net = network.load(name)
+        batch = 64
+        mega = (net.train.bytes(2 * batch) - net.train.bytes(batch)) / batch / 1e6
+        rows.append(
+            (
+                name,
+                f"{net.parameters / 1e6:.1f}",
+                f"{net.forward.flops_per_example / 1e9:.2f}",
+                f"{net.train.flops_per_example / 1e9:.2f}",
+                f"{mega:.0f}",
+                f"{net.train.count.sum():.0f}",
+                net.source,
+            )
+        )
+    head = ("network", "M parameters", "GFLOP forward", "GFLOP step", "MB an example", "kernels", "source")
+    return _table(head, rows)

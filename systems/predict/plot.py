@@ -1,0 +1,175 @@
+"""Pictures; matplotlib is imported here and nowhere else, and only when one is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from systems.predict import convergence, fitting, model, published
+from systems.predict.machine import Machine
+from systems.predict.predictor import Answer
+from systems.predict.workload import Workload
+
+BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
+# Examples on a core up to which a batch grows with the machine: those of the smallest published TPU v3 systems.
+_MOST = {"resnet": 128, "ssd": 32, "maskrcnn": 4, "transformer": 16, "gnmt": 128, "tsm_kinetics": 8}
+_COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def sweep(answer: Answer) -> list[tuple[int, dict[str, float]]]:
+    """(accelerators, seconds by part) for machines of the answer's kind, up to its own or 4,096, by powers of two.
+
+    The batch grows with the machine up to the answer's; its epochs are the curve's.
+    """
+    result = []
+    size = answer.machine.per_node
+    while size <= max(answer.machine.accelerators, 1):
+        machine = dataclasses.replace(answer.machine, accelerators=size)
+        work = _resized(answer.work, machine)
+        if work:
+            curve = convergence.curve(work.benchmark, work.recipe) if work.epochs is None else None
+            run = model.run(
+                work, machine, answer.constants, curve.epochs(work.batch) if curve else work.epochs
+            )
+            result.append((size, _parts(run)))
+        size *= 2
+    return result
+
+
+def _resized(work: Workload, machine: Machine) -> Workload | None:
+    partitions = work.partitions if machine.cores >= work.cores else 1
+    replicas = machine.cores // partitions
+    batch = min(work.batch, replicas * _MOST.get(work.benchmark, 32))
+    batch = batch // replicas * replicas
+    if not batch:
+        return None
+    return dataclasses.replace(
+        work, cores=machine.cores, partitions=partitions, batch=batch, accumulation=1,
+        span=max(work.span, batch // replicas) if work.span else 0,
+        eval_batch=-(-min(work.eval_batch, work.eval_examples) // replicas) * replicas,
+    )  # fmt: skip
+
+
+def _parts(run: model.Run) -> dict[str, float]:
+    step = run.step
+    arithmetic = run.steps * (step.compute + step.imbalance)
+    between = run.steps * (step.gradient_sum + step.batch_norm + step.halo)
+    return {
+        "forward and backward": arithmetic,
+        "between accelerators": between,
+        "weight update": run.steps * step.update,
+        "input": run.steps * step.input_wait + run.start,
+        "evaluation": run.evaluation + run.host,
+        "start, loops": run.turnaround,
+    }
+
+
+def time_to_train(path: Path, answer: Answer) -> None:
+    """Time to train and its parts against the number of accelerators, with the published points."""
+    pyplot = _pyplot()
+    points = sweep(answer)
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    sizes = [size for size, _ in points]
+    below = [0.0] * len(points)
+    for colour, part in zip(_COLOURS, points[0][1]):
+        heights = [parts[part] / 60 for _, parts in points]
+        tops = [a + b for a, b in zip(below, heights)]
+        axes.fill_between(sizes, below, tops, color=colour, alpha=0.75, label=part, linewidth=0)
+        below = tops
+    family = answer.machine.family
+    rows = [r for r in published.tested() if (r.family, r.benchmark) == (family, answer.work.benchmark)]
+    if rows:
+        axes.plot(
+            [r.accelerators for r in rows],
+            [r.seconds / 60 for r in rows],
+            "k^",
+            markersize=5,
+            label="published",
+        )
+    if answer.work.benchmark == "tsm_kinetics":
+        sizes, minutes = zip(*((6 * nodes, seconds / 60) for nodes, _, seconds in published.KINETICS))
+        axes.plot(sizes, minutes, "k^", label="published")
+    axes.set(xscale="log", xlabel=f"accelerators like those of {answer.machine.name}", ylabel="minutes")
+    axes.set_ylim(0, 1.1 * max(below[0], *(r.seconds / 60 for r in rows), 1e-9))
+    if max(below) > 8 * min(below):
+        axes.set_yscale("symlog", linthresh=max(min(below), 1e-3))
+    axes.set_title(f"{answer.work.benchmark}: time to train")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def figures(path: Path) -> None:
+    """Figures 7 to 9 of the pods paper with the model's points: batches, epochs and seconds of TPU v3 in round v0.6."""
+    pyplot = _pyplot()
+    figure, (first, second, third) = pyplot.subplots(1, 3, figsize=(16, 4.5))
+    for colour, name in zip(_COLOURS, BENCHMARKS):
+        rows = [r for r in published.tested() if (r.family, r.round, r.benchmark) == ("tpu-v3", "v0.6", name)]
+        rows.sort(key=lambda r: r.accelerators)
+        cores = [2 * r.accelerators for r in rows]
+        first.plot(cores, [r.batch for r in rows], "o-", color=colour, label=name)
+        curve = convergence.curve(name, "v0.6")
+        batches = [curve.batches[0] * (curve.batches[1] / curve.batches[0]) ** (i / 40) for i in range(41)]
+        second.plot(batches, [curve.epochs(b) for b in batches], "-", color=colour, label=name)
+        second.fill_between(
+            batches, *zip(*(curve.interval(b) for b in batches)), color=colour, alpha=0.15, linewidth=0
+        )
+        every = [r for r in published.rows() if (r.round, r.benchmark) == ("v0.6", name)]
+        second.plot([r.batch for r in every], [r.epochs for r in every], "^", color=colour, markersize=4)
+        third.plot(cores, [r.seconds for r in rows], "^", color=colour)
+        values = fitting.constants("tpu-v3")
+        predicted = [fitting.seconds(r, values, curve.epochs(r.batch)) for r in rows]
+        third.plot(cores, predicted, "-", color=colour, label=name)
+    first.set(
+        xscale="log",
+        yscale="log",
+        xlabel="cores",
+        ylabel="global batch",
+        title="Figure 7: batches (published)",
+    )
+    second.set(
+        xscale="log",
+        yscale="log",
+        xlabel="global batch",
+        ylabel="epochs",
+        title="Figure 8: epochs to converge",
+    )
+    third.set(xscale="log", yscale="log", xlabel="cores", ylabel="seconds")
+    third.set_title("Figure 9: seconds (lines: model, triangles: published)")
+    for axes in (first, second, third):
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=100, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def scatter(path: Path) -> None:
+    """Every row: predicted without its system, against published."""
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(6, 6))
+    for colour, name in zip(_COLOURS, BENCHMARKS):
+        for family, mark in (("tpu-v3", "o"), ("v100", "s")):
+            tests = [
+                t for t in fitting.committed_tests() if (t.row.benchmark, t.row.family) == (name, family)
+            ]
+            label = name if mark == "o" else None
+            seconds = [t.row.seconds for t in tests]
+            axes.plot(seconds, [t.together for t in tests], mark, color=colour, label=label, alpha=0.8)
+    line = [10, 20_000]
+    axes.plot(line, line, "k-", linewidth=0.8)
+    for factor in (1.4, 1 / 1.4):
+        axes.plot(line, [factor * x for x in line], "k:", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="published seconds", ylabel="predicted without the system")
+    axes.set_title("TPU v3 (circles) and V100 (squares); dotted: 40 %")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=100, bbox_inches="tight")
+    pyplot.close(figure)
