@@ -1,0 +1,116 @@
+"""python -m systems predict: output, speed of start, and one line for bad input."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import systems
+from systems.__main__ import main
+
+
+def test_a_table_with_every_term_and_the_assumptions(capsys):
+    assert main(["predict", "tsm_kinetics", "--system=summit-256"]) == 0
+    out = capsys.readouterr().out
+    for word in (
+        "gradient sum",
+        "weight update",
+        "evaluation, host",
+        "nine of ten between",
+        "assumed: epochs: 100",
+    ):
+        assert word in out
+    assert "73.99% top-1" in out
+
+
+def test_json_adds_up(capsys):
+    assert main(["predict", "resnet", "--system=tpu-v3-2048", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for part in ("step_seconds", "run_seconds"):
+        terms = dict(found[part])
+        assert terms.pop("total") == pytest.approx(sum(terms.values()))
+    low, high = found["interval_seconds"]
+    assert low < found["run_seconds"]["total"] < high
+
+
+def test_faults_are_simulated(capsys):
+    flags = ["--jitter=0.02", "--mtbf=100", "--save=1", "--restart=20"]
+    assert main(["predict", "resnet", "--system=tpu-v3-256", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "of the closed form" in out and "Young" in out
+
+
+def test_a_picture(tmp_path, capsys):
+    path = tmp_path / "pod.png"
+    assert main(["predict", "resnet", "--system=tpu-v3-2048", f"--plot={path}"]) == 0
+    assert path.stat().st_size > 10_000
+    assert main(["predict", "resnet", "--system=tpu-v3-2048", f"--plot={tmp_path}/no/such.png"]) == 2
+    assert main(["predict", "resnet", "--system=tpu-v3-2048", f"--plot={tmp_path}/x.txt"]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_neither_tensorflow_nor_matplotlib_is_imported():
+    code = (
+        "import sys; from systems.__main__ import main; main(['predict', 'ssd', '--system=tpu-v3-2048']); "
+        "sys.exit(any(m in sys.modules for m in ('tensorflow', 'tf_keras', 'matplotlib', 'jax')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["nonsense", "--system=tpu-v3-32"], "benchmark 'nonsense': unknown"),
+        (["resnet", "--system=tpu-v3-33"], "did you mean tpu-v3-32"),
+        (["resnet", "--system=/no/such.json"], "cannot read"),
+        (["resnet", "--system=tpu-v3-2048", "--batch=32769"], "try --batch=32768"),
+        (["resnet", "--system=tpu-v3-2048", "--batch=0"], "--batch=0"),
+        (["resnet", "--system=tpu-v3-2048", "--accelerators=8192"], "beyond the topology"),
+        (["resnet", "--system=tpu-v3-2048", "--accelerators=1000"], "power of two"),
+        (["resnet", "--system=tpu-v3-2048", "--accelerators=-1"], "at least 1"),
+        (["ssd", "--system=dgx-1", "--accelerators=12"], "whole nodes"),
+        (["ssd", "--system=tpu-v3-2048", "--partitions=3"], "does not divide"),
+        (["ssd", "--system=tpu-v3-2048", "--partitions=0"], "does not divide"),
+        (["resnet", "--system=tpu-v3-2048", "--span=17"], "--span=17"),
+        (["resnet", "--system=tpu-v3-2048", "--epochs=-3"], "--epochs=-3"),
+        (["resnet", "--system=tpu-v3-2048", "--epochs=nan"], "--epochs=nan"),
+        (["resnet", "--system=tpu-v3-2048", "--model=resnet51"], "did you mean resnet50"),
+        (["resnet", "--system=cpu-cluster-1024"], "accelerator_model_name: empty"),
+        (["resnet", "--system=tpu-v3-2048", "--jitter=-1"], "--jitter=-1"),
+        (["resnet", "--system=tpu-v3-2048", "--stragglers=2"], "at most 1"),
+        (["resnet", "--system=tpu-v3-2048", "--group=3"], "does not divide"),
+        (["resnet", "--system=tpu-v3-2048", "--mtbf=0.0001"], "failures"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments, words, capsys):
+    assert main(["predict", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("field", ["number_of_nodes", "accelerators_per_node", "accelerator_model_name"])
+def test_a_missing_field_is_named_with_its_default(field, tmp_path, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(systems.load("summit-8") | {field: ""}))
+    assert main(["predict", "tsm_kinetics", f"--system={path}"]) == 2
+    error = capsys.readouterr().err
+    assert field in error and "--assume" in error
+    assert main(["predict", "tsm_kinetics", f"--system={path}", "--assume", "--batch=384"]) == 0
+    assert f"assumed: summit-8: {field}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("field", ["host_networking", "host_processor_vcpu_count"])
+def test_a_default_that_was_taken_is_printed(field, tmp_path, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(systems.load("summit-8") | {field: ""}))
+    assert main(["predict", "tsm_kinetics", f"--system={path}"]) == 0
+    assert field in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, '{"accelerator_model_name": 3}'])
+def test_a_broken_description_is_one_line(content, tmp_path, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text(content)
+    assert main(["predict", "resnet", f"--system={path}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

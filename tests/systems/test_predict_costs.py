@@ -1,0 +1,56 @@
+"""The cached costs: what bench/_hlo reads from a program, and that the files are what it reads today."""
+
+import pytest
+import tensorflow as tf
+
+from bench import _hlo, costs
+
+NETWORKS = [pytest.param(n, marks=[] if n == "alexnet_bn" else [pytest.mark.e2e]) for n in costs.NETWORKS]
+
+
+def read(function, *shapes):
+    inputs = [tf.zeros(shape) for shape in shapes]
+    compiled = tf.function(function, jit_compile=True)
+    return _hlo.kernels(compiled.experimental_get_compiler_ir(*inputs)(stage="hlo"))
+
+
+def test_a_product_and_what_follows_it():
+    kernels = read(lambda x, w: tf.nn.relu(x @ w) * 2.0, (64, 256), (256, 512))
+    product = next(k for k in kernels if k.kind == "product")
+    assert (product.m, product.n, product.k) == (64, 512, 256)
+    assert product.flops == 2 * 64 * 512 * 256
+    assert product.bytes == 4 * (64 * 256 + 256 * 512 + 64 * 512)
+    # ReLU and the factor are one kernel: read once, written once.
+    assert [k.bytes for k in kernels if k.kind == "elementwise"] == [2 * 4 * 64 * 512]
+
+
+@pytest.mark.parametrize(
+    "stride, padding, size", [(1, "SAME", 3), (2, "VALID", 3), (2, "SAME", 7), (1, "VALID", 1)]
+)
+def test_a_convolution_counts_the_inputs_that_exist(stride, padding, size):
+    kernels = read(lambda x, w: tf.nn.conv2d(x, w, stride, padding), (4, 30, 30, 8), (size, size, 8, 16))
+    ones = tf.nn.conv2d(tf.ones([1, 30, 30, 1]), tf.ones([size, size, 1, 1]), stride, padding)
+    assert sum(k.flops for k in kernels) == 2 * 4 * 8 * 16 * float(tf.reduce_sum(ones))
+
+
+def test_a_gradient_that_nobody_asks_for_is_not_counted():
+    def weight_alone(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tf.reduce_sum(tf.nn.conv2d(x, w, 2, "SAME") ** 2)
+        return tape.gradient(y, [x, w])[1]
+
+    kernels = read(weight_alone, (4, 30, 30, 8), (3, 3, 8, 16))
+    assert len([k for k in kernels if k.kind == "convolution"]) == 2  # forward, and the weight's
+
+
+def test_lines_need_programs_that_differ_in_size_alone():
+    one, two = _hlo.Kernel("product", 4.0, 0.0), _hlo.Kernel("pool", 4.0, 0.0)
+    with pytest.raises(ValueError, match="different kernels"):
+        costs.lines([one], [two], 1, 2)
+    assert costs.lines([one, one], [one, one], 1, 2)[0][:2] == ["product", 2]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_committed_costs_are_what_the_program_says(network):
+    assert costs.differences(network) == []
