@@ -13,6 +13,7 @@ from typing import Any
 
 from common.clock import Clock
 from common.config import Optimizer, Schedule
+from resnet import large_batch
 from resnet.fields import Config, Data
 
 __all__ = ["PRESETS", "Config", "Data", "hyperparameters"]
@@ -25,6 +26,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
       [(key, value, metadata)]; every value is read from `config` or its clock.
     """
     optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
+    warmup = _warmup_epochs(config)
     prefix = f"{optimizer.name}_opt_"
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
@@ -33,14 +35,14 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     }
     if config.ruleset == "0.6.0":
         pairs["opt_base_learning_rate"] = optimizer.base_learning_rate
-        pairs["opt_learning_rate_warmup_epochs"] = schedule.warmup_epochs
+        pairs["opt_learning_rate_warmup_epochs"] = warmup
         if schedule.kind == "step":
             pairs["opt_learning_rate_decay_boundary_epochs"] = list(schedule.boundaries)
     else:
         pairs[prefix + "base_learning_rate"] = optimizer.base_learning_rate
         # closed_resnet_lars.yaml has a key of its own for LARS, closed_resnet_sgd.yaml the general one.
         key = prefix if optimizer.name == "lars" else "opt_"
-        pairs[key + "learning_rate_warmup_epochs"] = schedule.warmup_epochs
+        pairs[key + "learning_rate_warmup_epochs"] = warmup
     if schedule.kind == "poly":
         pairs[prefix + "learning_rate_decay_poly_power"] = schedule.power
         pairs[prefix + "learning_rate_decay_steps"] = schedule.decay_steps(
@@ -53,6 +55,14 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     if optimizer.name == "lars":
         pairs["lars_epsilon"] = optimizer.epsilon
     return [(key, value, {}) for key, value in pairs.items()]
+
+
+def _warmup_epochs(config: Config) -> float:
+    """As the run has them; `warmup_epochs` itself where `warmup_steps` only rounds an epoch as published code does."""
+    schedule = config.schedule
+    steps = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
+    # 79 / 4 steps for 19.55 at tpu-v3-8192-jax are the furthest.
+    return schedule.warmup_epochs if abs(steps - schedule.warmup_epochs) <= 0.011 * steps else steps
 
 
 _BASE = Config(
@@ -280,50 +290,6 @@ _V07_PRESETS["tpu-v3-8192-jax"] = replace(
     schedule=replace(_V07.schedule, warmup_epochs=33.0, warmup_steps=33 * 19.75),
 )
 
-# --- Large-batch studies on other machines; open: their targets and end learning rates are not MLPerf's.
-# The abstract of 'ImageNet Training in Minutes' gives 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW,
-# by the same author, has LARS at 32K and 90 epochs in its Table 1. The weight decay is AlexNet-BN's.
-_CPU_CLUSTER = replace(
-    _BASE,
-    hardware="cpu-cluster-1024",
-    division="open",
-    precision="fp32",
-    replicas="horovod",
-    num_replicas=1024,
-    global_batch_size=32768,
-    eval_batch_size=50176,
-    epochs_per_block=1.0,
-    optimizer=Optimizer(name="lars", base_learning_rate=32.0, weight_decay=5e-4),
-    schedule=Schedule(
-        kind="poly", warmup_epochs=10.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
-    ),
-)
-
-_STUDY_PRESETS = {
-    "cpu-cluster-1024": replace(
-        _CPU_CLUSTER,
-        source="'ImageNet Training in Minutes' (batch 32K, 90 epochs, 74.9 %); schedule: Table 1 of 'Large-"
-        "Batch Training for LSTM and Beyond'; weight decay: borisgin/nvcaffe models/alexnet_bn",
-        train_epochs=90.0,
-        quality_target=0.749,
-        label_smoothing=0.0,
-    ),
-}
-_STUDY_PRESETS["cpu-cluster-1024-alexnet"] = replace(
-    _CPU_CLUSTER,
-    source="borisgin/nvcaffe models/alexnet_bn/solver_32k.prototxt and train_val2.prototxt; 11 minutes on "
-    "1024 CPUs: 'ImageNet Training in Minutes', whose 58.x % top-1 is the target without its fraction",
-    model="alexnet_bn",
-    image_size=227,
-    batch_norm_epsilon=1e-4,
-    train_steps=4000,
-    steps_per_block=40,
-    quality_target=0.58,
-    label_smoothing=0.0,
-    schedule=replace(_CPU_CLUSTER.schedule, warmup_steps=400.0, initial_learning_rate=1.0),
-    data=Data(crop_fraction=227 / 256),
-)
-
 # --- A laptop, minutes: full-depth ResNet-50 on the generated data set.
 _CPU_TINY = replace(
     _BASE,
@@ -372,6 +338,6 @@ PRESETS: dict[str, Config] = {
         "cpu-photos": _CPU_PHOTOS,
         **_V06_PRESETS,
         **_V07_PRESETS,
-        **_STUDY_PRESETS,
+        **large_batch.PRESETS,
     }.items()
 }

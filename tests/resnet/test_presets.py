@@ -61,6 +61,14 @@ ARITHMETIC = {
     "tpu-v3-8192-jax": (1817, 92.9, 79, 8),
     "cpu-cluster-1024": (3519, 90.0, 40, 1),
     "cpu-cluster-1024-alexnet": (4000, 102.3, 40, 1),
+    # borisgin/nvcaffe: iterations of the solvers, which call 78 of 16K an epoch.
+    "alexnet-512": (150000, 59.9, 5000, 1),
+    "alexnet-8192": (15600, 99.7, 150, 1),
+    "alexnet-16384": (7800, 99.7, 150, 1),
+    # 90 epochs, evaluated after each.
+    "legw-1024": (112603, 90.0, 1252, 1),
+    "legw-32768": (3519, 90.0, 40, 1),
+    "legw-step-8192": (14076, 90.0, 157, 1),
 }
 
 
@@ -170,6 +178,59 @@ def test_own_log_breaks_nothing_but_the_target(name: str, tmp_path: pathlib.Path
     config = PRESETS[name]
     low = config.quality_target < 0.759
     assert broken_rules(config, tmp_path / "result_0.txt") == ({"eval_accuracy"} if low else set())
+
+
+# LEGW, Table 1: batch, log2 of the rate, warmup epochs.
+TABLE_1 = [(1024, 2.5, 0.3125), (2048, 3.0, 0.625), (4096, 3.5, 1.25)]
+TABLE_1 += [(8192, 4.0, 2.5), (16384, 4.5, 5.0), (32768, 5.0, 10.0)]
+
+
+@pytest.mark.parametrize("form", ["legw", "legw-step"])
+@pytest.mark.parametrize(("batch", "power", "warmup"), TABLE_1)
+def test_table_1_of_legw(form: str, batch: int, power: float, warmup: float) -> None:
+    config = PRESETS[f"{form}-{batch}"]
+    said = {key: value for key, value, _ in hyperparameters(config)}
+    assert said["global_batch_size"] == batch and config.train_epochs == 90.0
+    assert said["lars_opt_base_learning_rate"] == 2**power
+    assert said["lars_opt_learning_rate_warmup_epochs"] == warmup
+    got = configs.override(PRESETS[f"{form}-1024"], "legw", str(batch // 1024))
+    assert got.optimizer.base_learning_rate == pytest.approx(2**power)
+    assert got.schedule == config.schedule
+    schedule, clock = config.schedule, Clock.of(config)
+    if form == "legw":
+        assert (schedule.kind, schedule.power, schedule.end_learning_rate) == ("poly", 2.0, 0.0)
+        assert schedule.decay_start(clock.steps_per_epoch) == 0
+    else:
+        assert (schedule.kind, schedule.boundaries, schedule.factor) == ("step", (30.0, 60.0, 80.0), 0.1)
+
+
+def test_describe_prints_the_paper_s_rate_and_warmup() -> None:
+    """2^5.0 and 10 epochs at 32,768."""
+    command = [sys.executable, "-m", "resnet", "--describe", "--system=legw-32768"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=DOCS.parents[1])
+    said = json.loads(done.stdout)["hyperparameters"]
+    assert said["lars_opt_base_learning_rate"] == 32.0
+    assert said["lars_opt_learning_rate_warmup_epochs"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "ramp", "steps"),
+    [
+        ("cpu-cluster-1024-alexnet", 32.0, 400, 4000),
+        ("alexnet-16384", 24.0, 400, 7800),
+        ("alexnet-8192", 10.0, 600, 15600),
+        ("alexnet-512", 0.01, 0, 150000),
+    ],
+)
+def test_alexnet_s_solvers(name: str, rate: float, ramp: int, steps: int) -> None:
+    """borisgin/nvcaffe models/alexnet_bn: base_lr, rampup_interval, max_iter; 5e-4 and 0.9 everywhere."""
+    config = PRESETS[name]
+    assert (config.optimizer.base_learning_rate, config.train_steps) == (rate, steps)
+    assert (config.optimizer.weight_decay, config.optimizer.momentum) == (5e-4, 0.9)
+    assert config.schedule.warmup_steps == ramp and config.model == "alexnet_bn"
+    said = {key: value for key, value, _ in hyperparameters(config)}
+    warmup = next(value for key, value in said.items() if key.endswith("warmup_epochs"))
+    assert warmup == pytest.approx(ramp * config.global_batch_size / 1281167)
 
 
 def test_docs_name_every_preset() -> None:
