@@ -29,6 +29,26 @@ CORPORA = {
 NEWSTEST = ("newstest2014.en", "newstest2014.de")
 
 
+class Resuming(http.server.SimpleHTTPRequestHandler):
+    """Knows what is left of a file, as the real servers do."""
+
+    def do_GET(self) -> None:  # noqa: N802
+        path, wanted = pathlib.Path(self.translate_path(self.path)), self.headers.get("Range")
+        if not wanted or not path.is_file():
+            super().do_GET()
+            return
+        content = path.read_bytes()
+        first = int(wanted.removeprefix("bytes=").rstrip("-"))
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(content) - first))
+        self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        self.wfile.write(content[first:])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """(the folder that is served, its address)."""
@@ -48,8 +68,7 @@ def server(tmp_path_factory):
     (folder / "test").mkdir()
     for side, name in enumerate(NEWSTEST):
         (folder / "test" / name).write_text("".join(f"{sentence[side]}\n" for sentence in held))
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    handler.log_message = lambda *_: None
+    handler = functools.partial(Resuming, directory=str(folder))
     listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=listening.serve_forever, daemon=True).start()
     yield folder, f"http://127.0.0.1:{listening.server_port}"
