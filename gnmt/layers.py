@@ -66,14 +66,12 @@ class TimeDropout(tf_keras.layers.Layer):
         super().__init__(dtype=parts.precision.full)
         self.inner = Dropout(parts.replicas, parts.config.dropout, seed, dtype=parts.precision.full)
 
-    def mask(self, shape: tf.Tensor, width: int) -> tf.Tensor:
-        """[length, b, width] of 0 and 1 / (1 - rate)."""
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        shape, width = tf.shape(x), x.shape[-1]
         length, batch = shape[0], shape[1]
-        flat = self.inner(tf.ones([batch, length * width], self.compute_dtype), training=True)
-        return tf.transpose(tf.reshape(flat, [batch, length, width]), [1, 0, 2])
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        return x * self.mask(tf.shape(x), x.shape[-1])
+        # An example's mask is one row of the draw: the mask is turned, not the activations, there and back.
+        flat = self.inner(tf.ones([batch, length * width], x.dtype), training=training)
+        return x * tf.transpose(tf.reshape(flat, [batch, length, width]), [1, 0, 2])
 
 
 def drop(layer: TimeDropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
@@ -81,8 +79,7 @@ def drop(layer: TimeDropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
     # Called once without training, when the network is made: the layer must have its variable by then.
     if layer is None or (layer.built and not training):
         return x
-    dropped = layer(x)
-    return dropped if training else x
+    return layer(x, training=training)
 
 
 class Embedding(tf_keras.layers.Layer):
