@@ -10,6 +10,11 @@ import sys
 
 import pytest
 
+from common.describe import describe
+from resnet import large_batch
+from resnet.config import PRESETS, hyperparameters
+from resnet.task import Task
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SINGLE = [
     "--config.replicas=single",
@@ -39,3 +44,13 @@ def test_takes_a_step(system: str, flags: list[str]) -> None:
     loss = json.loads(done.stdout.splitlines()[-1])["loss"]
     # Softmax over 1,000 classes starts near log(1000) = 6.9.
     assert math.isfinite(loss) and 5 < loss < 10
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("system", list(large_batch.PRESETS))
+def test_presets_of_the_large_batch_papers_build(system: str) -> None:
+    config = PRESETS[system]
+    said = describe(Task(config, None), hyperparameters(config))
+    assert said["parameters"] == (60_965_224 if config.model == "alexnet_bn" else 25_557_032)
+    assert said["global_batch_size"] == config.global_batch_size
+    assert said["train_steps"] == config.train_steps or config.train_epochs == 90

@@ -1,0 +1,90 @@
+"""Contenders as processes that train when asked to, in alternating rounds, for the scripts about small networks."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Contender:
+    """A process that answers each line "N" with the seconds of N training steps, as JSON."""
+
+    def __init__(self, name: str, command: Sequence[str]):
+        self.name = name
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.version = self._answer()["version"]
+
+    def seconds(self, steps: int) -> float:
+        """Of `steps` training steps."""
+        print(steps, file=self._process.stdin, flush=True)
+        return self._answer()["seconds"]
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        errors = self._process.stderr.read().strip().splitlines() or ["no message"]
+        sys.exit(f"{self.name} ended: {errors[-1]}")
+
+
+def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """{contender: seconds of `steps` steps, median over rounds, and its median ratio to "ours" in the same round}."""
+    contenders = [Contender(name, command) for name, command in commands.items()]
+    for contender in contenders:
+        contender.seconds(min(steps, 20))  # Traces, compiles, warms up.
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for i in range(rounds):
+        # Every second round goes backwards: no contender always follows the same one.
+        for contender in contenders if i % 2 == 0 else reversed(contenders):
+            times[contender.name].append(contender.seconds(steps))
+    rows = {}
+    for contender in contenders:
+        contender.close()
+        own = times[contender.name]
+        rows[contender.name] = {
+            "seconds": statistics.median(own),
+            "rounds_seconds": [round(t, 4) for t in own],
+            "ratio_to_ours": statistics.median(t / o for t, o in zip(own, times["ours"])),
+            "version": contender.version,
+        }
+    return rows
+
+
+def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, str]:
+    """Interpreters that have the peers; a peer without one is left out, and said to be."""
+    found = {"torch": torch_python, "jax": jax_python}
+    for name, python in found.items():
+        if python and not Path(python).exists():
+            sys.exit(f"--{name}-python={python}: no such interpreter; name one that can import {name}")
+    return {name: python for name, python in found.items() if python}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    cpu = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load_before": os.getloadavg(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("tensorflow", "tf-keras")},
+    }

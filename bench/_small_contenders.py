@@ -1,0 +1,144 @@
+"""Ours and Keras `fit` on the small networks of mnist_mlp.py and lstm_small.py: one process each.
+
+Arguments: contender ("ours", "ours_unfolded" or "keras_fit"), network ("mlp", "mnist" or "ptb"), hidden layers of
+"mlp". Ours is the fused loop with the benchmark's own input, from arrays in memory; Keras gets the same numbers as
+floats, ready.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+import tf_keras  # noqa: E402
+
+import mnist.config  # noqa: E402
+import mnist.input  # noqa: E402
+import mnist.task  # noqa: E402
+import ptb.config  # noqa: E402
+import ptb.input  # noqa: E402
+import ptb.task  # noqa: E402
+from common import replicas  # noqa: E402
+from common.loop import Loop  # noqa: E402
+
+Run = Callable[[int], object]  # Trains that many steps.
+L = tf_keras.layers
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Noise in the shape of MNIST: what is in the images costs nothing."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, [60000, 28, 28], np.uint8), rng.integers(0, 10, [60000], np.uint8)
+
+
+def words() -> np.ndarray:
+    """Noise in the length of the Penn Treebank."""
+    return np.random.default_rng(0).integers(0, 10000, [929589], np.int32)
+
+
+def config_of(network: str, layers: int) -> object:
+    """The preset, as the benchmark trains it."""
+    if network == "ptb":
+        return ptb.config.PRESETS["cpu-20"]
+    if network == "mnist":
+        return mnist.config.PRESETS["cpu-128"]
+    return dataclasses.replace(mnist.config.PRESETS["cpu-mlp"], hidden_layers=layers)
+
+
+def ours(network: str, layers: int, **changes: object) -> Run:
+    """The fused loop."""
+    config = dataclasses.replace(config_of(network, layers), **changes)
+    module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
+    loop = Loop(module.task.Task(config, None), replicas.make(config))
+    loop.compile()
+    train = iter(
+        loop._dataset(lambda s: module.input.train_input(config, data, s, loop._batch_size(True), 0))
+    )
+    evaluation = loop._synthetic(False)
+    return lambda steps: loop._call(train, evaluation, steps, 0).losses[-1]
+
+
+def ours_unfolded(network: str, layers: int) -> Run:
+    """Without the products of two matrices that the others do not have either."""
+    return ours(network, layers, folded=False)
+
+
+def keras_fit(network: str, layers: int) -> Run:
+    """Stock layers under `fit`."""
+    config = config_of(network, layers)
+    optimizer = tf_keras.optimizers.SGD(
+        config.optimizer.base_learning_rate,
+        momentum=config.optimizer.momentum,
+        # Ours sums the loss over the steps of a sequence, Keras takes the mean.
+        global_clipnorm=config.optimizer.clip_norm / config.num_steps if network == "ptb" else None,
+        weight_decay=config.optimizer.weight_decay or None,
+    )
+    model = {"mlp": _mlp, "mnist": _lstm, "ptb": _language_model}[network](config)
+    model.compile(optimizer, tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = (_language_data if network == "ptb" else _image_data)(config)
+    iterator = iter(data)
+    return lambda steps: model.fit(iterator, steps_per_epoch=steps, verbose=0)
+
+
+def _mlp(config: mnist.config.Config) -> tf_keras.Model:
+    hidden = [L.Dense(config.hidden_units, config.activation) for _ in range(config.hidden_layers)]
+    return tf_keras.Sequential([tf_keras.Input([28, 28]), L.Flatten(), *hidden, L.Dense(10)])
+
+
+def _lstm(config: mnist.config.Config) -> tf_keras.Model:
+    return tf_keras.Sequential(
+        [tf_keras.Input([28, 28]), L.Dense(config.lstm_units), L.LSTM(config.lstm_units), L.Dense(10)]
+    )
+
+
+def _language_model(config: ptb.config.Config) -> tf_keras.Model:
+    recurrent = [L.LSTM(config.units, return_sequences=True, stateful=True) for _ in range(config.layers)]
+    return tf_keras.Sequential(
+        [
+            tf_keras.Input([config.num_steps], config.global_batch_size, dtype=tf.int32),
+            L.Embedding(config.vocabulary_size, config.units),
+            *recurrent,
+            L.Dense(config.vocabulary_size),
+        ]
+    )
+
+
+def _image_data(config: mnist.config.Config) -> tf.data.Dataset:
+    images, labels = digits()
+    pixels = images.astype(np.float32) * config.data.pixel_scale + config.data.pixel_offset
+    data = tf.data.Dataset.from_tensor_slices((pixels, labels.astype(np.int32)))
+    return data.shuffle(10000).batch(config.global_batch_size, drop_remainder=True).repeat().prefetch(4)
+
+
+def _language_data(config: ptb.config.Config) -> tf.data.Dataset:
+    streams = words()[: len(words()) // 20 * 20].reshape(20, -1)
+    starts = tf.data.Dataset.range(0, streams.shape[1] - 21, 20).repeat()
+    rows = tf.constant(streams)
+    return starts.map(lambda i: (rows[:, i : i + 20], rows[:, i + 1 : i + 21])).prefetch(4)
+
+
+CONTENDERS = {"ours": ours, "ours_unfolded": ours_unfolded, "keras_fit": keras_fit}
+
+
+def main() -> None:
+    contender, network, layers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    run = CONTENDERS[contender](network, layers)
+    print(json.dumps({"version": tf.__version__}), flush=True)
+    for line in sys.stdin:
+        began = time.perf_counter()
+        run(int(line))
+        print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

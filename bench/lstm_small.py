@@ -1,0 +1,69 @@
+"""Training throughput of LEGW's two LSTMs: the row reader of MNIST and the language model of the Penn Treebank.
+
+At their base batches, 128 images and 20 streams of 20 words, in fp32: our fused loop, Keras `fit` and PyTorch, medians
+of alternating rounds. On MNIST ours multiplies the transform's matrix and the LSTM's first, which the others could do
+by hand: `ours_unfolded` is without it.
+
+    python bench/lstm_small.py [--networks mnist ptb] [--rounds N] [--torch-python PYTHON] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from _rounds import ROOT, compare, machine, peers
+
+# What a step trains on, and steps of a round.
+EXAMPLES = {"mnist": (128, "images"), "ptb": (20 * 20, "words")}
+STEPS = {"mnist": 200, "ptb": 100}
+BARS = {"keras_fit": 1.1, "torch": 1.0}  # Their seconds over ours, at least.
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="+", default=list(EXAMPLES), choices=list(EXAMPLES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
+    )
+    parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "lstm_small.json")
+    options = parser.parse_args()
+    rounds = 1 if options.quick else options.rounds
+    result: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "settings": {"rounds": rounds, "steps": STEPS, "bars": BARS},
+        "networks": {},
+    }
+    bench = ROOT / "bench"
+    for network in options.networks:
+        names = ("ours", "ours_unfolded", "keras_fit") if network == "mnist" else ("ours", "keras_fit")
+        commands = {
+            name: [sys.executable, str(bench / "_small_contenders.py"), name, network, "0"] for name in names
+        }
+        for _, python in peers(options.torch_python).items():
+            commands["torch"] = [python, str(bench / "_torch_small.py"), network, "0"]
+        steps = 20 if options.quick else STEPS[network]
+        rows = compare(commands, steps, rounds)
+        examples, unit = EXAMPLES[network]
+        for name, row in rows.items():
+            row |= {f"{unit}_per_second": examples * steps / row["seconds"], "bar": BARS.get(name)}
+            speed = f"{1e3 * row['seconds'] / steps:.1f} ms/step, {row[f'{unit}_per_second']:.0f} {unit}/s"
+            print(
+                f"{network} {name:13} {speed}, {row['ratio_to_ours']:.3f} x ours (bar {row['bar']})",
+                flush=True,
+            )
+        result["networks"][network] = rows
+    if not options.quick:
+        options.output.parent.mkdir(exist_ok=True)
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""MagmaDNN's figure 3 and Table 1: seconds per epoch of its perceptron over the number of hidden layers.
+
+Layers of 528 units, sigmoid, batch 100, 600 steps an epoch, from data in memory: our fused loop, Keras `fit`, PyTorch
+and JAX, medians of alternating rounds, and the slope per layer.
+
+    python bench/mnist_mlp.py [--layers 1 2 ...] [--rounds N] [--torch-python PYTHON] [--jax-python PYTHON] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from _rounds import ROOT, compare, machine, peers
+
+STEPS = 600  # Of an epoch.
+# Ours over the fastest, at 1 to 4 layers, the paper's range.
+BAR, BAR_LAYERS = 1.05, 4
+
+
+def slope(seconds: dict[int, float]) -> float:
+    """Least squares: seconds per epoch that a layer adds."""
+    mean_x, mean_y = sum(seconds) / len(seconds), sum(seconds.values()) / len(seconds)
+    spread = sum((x - mean_x) ** 2 for x in seconds)
+    return sum((x - mean_x) * (y - mean_y) for x, y in seconds.items()) / spread if spread else 0.0
+
+
+def commands(layers: int, interpreters: dict[str, str]) -> dict[str, list[str]]:
+    bench = ROOT / "bench"
+    scripts = {"torch": ["_torch_small.py", "mlp"], "jax": ["_jax_mlp.py"]}
+    tensorflow = {
+        name: [sys.executable, str(bench / "_small_contenders.py"), name, "mlp", str(layers)]
+        for name in ("ours", "keras_fit")
+    }
+    others = {
+        name: [python, str(bench / scripts[name][0]), *scripts[name][1:], str(layers)]
+        for name, python in interpreters.items()
+    }
+    return tensorflow | others
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, nargs="+", default=list(range(1, 9)))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
+    )
+    parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
+    parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "mnist_mlp.json")
+    options = parser.parse_args()
+    rounds, steps = (1, 60) if options.quick else (options.rounds, STEPS)
+    interpreters = peers(options.torch_python, options.jax_python)
+    result: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "settings": {"rounds": rounds, "steps": steps, "bar": BAR, "bar_layers": BAR_LAYERS},
+        "layers": {},
+    }
+    for layers in options.layers:
+        rows = compare(commands(layers, interpreters), steps, rounds)
+        # The worst of the peers' ratios is the fastest peer; below 1 / BAR ours is too slow.
+        fastest = min(row["ratio_to_ours"] for name, row in rows.items() if name != "ours")
+        result["layers"][layers] = {**rows, "fastest_peer_over_ours": fastest}
+        figures = ", ".join(f"{name} {row['seconds']:.3f} s" for name, row in rows.items())
+        print(f"{layers} layers: {figures}; fastest peer {fastest:.3f} x ours", flush=True)
+    if len(options.layers) > 1:
+        result["seconds_per_layer"] = {
+            name: slope({n: rows[name]["seconds"] for n, rows in result["layers"].items()})
+            for name in ("ours", "keras_fit", *interpreters)
+        }
+        print("seconds per layer:", {k: round(v, 4) for k, v in result["seconds_per_layer"].items()})
+    if not options.quick:
+        options.output.parent.mkdir(exist_ok=True)
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
