@@ -40,7 +40,7 @@ SMALL = Config(
     detections=12,
     batch_norm="span",
     freeze=False,
-    optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.0),
+    optimizer=Optimizer(name="sgd", momentum=0.9, scaled_momentum=True),
 )
 
 

@@ -66,9 +66,8 @@ def step(config: Config, replicas, shape, weights=None) -> tuple[list, list, flo
     data = tf.data.Dataset.from_tensors(arrays).repeat()
     batches = iter(replicas.dataset(shared_input(lambda s: data, config.partitions, replicas)))
     train_step = make_train_step(task, state, policy, Clock.of(config))
-    # The rate of a first step may be 0.
-    found = float(replicas.sum(replicas.run(train_step, (next(batches), tf.constant(100, tf.int64)))))
-    # Momentum 0: a slot is the gradient, times the rate where the momentum is unscaled.
+    found = float(replicas.sum(replicas.run(train_step, (next(batches), tf.constant(0, tf.int64)))))
+    # After a first step the momentum is the gradient.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
     return weights, slots, found
 
