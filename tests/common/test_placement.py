@@ -89,7 +89,7 @@ def check(replicas, size, dynamic=False):
 
 
 def check_in_a_process(backend, number):
-    """Called by tests/common/test_spatial.py in each process."""
+    """Called by tests/common/test_spatial_networks.py in each process."""
     replicas = backends.make(RunConfig(replicas=backend, num_replicas=number))
     for size in {2, number}:
         check(replicas, size)
