@@ -78,35 +78,38 @@ def time_to_train(path: Path, answer: Answer) -> None:
     """Time to train and its parts against the number of accelerators, with the published points."""
     pyplot = _pyplot()
     points = sweep(answer)
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    figure, (times, shares) = pyplot.subplots(2, 1, figsize=(7, 7), sharex=True, height_ratios=(3, 2))
     sizes = [size for size, _ in points]
+    totals = [sum(parts.values()) for _, parts in points]
+    times.plot(sizes, [total / 60 for total in totals], "-", color="k", label="predicted")
+    seen = _published(answer)
+    if seen:
+        times.plot(*zip(*seen), "^", color=_COLOURS[3], markersize=6, label="published")
+    times.set(xscale="log", yscale="log", ylabel="minutes", title=f"{answer.work.benchmark}: time to train")
+    times.legend(fontsize=8)
     below = [0.0] * len(points)
     for colour, part in zip(_COLOURS, points[0][1]):
-        heights = [parts[part] / 60 for _, parts in points]
-        tops = [a + b for a, b in zip(below, heights)]
-        axes.fill_between(sizes, below, tops, color=colour, alpha=0.75, label=part, linewidth=0)
+        tops = [b + parts[part] / total for b, total, (_, parts) in zip(below, totals, points)]
+        shares.fill_between(sizes, below, tops, color=colour, alpha=0.8, label=part, linewidth=0)
         below = tops
-    family = answer.machine.family
-    rows = [r for r in published.tested() if (r.family, r.benchmark) == (family, answer.work.benchmark)]
-    if rows:
-        axes.plot(
-            [r.accelerators for r in rows],
-            [r.seconds / 60 for r in rows],
-            "k^",
-            markersize=5,
-            label="published",
-        )
-    if answer.work.benchmark == "tsm_kinetics":
-        sizes, minutes = zip(*((6 * nodes, seconds / 60) for nodes, _, seconds in published.KINETICS))
-        axes.plot(sizes, minutes, "k^", label="published")
-    axes.set(xscale="log", xlabel=f"accelerators like those of {answer.machine.name}", ylabel="minutes")
-    axes.set_ylim(0, 1.1 * max(below[0], *(r.seconds / 60 for r in rows), 1e-9))
-    if max(below) > 8 * min(below):
-        axes.set_yscale("symlog", linthresh=max(min(below), 1e-3))
-    axes.set_title(f"{answer.work.benchmark}: time to train")
-    axes.legend(fontsize=8)
+    shares.set(
+        xscale="log",
+        xlabel=f"accelerators like those of {answer.machine.name}",
+        ylabel="share of it",
+        ylim=(0, 1),
+    )
+    shares.legend(fontsize=8, loc="lower left")
     figure.savefig(path, dpi=110, bbox_inches="tight")
     pyplot.close(figure)
+
+
+def _published(answer: Answer) -> list[tuple[int, float]]:
+    """(accelerators, minutes) of what was published of the answer's benchmark, family and round."""
+    if answer.work.benchmark == "tsm_kinetics":
+        return [(6 * nodes, seconds / 60) for nodes, _, seconds in published.KINETICS]
+    wanted = answer.machine.family, answer.work.benchmark, answer.work.recipe
+    rows = [r for r in published.tested() if (r.family, r.benchmark, r.round) == wanted]
+    return [(r.accelerators, r.seconds / 60) for r in rows]
 
 
 def figures(path: Path) -> None:

@@ -207,8 +207,9 @@ def _preset(benchmark: str, system: str, notes: list[str]) -> tuple[Any, dict[st
         for name, c in presets.items()
         if not c.smoke_run and not c.hardware.startswith(("cpu", "local"))
     }
+    usable = usable or presets
     if not usable:
-        raise UserError(f"{benchmark}: has no preset for an accelerator to start from")
+        raise UserError(f"{benchmark}: has no presets yet; predict another benchmark")
     kind = "tpu" if "tpu" in str(description.get("accelerator_model_name", "")).lower() else "v100"
     alike = {n: c for n, c in usable.items() if c.hardware.startswith("tpu") == (kind == "tpu")} or usable
     size = systems.size(description)[1] or 1
