@@ -40,13 +40,18 @@ class Dropout(tf_keras.layers.Layer):
 
     def _uniform(self, shape: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
         """Numbers in [0, 1), [b, n]; fp32 in every precision, so that all drop the same elements."""
-        key, counter, algorithm = tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=tf.stack([self.seed, draw]))
+        # Not ...GetKeyCounterAlg: XLA would take the seed for a constant and compile anew at every draw.
+        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.stack([self.seed, draw]))
         # One tick of the counter is four numbers; every example starts at a tick.
         columns = (shape[1] + 3) // 4
         group = self.replicas.replica_id() // self.partitions
         offset = tf.cast(group, tf.int64) * shape[0] * columns
         counter = counter + tf.cast(tf.stack([offset, tf.zeros_like(offset)]), counter.dtype)
         numbers = tf.raw_ops.StatelessRandomUniformV2(
-            shape=tf.stack([shape[0], columns * 4]), key=key, counter=counter, alg=algorithm, dtype=tf.float32
+            shape=tf.stack([shape[0], columns * 4]),
+            key=key,
+            counter=counter,
+            alg=tf.random.Algorithm.PHILOX.value,
+            dtype=tf.float32,
         )
         return numbers[:, : shape[1]]

@@ -1,0 +1,23 @@
+"""Dropout under XLA: new masks at every draw from one program."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.dropout import Dropout
+from common.replicas.single import Single
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_masks_under_xla(dtype):
+    """The counter is an argument of the program: what is compiled for one draw serves all."""
+    layer, x = Dropout(Single(), 0.4, seed=3, dtype=dtype.name), tf.ones([5, 7], dtype)
+    step = tf.function(lambda x: layer(x, training=True), jit_compile=True, autograph=False)
+    text = step.experimental_get_compiler_ir(x)(stage="stablehlo")
+    masks = [step(x).numpy() > 0 for _ in range(3)]
+    assert len({mask.tobytes() for mask in masks}) == 3
+    assert step.experimental_get_compiler_ir(x)(stage="stablehlo") == text
+    assert int(layer.draws) == 3
+    layer.draws.assign(1)
+    assert np.array_equal(step(x).numpy() > 0, masks[1])
+    assert np.isclose(np.mean(masks), 0.6, atol=0.15)
