@@ -11,8 +11,7 @@ import math
 
 from systems.predict.machine import Machine
 
-# The part of a link's rate that collectives reach, for all families: NCCL's all_reduce_perf reaches 0.8 to 0.9 of
-# InfiniBand EDR in large messages (NVIDIA/nccl-tests, PERFORMANCE.md). Not fitted.
+# The part of a link's rate that collectives reach, for all families: an assumption, not fitted.
 LINK_SHARE = 0.8
 # Pipelining gathers with the sum of packets made gradient summation 1.5 times as fast (section 2 of the paper).
 PIPELINING = 1.5
