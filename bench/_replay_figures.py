@@ -7,7 +7,8 @@ import statistics
 from typing import Any
 
 # Dense matrix products per second, in 1e12, by a part of the device's name and by precision (fp32 on NVIDIA's Ampere
-# and later is TF32): the vendors' data sheets, without sparsity.
+# and later is TF32): the vendors' data sheets (NVIDIA's SXM parts), without sparsity. A TPU v2 or v3 device is one of a
+# chip's two cores.
 PEAKS = {
     "H200": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
     "H100": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
@@ -16,9 +17,9 @@ PEAKS = {
     "TPU v2": {"bf16": 22.5},
     "TPU v3": {"bf16": 61.5},
     "TPU v4": {"bf16": 275},
-    "TPU v5p": {"bf16": 459},
-    "TPU v5": {"bf16": 197},
-    "TPU v6": {"bf16": 918},
+    "TPU v5 lite": {"bf16": 197},
+    "TPU v5": {"bf16": 459},
+    "TPU v6 lite": {"bf16": 918},
 }
 # Relative, of a loss: of the first, and of the two that follow. A device other than the reference's rounds in other
 # places, and fp32 products may be TF32 there.
