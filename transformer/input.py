@@ -122,21 +122,19 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def _check_note(config: Config, path: str) -> None:
-    """Raises UserError where the converter cut the text otherwise; data from elsewhere may have no note."""
+    """Raises UserError where the converter cut the text otherwise; data from elsewhere may have no note of it."""
     if not tf.io.gfile.exists(path):
         return
     try:
         with tf.io.gfile.GFile(path) as file:
-            note = json.load(file)
-        cut = {"max_sequence_length": note["max_length"], "packed_length": note["packed_length"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} does not say how the text was cut ({type(error).__name__} {error}); convert it again"
-        ) from error
-    for field, there in cut.items():
-        if there != getattr(config, field):
+            note = dict(json.load(file))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: no note of a conversion ({error}); convert the text again") from error
+    for field, name in (("max_sequence_length", "max_length"), ("packed_length", "packed_length")):
+        there, here = note.get(name), getattr(config, field)
+        if there not in (None, here):
             raise UserError(
-                f"{path}: the text was cut to {there} tokens, config.{field} is {getattr(config, field)}; give "
+                f"{path}: the text was cut to {there} tokens, config.{field} is {here}; give "
                 f"--config.{field}={there}, or convert it again"
             )
 

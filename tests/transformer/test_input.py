@@ -315,16 +315,15 @@ def test_data_that_does_not_fit_is_one_line(data, change, message):
         Task(dataclasses.replace(config, **change), folder).check_input()
 
 
-def test_a_note_that_says_nothing_is_refused_and_none_is_data_from_elsewhere(data, tmp_path):
+@pytest.mark.parametrize("note", ["", "[3]", '{"pairs"'])
+def test_a_damaged_note_is_refused(data, tmp_path, note):
     folder, config = data
     for path in folder.iterdir():
         shutil.copy(path, tmp_path)
-    (tmp_path / "convert.json").write_text('{"pairs": 3}')
-    with pytest.raises(
-        UserError, match="convert.json does not say how the text was cut .KeyError 'max_length'"
-    ):
+    (tmp_path / "convert.json").write_text(note)
+    with pytest.raises(UserError, match="convert.json: no note of a conversion"):
         Task(config, tmp_path).check_input()
-    (tmp_path / "convert.json").unlink()
+    (tmp_path / "convert.json").unlink()  # Data from elsewhere.
     Task(config, tmp_path).check_input()
 
 
