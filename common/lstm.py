@@ -285,4 +285,6 @@ def _while(
     _, state, results = tf.while_loop(
         lambda i, *_: i < length, body, (tf.constant(0), state, results), parallel_iterations=1
     )
-    return state, tuple(r.stack() for r in results)
+    # A length that is known stays known.
+    static = sequences[0].shape[0]
+    return state, tuple(tf.ensure_shape(r.stack(), [static, batch, n]) for r, n in zip(results, widths))
