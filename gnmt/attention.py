@@ -50,7 +50,8 @@ class Attention(tf_keras.layers.Layer):
     def memory(self, source: tf.Tensor, lengths: tf.Tensor) -> Memory:
         """Of the encoder's output, [m, b, width], of sentences of int32 [b] tokens."""
         values = tf.transpose(source, [1, 0, 2])
-        real = tf.sequence_mask(lengths, tf.shape(values)[1])[:, None, :]
+        length = values.shape[1] or tf.shape(values)[1]
+        real = tf.sequence_mask(lengths, length)[:, None, :]
         return Memory(self._product(values, self.memory_kernel), values, real)
 
     def call(self, queries: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:

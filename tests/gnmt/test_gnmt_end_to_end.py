@@ -56,6 +56,7 @@ def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_p
     assert "verdict  passes" in done.stdout
 
 
+@pytest.mark.e2e
 def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Also: a run that misses says so, and its log is right but for the target."""
     short = ["--config.train_steps=4", "--config.steps_per_block=4", "--config.width=16"]
