@@ -151,15 +151,19 @@ def markdown(found: list[tuple[Row, dict]]) -> str:
         "|---" * (6 + len(SEEDS)) + "|",
     ]
     for first in rows()[: len(rows()) // len(SEEDS)]:
-        mine = {row.seed: epochs_to_target(record) for row, record in found if row.form == first.form}
-        cells = [str(mine[s] or f"more than {EPOCHS}") if s in mine else "" for s in SEEDS]
-        reached = [epochs for epochs in mine.values() if epochs]
+        mine = {row.seed: record for row, record in found if row.form == first.form}
+        reached = [epochs for record in mine.values() if (epochs := epochs_to_target(record))]
+        cells = [_epochs(mine[seed]) if seed in mine else "" for seed in SEEDS]
         # A mean over the runs that got there alone would flatter a form that often does not.
         whole = reached and len(reached) == len(mine)
         mean = f"{statistics.mean(reached):.1f}" if whole else ""
         values = f"{first.form} | {first.rate:g} | {first.warmup:g} | {first.momentum:g}"
         lines.append(f"| {values} | {' | '.join(cells)} | {mean} | {first.paper:g} |")
     return "\n".join(lines) + "\n"
+
+
+def _epochs(record: dict) -> str:
+    return str(epochs_to_target(record) or f"not in {len(record['evaluations'])}")
 
 
 def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
