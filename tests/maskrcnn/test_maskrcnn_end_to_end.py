@@ -44,6 +44,7 @@ def test_an_untrained_mask_head_misses_the_target(data_dir: pathlib.Path, tmp_pa
     assert len(found) > 3 and max(value["SEGM"] for value in found) < 0.1
 
 
+@pytest.mark.e2e
 def test_a_short_run_evaluates_every_image_once(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """The whole path, evaluation by two workers included: 4 steps of both orientations, aborted below the target."""
     flags = ["--config.train_steps=4", "--config.first_block_steps=4", "--config.backbone_width=4"]
