@@ -94,7 +94,7 @@ def resnet_config(replicas, k, **changes):
         global_batch_size=4,
         eval_batch_size=4,
         zero_init_last_gamma=False,
-        optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.0),
+        optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.9),
         replicas="single" if replicas == 1 else "mirrored",
         num_replicas=replicas,
         partitions=k,
@@ -126,7 +126,7 @@ def resnet_step(config, replicas, weights=None):
     batches = iter(replicas.dataset(make))
     step = make_train_step(task, state, policy, Clock.of(config))
     loss = replicas.sum(replicas.run(step, (next(batches), tf.constant(100, tf.int64))))
-    # Momentum 0: a slot is rate times gradient.
+    # The first momentum is rate times gradient.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
     sums, _ = replicas.run(make_eval_step(task, state), (next(batches),))
     return before, slots, float(loss), {k: int(v) for k, v in replicas.sum(sums).items()}

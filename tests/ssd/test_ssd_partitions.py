@@ -30,7 +30,7 @@ def config_of(replicas: int, partitions: int) -> Config:
         global_batch_size=4,
         eval_batch_size=4,
         batch_norm_span=4,
-        optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.0, skip_kinds=()),
+        optimizer=Optimizer(name="sgd", base_learning_rate=1.0, momentum=0.9, skip_kinds=()),
         replicas="single" if replicas == 1 else "mirrored",
         num_replicas=replicas,
         partitions=partitions,
@@ -58,7 +58,7 @@ def step(config: Config, replicas, weights=None) -> tuple[list, list, float]:
     train_step = make_train_step(task, state, policy, Clock.of(config))
     batches = iter(replicas.dataset(make))
     loss = replicas.sum(replicas.run(train_step, (next(batches), tf.constant(100, tf.int64))))
-    # Momentum 0: a slot is the gradient, times the rate where the momentum is unscaled.
+    # The first momentum is the gradient, times the rate where the momentum is unscaled.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
     return before, slots, float(loss)
 
