@@ -102,3 +102,47 @@ def test_compiled_by_xla_it_is_compiled_once_per_shape():
     loop.compile()
     assert loop._train_step.experimental_get_tracing_count() == 3
     assert len(list(loop.run())) and loop._train_step.experimental_get_tracing_count() == 3
+
+
+class Evaluating(toy.Task):
+    """The toy, evaluated on vectors that are repeated so often as the batch's number says."""
+
+    eval_batch_shapes = Task.batch_shapes
+
+    def __init__(self, config: toy.Config):
+        super().__init__(config)
+        self.traced: list[int] = []
+
+    def _varied(self, batches: tf.data.Dataset, copies: int) -> tf.data.Dataset:
+        def repeat(i: tf.Tensor, batch: dict) -> dict:
+            length = tf.gather(LENGTHS, (i // copies) % 3)
+            return {**batch, "x": tf.repeat(batch["x"][:, None], length, axis=1)}
+
+        return batches.enumerate().map(repeat)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        copies = self.config.eval_batch_size // shard.count // batch_size
+        return self._varied(super().eval_input(shard, batch_size), copies)
+
+    def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
+        return self._varied(super().synthetic_input(batch_size), 1)
+
+    def evaluate(self, model, batch):
+        self.traced.append(batch["x"].shape[1])
+        return super().evaluate(model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_evaluation_batches_of_several_shapes_count_as_if_there_were_one(count):
+    changes = {"replicas": "mirrored", "num_replicas": 2} if count == 2 else {}
+    config = toy.config(train_epochs=2, precision="fp64", **changes)
+    tasks = Evaluating(config), toy.Task(config)
+    found = []
+    for task in tasks:
+        loop = Loop(task, replicas.make(config))
+        loop.compile()
+        before = list(getattr(task, "traced", ()))
+        found.append([e.value for e in loop.run() if isinstance(e, events.Evaluated)])
+        assert list(getattr(task, "traced", ())) == before  # The clock was running.
+    assert found[0] == found[1] and len(found[0]) == 2
+    assert set(tasks[0].traced) == set(LENGTHS)
