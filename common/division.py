@@ -40,8 +40,12 @@ SYSTEM_FIELDS = (
     # The same function, computed otherwise.
     *("space_to_depth", "hoisted", "folded"),
 )
-# What says which rules hold is no choice under them.
-RULE_FIELDS = ("benchmark", "ruleset", "division", "smoke_run")
+# What says which rules hold is no choice under them; and what the problem is, or how it is logged, is none even where
+# it moves a line that the rules ask for.
+RULE_FIELDS = (
+    *("benchmark", "ruleset", "division", "smoke_run"),
+    *("num_eval_examples", "short_side", "long_side", "logged_rate_batch"),
+)
 _CHUNK = 1 << 20
 
 
@@ -91,6 +95,11 @@ def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[st
     def free(path: str) -> bool:
         if path in RULE_FIELDS:
             return False
+        if path in (
+            "num_train_examples",
+            "vocabulary_size",
+        ):  # What the run finds in its data, and is held to.
+            return config.counts_what_is_left
         if path == config.weights_field or any(fnmatch.fnmatch(path, free) for free in SYSTEM_FIELDS):
             return True
         try:

@@ -215,6 +215,9 @@ class RunConfig:
     # start from (common/division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
+    # Whether num_train_examples (and vocabulary_size) count what cleaning and cutting into tokens leave of the rules'
+    # data, which differs from one preparation to the next.
+    counts_what_is_left: ClassVar[bool] = False
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config import RunConfig, near
 from common.errors import UserError
@@ -71,6 +72,8 @@ class Config(RunConfig):
       attend: False replaces what the attention finds by zeros: a deliberate fault, for tests.
       shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
     """
+
+    counts_what_is_left: ClassVar[bool] = True
 
     benchmark: str = "gnmt"
     model: str = "gnmt"

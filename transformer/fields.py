@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config import RunConfig
 from common.errors import UserError
@@ -77,6 +78,8 @@ class Config(RunConfig):
       attend_source: False removes the decoder's attention to the source: a deliberate fault, for tests.
       shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
     """
+
+    counts_what_is_left: ClassVar[bool] = True
 
     benchmark: str = "transformer"
     model: str = "transformer_big"

@@ -187,7 +187,9 @@ def test_damage_is_named_by_image(tmp_path):
     assert coco_records.complaint(good, categories) is None
     (cut,) = coco_write.examples({**content, "images": content["images"][4:5]}, lambda i: jpeg(1)[:300])
     assert "image 128" in coco_records.complaint(cut, categories)
-    assert "is not in the annotation file" in coco_records.complaint(good, coco_records.Categories((1, 2), (1, 2)))
+    assert "is not in the annotation file" in coco_records.complaint(
+        good, coco_records.Categories((1, 2), (1, 2))
+    )
     assert "not a tf.train.Example" in coco_records.complaint(b"\x01\x02 nonsense", categories)
 
 
