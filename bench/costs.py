@@ -1,10 +1,10 @@
 """FLOPs and bytes of every full-size network's training step and forward pass, for `python -m systems predict`.
 
-    python bench/costs.py [NETWORK...] [--check]
+    python bench/costs.py [NETWORK...] [--write]
 
-Traces each network (nothing is compiled or run), reads its HLO with `_hlo`, and writes
+Traces each network (nothing is compiled or run), reads its HLO with `_hlo`, and compares the result with
 systems/predict/costs/NETWORK.json: kernels in which every size is a line in the replica's batch, found from two
-batches. --check compares instead of writing.
+batches. --write writes those files instead.
 """
 
 from __future__ import annotations
@@ -135,23 +135,24 @@ def differences(network: str, tolerance: float = 0.0) -> list[str]:
     return [f"{network}: {key}" for key in new if old.get(key) != new[key]]
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
-    parser.add_argument("--check", action="store_true", help="compare with the committed files")
-    arguments = parser.parse_args()
+    parser.add_argument("--write", action="store_true", help="write the files, not only compare with them")
+    arguments = parser.parse_args(argv)
     wrong = []
     for network in arguments.networks or NETWORKS:
         if network not in NETWORKS:
             parser.error(f"{network}: unknown; known: {', '.join(NETWORKS)}")
-        if arguments.check:
-            wrong += differences(network)
+        if not arguments.write:
+            found = differences(network)
+            print("\n".join(found) or f"{network}: as committed.")
+            wrong += found
             continue
         FOLDER.mkdir(parents=True, exist_ok=True)
         path = FOLDER / f"{network}.json"
         path.write_text(_dump(cost(network)), encoding="utf-8")
         print(f"Wrote {path.name}: {path.stat().st_size} bytes.")
-    print("\n".join(wrong) if wrong else "", end="\n" if wrong else "")
     return 1 if wrong else 0
 
 

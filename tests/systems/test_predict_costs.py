@@ -51,6 +51,21 @@ def test_lines_need_programs_that_differ_in_size_alone():
     assert costs.lines([one, one], [one, one], 1, 2)[0][:2] == ["product", 2]
 
 
+def test_only_write_writes(tmp_path, monkeypatch, capsys):
+    """`make bench` runs it without arguments: that compares, and says how the files differ by its status."""
+    monkeypatch.setattr(costs, "FOLDER", tmp_path)
+    monkeypatch.setattr(costs, "NETWORKS", {"resnet50": costs.NETWORKS["resnet50"]})
+    monkeypatch.setattr(costs, "cost", lambda name: {"network": name, "parameters": 2})
+    path = tmp_path / "resnet50.json"
+    path.write_text('{"network": "resnet50", "parameters": 1}')
+    before = path.read_text()
+    assert costs.main([]) == 1 and path.read_text() == before
+    assert "resnet50: parameters" in capsys.readouterr().out
+    assert costs.main(["--write"]) == 0 and path.read_text() != before
+    assert costs.main(["resnet50"]) == 0
+    assert "as committed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_committed_costs_are_what_the_program_says(network):
     assert costs.differences(network) == []
