@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from common.errors import UserError
@@ -44,7 +45,9 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--plot", type=Path, metavar="FILE", help="time to train against accelerators, as a picture"
     )
     faults = command.add_argument_group("simulated faults (any of these switches to event simulation)")
-    faults.add_argument("--simulate", action="store_true", help="simulate the run, even without faults")
+    faults.add_argument(
+        "--simulate", action="store_true", help="simulate the run, even without faults; of any size"
+    )
     faults.add_argument(
         "--jitter", type=float, metavar="SIGMA", help="of a worker's step, relative, e.g. 0.02"
     )
@@ -81,11 +84,15 @@ def run(arguments: argparse.Namespace) -> int:
         span=arguments.span,
         wire=arguments.wire,
         shard_update=arguments.weight_update_sharding,
-        epochs=_positive("--epochs", arguments.epochs),
+        epochs=arguments.epochs,
         model=arguments.model,
     )
-    answer = predictor.predict(arguments.benchmark, arguments.system, what_if, arguments.assume)
+    if arguments.seed < 0:
+        raise UserError(f"--seed={arguments.seed}: must not be negative")
     faults = _faults(arguments)
+    answer = predictor.predict(
+        arguments.benchmark, arguments.system, what_if, arguments.assume, hypothetical=faults is not None
+    )
     result = _simulated(answer, faults, arguments.seed) if faults else None
     if arguments.json:
         content = answer.as_dict() | ({"simulation": result.as_dict()} if result else {})
@@ -97,12 +104,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         _plot(arguments.plot, answer)
     return 0
-
-
-def _positive(flag: str, value: float | None) -> float | None:
-    if value is not None and not 0 < value < float("inf"):
-        raise UserError(f"{flag}={value:g}: must be a positive number")
-    return value
 
 
 def _faults(arguments: argparse.Namespace):
@@ -131,6 +132,10 @@ def _plot(path: Path, answer) -> None:
 
     try:
         plot.time_to_train(path, answer)
+    except ImportError as error:
+        raise UserError(
+            f"--plot={path}: needs matplotlib ({error}); install it, or leave out --plot"
+        ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"--plot={path}: cannot write ({error}); give a .png, .svg or .pdf file") from None
-    print(f"Wrote {path}.")
+    print(f"Wrote {path}.", file=sys.stderr)

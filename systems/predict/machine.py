@@ -16,6 +16,7 @@ from common.errors import UserError
 
 _DATA = Path(__file__).parent / "data/accelerators.json"
 _GIGABIT = 1e9 / 8
+LARGEST = 100_000  # Accelerators of a machine that nobody built, and of a simulation.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Machine:
     node_bandwidth: bytes/s that a host sends to others; of TPUs, which have links of their own, 0.
     threads: hardware threads of a host's processors.
     chip: the accelerator's entry of data/accelerators.json.
+    hypothetical: it has more accelerators than any of its kind.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Machine:
     node_bandwidth: float
     threads: int
     chip: Mapping[str, Any]
+    hypothetical: bool = False
 
     @property
     def family(self) -> str:
@@ -78,7 +81,11 @@ def chips() -> dict[str, dict[str, Any]]:
 
 
 def machine(
-    description: Mapping[str, Any], accelerators: int | None, notes: list[str], assume: bool = False
+    description: Mapping[str, Any],
+    accelerators: int | None,
+    notes: list[str],
+    assume: bool = False,
+    hypothetical: bool = False,
 ) -> Machine:
     """The machine of a description, or one of `accelerators` of its kind.
 
@@ -87,9 +94,10 @@ def machine(
       accelerators: in all; None takes the description's.
       notes: every assumption is appended.
       assume: go on without fields that have no natural default.
+      hypothetical: allow up to LARGEST accelerators, more than the topology has.
 
     Raises:
-      UserError: fields that the model needs are missing, or more accelerators than the topology has.
+      UserError: fields that the model needs are missing or make no sense, or more accelerators than the topology has.
     """
     name = str(description.get("system_name") or "system")
     chip = _chip(name, str(description.get("accelerator_model_name") or ""), notes, assume)
@@ -97,10 +105,13 @@ def machine(
     if accelerators is None:
         nodes = _count(description, "number_of_nodes", 1, notes, name, assume)
         accelerators = nodes * per_node
-    _check_topology(name, chip, accelerators, per_node)
-    frequency = re.match(r"([\d.]+) *GHz", str(description.get("accelerator_frequency") or ""))
-    if frequency and chip["tile"] != "systolic":
-        factor = float(frequency[1]) * 1e9 / chip["clock"]
+    _check_topology(name, chip, accelerators, per_node, hypothetical)
+    if accelerators > chip["largest"]:
+        notes.append(
+            f"{name}: {accelerators} accelerators, where the largest of its kind has {chip['largest']}"
+        )
+    if chip["tile"] != "systolic":
+        factor = _frequency(description, name) * 1e9 / chip["clock"] or 1.0
         chip = chip | {"peak": {k: v * factor for k, v in chip["peak"].items()}}
     return Machine(
         name=name,
@@ -109,7 +120,19 @@ def machine(
         node_bandwidth=_network(description, chip, notes, name),
         threads=_threads(description, chip, notes, name),
         chip=chip,
+        hypothetical=accelerators > chip["largest"],
     )
+
+
+def _frequency(description: Mapping[str, Any], name: str) -> float:
+    """GHz that the description gives; 0: none."""
+    text = str(description.get("accelerator_frequency") or "")
+    found = re.match(r"([-\d.]+) *GHz", text)
+    if not found:
+        return 0.0
+    if not re.fullmatch(r"\d{1,3}(\.\d*)?", found[1]) or not float(found[1]):
+        raise UserError(f"{name}: accelerator_frequency: {text!r}: write it as in '1.53 GHz'")
+    return float(found[1])
 
 
 def load(name: str) -> dict[str, Any]:
@@ -158,7 +181,7 @@ def _chip(name: str, model: str, notes: list[str], assume: bool) -> dict[str, An
 
 def _count(description: Mapping, field: str, default: int, notes: list, name: str, assume: bool) -> int:
     text = str(description.get(field) or "")
-    if text.isascii() and text.isdecimal() and int(text) > 0:
+    if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0:
         return int(text)
     if not assume:
         state = f"{text!r} is no number" if text else "missing"
@@ -169,13 +192,14 @@ def _count(description: Mapping, field: str, default: int, notes: list, name: st
     return default
 
 
-def _check_topology(name: str, chip: Mapping, accelerators: int, per_node: int) -> None:
+def _check_topology(name: str, chip: Mapping, accelerators: int, per_node: int, hypothetical: bool) -> None:
     if accelerators < 1:
         raise UserError(f"--accelerators={accelerators}: must be at least 1")
-    largest = chip["largest"]
+    largest = max(LARGEST, chip["largest"]) if hypothetical else chip["largest"]
     if accelerators > largest:
+        other = "" if hypothetical else f"; --simulate goes on to {LARGEST:,}"
         raise UserError(
-            f"--accelerators={accelerators}: beyond the topology of {name}, which ends at {largest}"
+            f"--accelerators={accelerators}: beyond the topology of {name}, which ends at {largest}{other}"
         )
     if chip["tile"] == "systolic":
         if accelerators & (accelerators - 1):

@@ -10,7 +10,7 @@ from typing import Any
 import systems
 from common.config import near
 from common.errors import UserError
-from systems.predict import convergence, fitting, machine, model, network, workload
+from systems.predict import convergence, fitting, machine, model, network, published, workload
 from systems.predict.compute import Constants
 from systems.predict.machine import Machine
 from systems.predict.model import Run
@@ -32,17 +32,24 @@ class WhatIf:
     epochs: float | None = None
     model: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, least in (("accelerators", 1), ("batch", 1), ("partitions", 1), ("span", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"--{name}={value}: must be at least {least}")
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise UserError(f"--epochs={self.epochs:g}: must be a positive number")
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A prediction. `low` and `high` bound nine runs of ten, `notes` are the assumptions."""
+    """A prediction. `interval` bounds nine runs of ten; None outside what was tested. `notes`: the assumptions."""
 
     work: Workload
     machine: Machine
     constants: Constants
     run: Run
-    low: float
-    high: float
+    interval: tuple[float, float] | None
     epochs: tuple[float, float, float]
     notes: tuple[str, ...]
 
@@ -60,14 +67,20 @@ class Answer:
             "step_seconds": {term: getattr(step, term) for term in step.TERMS} | {"total": step.total},
             "compute_seconds_by_kind": step.kinds,
             "run_seconds": {term: getattr(run, term) for term in run.TERMS} | {"total": run.total},
-            "interval_seconds": [self.low, self.high],
+            "interval_seconds": self.interval and list(self.interval),
             "constants": dataclasses.asdict(self.constants),
             "costs": network.load(self.work.network).source,
             "assumptions": list(self.notes),
         }
 
 
-def predict(benchmark: str, system: str, what_if: WhatIf | None = None, assume: bool = False) -> Answer:
+def predict(
+    benchmark: str,
+    system: str,
+    what_if: WhatIf | None = None,
+    assume: bool = False,
+    hypothetical: bool = False,
+) -> Answer:
     """The time to train of a benchmark on a system.
 
     Args:
@@ -75,6 +88,7 @@ def predict(benchmark: str, system: str, what_if: WhatIf | None = None, assume: 
       system: a preset, a system, or a system's JSON file.
       what_if: changes.
       assume: take defaults for what the JSON must tell but does not.
+      hypothetical: allow machines that are larger than any of their kind.
 
     Raises:
       UserError: anything unknown, missing or contradictory.
@@ -83,7 +97,7 @@ def predict(benchmark: str, system: str, what_if: WhatIf | None = None, assume: 
     what_if = what_if or WhatIf()
     config, description = _preset(benchmark, system, notes)
     work = workload.of_config(config)
-    target = machine.machine(description, what_if.accelerators, notes, assume)
+    target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical)
     if what_if.accelerators is None and work.cores != target.cores:
         notes.append(f"preset {config.system} has {work.cores} replicas on {target.cores} cores")
     work = changed(work, target, what_if, notes)
@@ -100,13 +114,37 @@ def of_workload(work: Workload, target: Machine, notes: list[str], epochs: float
         notes.append(target.chip["borrowed"])
     low, expected, high = _epochs(work, epochs, notes)
     run = model.run(work, target, values, expected)
-    # Of the time at given epochs: what leaving systems out missed nine times of ten; the epochs' own besides.
-    miss = math.log(1 + fitting.errors(target.family)["seconds"][1])
-    wide = math.hypot(miss, math.log(high / expected)), math.hypot(miss, math.log(expected / low))
+    outside = _outside(work, target)
+    interval = None if outside else _interval(run.total, target, (low, expected, high))
+    if outside:
+        notes.append(
+            f"{outside} is outside the runs that the constants were fitted to and tested on: no interval"
+        )
     return Answer(
-        work, target, values, run, run.total * math.exp(-wide[1]), run.total * math.exp(wide[0]),
-        (low, expected, high), tuple(dict.fromkeys(notes)),
+        work, target, values, run, interval, (low, expected, high), tuple(dict.fromkeys(notes))
     )  # fmt: skip
+
+
+def _outside(work: Workload, target: Machine) -> str:
+    """What of a prediction has no published run like it; "" where the test's errors apply."""
+    benchmarks, networks = zip(
+        *((r.benchmark, published.network_of(r.benchmark)) for r in published.tested())
+    )
+    if work.benchmark not in benchmarks or work.recipe == "fixed":
+        return f"{work.benchmark} with fixed epochs" if work.benchmark in benchmarks else work.benchmark
+    if work.network not in networks:
+        return work.network
+    if target.chip.get("borrowed"):
+        return f"{target.name}'s kind of accelerator"
+    return target.hypothetical and f"a machine of {target.accelerators} accelerators" or ""
+
+
+def _interval(total: float, target: Machine, epochs: tuple[float, float, float]) -> tuple[float, float]:
+    """Around the total: what leaving systems out missed nine times of ten at given epochs, and the epochs' own."""
+    low, expected, high = epochs
+    miss = math.log(1 + fitting.errors(target.family)["seconds"][1])
+    below, above = math.hypot(miss, math.log(expected / low)), math.hypot(miss, math.log(high / expected))
+    return total * math.exp(-below), total * math.exp(above)
 
 
 def _epochs(work: Workload, given: float | None, notes: list[str]) -> tuple[float, float, float]:
@@ -137,14 +175,12 @@ def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) 
       UserError: a batch that does not divide, partitions or spans that do not fit.
     """
     cores = work.cores if what_if.accelerators is None else target.cores
-    partitions = what_if.partitions or work.partitions
-    if what_if.partitions is not None and what_if.partitions < 1 or cores % partitions:
-        raise UserError(
-            f"--partitions={what_if.partitions or partitions}: does not divide {cores} cores; use a divisor"
-        )
+    partitions = work.partitions if what_if.partitions is None else what_if.partitions
+    if cores % partitions:
+        raise UserError(f"--partitions={partitions}: does not divide {cores} cores; use a divisor")
     batch = work.batch if what_if.batch is None else what_if.batch
     parts = cores // partitions * work.accumulation
-    if batch < 1 or batch % parts:
+    if batch % parts:
         near_ = max(1, round(batch / parts)) * parts
         raise UserError(
             f"--batch={batch}: does not divide into {cores // partitions} replicas"

@@ -160,6 +160,11 @@ _SCHEDULES = {
 _NETWORKS = {"resnet": "resnet50", "transformer": "transformer_big"}
 
 
+def network_of(benchmark: str) -> str:
+    """The network that the published runs of a benchmark trained."""
+    return _NETWORKS.get(benchmark, benchmark)
+
+
 @functools.cache
 def workload_of(row: Row) -> Workload:
     """What a tested row trained."""
@@ -173,7 +178,7 @@ def workload_of(row: Row) -> Workload:
     half = not tpu or (name, cores) == ("transformer", 32) or (name, row.round) == ("gnmt", "v0.7")
     work = Workload(
         benchmark=name,
-        network=_NETWORKS.get(name, name),
+        network=network_of(name),
         recipe=row.round,
         batch=round(row.batch),
         cores=cores,

@@ -43,9 +43,10 @@ def table(answer: Answer) -> str:
     lines += [_row("time to train", run.total, 1.0), ""]
     epochs = f"{expected:.4g} epochs" + (f" ({low:.3g} to {high:.3g})" if high > low else "")
     lines.append(f"{epochs}, {run.steps:.0f} steps, {run.evaluations} evaluations")
-    lines.append(
-        f"{run.total / 60:.3g} minutes; nine of ten between {answer.low / 60:.3g} and {answer.high / 60:.3g}"
-    )
+    around = "no interval: outside the tested runs"
+    if answer.interval:
+        around = "nine of ten between {:.3g} and {:.3g}".format(*(s / 60 for s in answer.interval))
+    lines.append(f"{run.total / 60:.3g} minutes; {around}")
     lines += [f"assumed: {note}" for note in answer.notes]
     return "\n".join(lines)
 

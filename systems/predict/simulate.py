@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from common.errors import UserError
+from systems.predict.machine import LARGEST
 from systems.predict.model import Run
 
-LARGEST = 100_000
 _SAMPLED = 256  # Steps that are drawn; a run's steps are drawn from these.
 _FAILURES = 20_000  # More of them, and the run makes no progress.
 _DRAWS = 4096  # From which a barrier's mean and variance are taken.

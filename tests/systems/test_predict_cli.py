@@ -17,11 +17,41 @@ def test_a_table_with_every_term_and_the_assumptions(capsys):
         "gradient sum",
         "weight update",
         "evaluation, host",
-        "nine of ten between",
+        "no interval: outside the tested runs",
         "assumed: epochs: 100",
+        "assumed: tsm_kinetics is outside the runs",
     ):
         assert word in out
     assert "73.99% top-1" in out
+
+
+@pytest.mark.parametrize(
+    "arguments, outside",
+    [
+        (["resnet", "--system=tpu-v3-2048"], None),
+        (["gnmt", "--system=tpu-v3-1024"], None),
+        (["resnet", "--system=tpu-v3-2048", "--model=alexnet_bn"], "alexnet_bn"),
+        (["resnet", "--system=tpu-v4-128"], "tpu-v4-128's kind"),
+        (["ptb", "--system=v100-8", "--epochs=5"], "ptb"),
+        (["mnist", "--system=v100-8", "--epochs=5"], "mnist"),
+    ],
+)
+def test_an_interval_is_given_for_what_was_tested_alone(arguments, outside, capsys):
+    assert main(["predict", *arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["interval_seconds"] is None) == bool(outside)
+    notes = [note for note in found["assumptions"] if "no interval" in note]
+    assert bool(notes) == bool(outside) and all(note.startswith(outside) for note in notes)
+
+
+def test_a_size_that_nobody_built_is_simulated_and_said_so(capsys):
+    flags = ["--accelerators=100000", "--batch=100000", "--simulate"]
+    assert main(["predict", "resnet", "--system=dgx-1", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "assumed: dgx-1: 100000 accelerators, where the largest of its kind has" in out
+    assert "no interval" in out and "simulated:" in out
+    assert main(["predict", "resnet", "--system=dgx-1", "--accelerators=100008", "--simulate"]) == 2
+    assert "ends at 100000" in capsys.readouterr().err
 
 
 def test_json_adds_up(capsys):
@@ -50,6 +80,19 @@ def test_a_picture(tmp_path, capsys):
     assert "cannot write" in capsys.readouterr().err
 
 
+def test_a_picture_leaves_json_alone(tmp_path, capsys):
+    assert main(["predict", "resnet", "--system=tpu-v3-32", "--json", f"--plot={tmp_path}/x.png"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) and "Wrote" in err
+
+
+def test_a_picture_without_matplotlib_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["predict", "resnet", "--system=tpu-v3-32", f"--plot={tmp_path}/x.png"]) == 2
+    error = capsys.readouterr().err
+    assert "needs matplotlib" in error and error.count("\n") == 1
+
+
 def test_neither_tensorflow_nor_matplotlib_is_imported():
     code = (
         "import sys; from systems.__main__ import main; main(['predict', 'ssd', '--system=tpu-v3-2048']); "
@@ -65,13 +108,19 @@ def test_neither_tensorflow_nor_matplotlib_is_imported():
         (["resnet", "--system=tpu-v3-33"], "did you mean tpu-v3-32"),
         (["resnet", "--system=/no/such.json"], "cannot read"),
         (["resnet", "--system=tpu-v3-2048", "--batch=32769"], "try --batch=32768"),
-        (["resnet", "--system=tpu-v3-2048", "--batch=0"], "--batch=0"),
+        (["resnet", "--system=tpu-v3-2048", "--batch=0"], "--batch=0: must be at least 1"),
+        (["resnet", "--system=tpu-v3-2048", "--batch=-32768"], "--batch=-32768: must be at least 1"),
+        (["resnet", "--system=tpu-v3-2048", "--accelerators=0"], "--accelerators=0: must be at least 1"),
         (["resnet", "--system=tpu-v3-2048", "--accelerators=8192"], "beyond the topology"),
         (["resnet", "--system=tpu-v3-2048", "--accelerators=1000"], "power of two"),
         (["resnet", "--system=tpu-v3-2048", "--accelerators=-1"], "at least 1"),
         (["ssd", "--system=dgx-1", "--accelerators=12"], "whole nodes"),
         (["ssd", "--system=tpu-v3-2048", "--partitions=3"], "does not divide"),
-        (["ssd", "--system=tpu-v3-2048", "--partitions=0"], "does not divide"),
+        (["ssd", "--system=tpu-v3-2048", "--partitions=0"], "--partitions=0: must be at least 1"),
+        (["ssd", "--system=tpu-v3-2048", "--partitions=-4"], "--partitions=-4: must be at least 1"),
+        (["resnet", "--system=tpu-v3-2048", "--span=-1"], "--span=-1: must be at least 0"),
+        (["resnet", "--system=tpu-v3-2048", "--simulate", "--seed=-1"], "--seed=-1: must not be negative"),
+        (["resnet", "--system=tpu-v3-2048", "--epochs=0"], "--epochs=0: must be a positive number"),
         (["resnet", "--system=tpu-v3-2048", "--span=17"], "--span=17"),
         (["resnet", "--system=tpu-v3-2048", "--epochs=-3"], "--epochs=-3"),
         (["resnet", "--system=tpu-v3-2048", "--epochs=nan"], "--epochs=nan"),
@@ -106,6 +155,15 @@ def test_a_default_that_was_taken_is_printed(field, tmp_path, capsys):
     path.write_text(json.dumps(systems.load("summit-8") | {field: ""}))
     assert main(["predict", "tsm_kinetics", f"--system={path}"]) == 0
     assert field in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["1.5.3 GHz", "0 GHz", "0.0 GHz", "-1 GHz", ". GHz", "9" * 400 + " GHz"])
+def test_a_frequency_that_is_none_is_one_line(text, tmp_path, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(systems.load("summit-8") | {"accelerator_frequency": text}))
+    assert main(["predict", "tsm_kinetics", f"--system={path}"]) == 2
+    error = capsys.readouterr().err
+    assert "accelerator_frequency" in error and "as in '1.53 GHz'" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, '{"accelerator_model_name": 3}'])
