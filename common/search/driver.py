@@ -1,7 +1,7 @@
 """Trials over several processes, kept in an Optuna study that a killed search, or another machine, takes up.
 
-A trial belongs to the process that began it: `owner` names host and process. What a dead owner on this host left
-behind is read from its log where the run had ended, and begun again where it had not.
+A trial belongs to the process that began it: `owner` names host, process and when that began. What a dead owner on this
+host left behind is read from its log where the run had ended, and begun again where it had not.
 """
 
 from __future__ import annotations
@@ -110,18 +110,22 @@ class Search:
             "space": {k: optuna.distributions.distribution_to_json(v) for k, v in self.plan.space.items()},
         }
         kept = self.study.user_attrs
-        if "space" not in kept:
-            for key, value in said.items():
-                self.study.set_user_attr(key, value)
-            if self.plan.sampler == "grid":
-                for point in spaces.grid(self.plan.space):
-                    self.study.enqueue_trial(point, skip_if_exists=True)
-            return
         for key, value in said.items():
-            if kept.get(key) != value:
+            if kept.get(key, value) != value:
                 raise UserError(
-                    f"--name={name}: a search with another {key} ({kept.get(key)}); give another --name"
+                    f"--name={name}: a search with another {key} ({kept[key]}); give another --name"
                 )
+        for key in said.keys() - kept.keys():
+            self.study.set_user_attr(key, said[key])
+        if self.plan.sampler == "grid":
+            self._queue_missing()
+
+    def _queue_missing(self) -> None:
+        """Every point of the grid that no trial has: at each start, for a search may be killed while it does this."""
+        there = [_point(t) for t in self.study.get_trials(deepcopy=False)]
+        for point in spaces.grid(self.plan.space):
+            if point not in there:
+                self.study.enqueue_trial(point)
 
     def run(self, processes: int, say: Callable[[str], None] = print) -> None:
         """Trials until the plan is fulfilled, `processes` at a time; SIGTERM and Ctrl-C end it, and its runs."""
@@ -155,16 +159,38 @@ class Search:
 
     def _next(self) -> optuna.Trial | None:
         with self._lock:
-            trials = self.study.get_trials(deepcopy=False)
-            begun = sum(t.state != TrialState.WAITING for t in trials) - sum(
-                "again" in t.user_attrs for t in trials
-            )
-            good = any(t.state == TrialState.COMPLETE and self.plan.good_enough(t.values[0]) for t in trials)
-            if self._stopping or good or begun >= self.plan.trials:
-                return None
-            trial = self.study.ask(self.plan.space)
-            trial.set_user_attr("owner", [socket.gethostname(), os.getpid()])
+            while (trial := self._ask()) is not None and self._is_double(trial):
+                self._withdraw(trial)
             return trial
+
+    def _ask(self) -> optuna.Trial | None:
+        trials = self.study.get_trials(deepcopy=False)
+        begun = sum(t.state != TrialState.WAITING and "again" not in t.user_attrs for t in trials)
+        good = any(t.state == TrialState.COMPLETE and self.plan.good_enough(t.values[0]) for t in trials)
+        if self._stopping or good or begun >= self.plan.trials:
+            return None
+        if self.plan.sampler == "grid" and all(t.state != TrialState.WAITING for t in trials):
+            return None
+        trial = self.study.ask(self.plan.space)
+        trial.set_user_attr("owner", [socket.gethostname(), os.getpid(), began(os.getpid())])
+        return trial
+
+    def _is_double(self, trial: optuna.Trial) -> bool:
+        """Whether an earlier trial stands for the same: two searches that start at once may both queue it."""
+        instead = trial.user_attrs.get("instead_of")
+        if instead is None and self.plan.sampler != "grid":
+            return False
+        point = _point(self.study._storage.get_trial(trial._trial_id))
+        earlier = [t for t in self.study.get_trials(deepcopy=False) if t.number < trial.number]
+        return any(
+            t.user_attrs.get("instead_of") == instead and (instead is not None or _point(t) == point)
+            for t in earlier
+        )
+
+    def _withdraw(self, trial: optuna.Trial) -> None:
+        """Ends a trial that another stands for; it is neither counted nor reported."""
+        trial.set_user_attr("again", True)
+        self.study.tell(trial, state=TrialState.FAIL)
 
     def _train(self, trial: optuna.Trial) -> Outcome:
         def started(process: subprocess.Popen) -> None:
@@ -197,7 +223,9 @@ class Search:
 
     def _take_over(self) -> None:
         """What dead searches on this machine left open: their ended runs are told, the others are put back."""
-        for trial in self.study.get_trials(deepcopy=True):
+        trials = self.study.get_trials(deepcopy=True)
+        replaced = {t.user_attrs.get("instead_of") for t in trials}
+        for trial in trials:
             if trial.state != TrialState.RUNNING or not _ownerless(trial):
                 continue
             folder = self._folder_of(trial.number)
@@ -208,9 +236,10 @@ class Search:
                 if finished(folder):
                     self._tell(live, read(folder))
                 else:
-                    live.set_user_attr("again", True)
-                    self.study.tell(live, state=TrialState.FAIL)
-                    self.study.enqueue_trial(trial.params)
+                    # In this order: what is killed in between finds the trial open, and knows what stands for it.
+                    if trial.number not in replaced:
+                        self.study.enqueue_trial(_point(trial), user_attrs={"instead_of": trial.number})
+                    self._withdraw(live)
 
 
 def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
@@ -235,8 +264,32 @@ def _ownerless(trial: FrozenTrial) -> bool:
     """Whether the process that began a trial was of this machine and is gone."""
     if "owner" not in trial.user_attrs:  # It ended in the moment between the two, or is in it.
         return (datetime.datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
-    host, number = trial.user_attrs["owner"]
-    return host == socket.gethostname() and not pathlib.Path(f"/proc/{number}").exists()
+    host, number, *begin = trial.user_attrs["owner"]
+    return host == socket.gethostname() and [began(number)] != begin
+
+
+def began(number: int) -> str | None:
+    """When a process began, in ticks since the machine did: a number that is given again is another process.
+
+    None when it is gone; "" where the system does not tell.
+    """
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:  # Another user's.
+        pass
+    try:
+        # proc(5): the state is field 3, the first after the name in parentheses; the begin is field 22.
+        fields = pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return None if fields[0] == "Z" else fields[19]
+
+
+def _point(trial: FrozenTrial) -> dict[str, Any]:
+    """What a trial tries; one that was killed as it began has drawn only part of what it was queued with."""
+    return {**trial.params, **trial.system_attrs.get("fixed_params", {})}
 
 
 def _end_orphan(trial: FrozenTrial, folder: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from common.errors import UserError
 from common.search import __main__ as command
-from common.search import space
+from common.search import driver, space
 from common.search.driver import Plan
 from mnist.config import PRESETS
 
@@ -148,6 +149,101 @@ def test_a_grid_is_every_point_once(bowl) -> None:
     assert len(rows) == 6 and points == {(r, float(e)) for r in (0.01, 0.1) for e in (1, 2, 3)}
     assert command.main(search("--space", *spec, "--sampler=grid")) == 0
     assert len(table(bowl)) == 6
+
+
+GRID = ["--space", "train_epochs=1,2,3,4", "--sampler=grid"]
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, name: str, call: int) -> None:
+    """Ends the process, as far as a test can, in the call-th call of a method of the study."""
+    method, calls = getattr(optuna.Study, name), []
+
+    def interrupted(self: optuna.Study, *args, **kwargs):
+        calls.append(args)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return method(self, *args, **kwargs)
+
+    monkeypatch.setattr(optuna.Study, name, interrupted)
+
+
+def epochs_tried(folder: pathlib.Path) -> list[str]:
+    return sorted(row["train_epochs"] for row in table(folder))
+
+
+@pytest.mark.parametrize(("name", "call"), [("set_user_attr", 3), ("enqueue_trial", 2), ("enqueue_trial", 4)])
+def test_a_grid_that_is_killed_as_it_is_queued_loses_no_point(bowl, monkeypatch, name, call) -> None:
+    with monkeypatch.context() as patch:
+        interrupt(patch, name, call)
+        with pytest.raises(KeyboardInterrupt):
+            command.main(search(*GRID))
+    assert command.main(search(*GRID)) == 0
+    assert epochs_tried(bowl) == ["1", "2", "3", "4"]
+
+
+def ended() -> list:
+    """The owner of a trial: a process that is gone, here by its begin, for the number is this one's."""
+    return [socket.gethostname(), os.getpid(), "1"]
+
+
+def leave_open(folder: pathlib.Path, count: int) -> None:
+    """A search whose grid is queued and whose owner is gone, with `count` trials open, one not wholly begun."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver.Search, "run", lambda *_: None)
+        patch.setattr("common.search.report.publish", lambda *_: "")
+        command.main(search(*GRID))
+    found = study(folder)
+    for i in range(count):
+        trial = found.ask(
+            {} if i else {"train_epochs": optuna.distributions.CategoricalDistribution(["1", "2", "3", "4"])}
+        )
+        trial.set_user_attr("owner", ended())
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [("enqueue_trial", 1), ("enqueue_trial", 2), ("tell", 1), ("tell", 2)]
+)
+def test_a_search_that_is_killed_while_it_takes_over_loses_no_point(bowl, monkeypatch, name, call) -> None:
+    """Twice, and each time between the queue and the end of what it stands for, or before."""
+    leave_open(bowl, 2)
+    for i in range(2):
+        with monkeypatch.context() as patch:
+            interrupt(patch, name, call)
+            # This process lives on; what is interrupted in it must not.
+            patch.setattr(driver, "began", lambda number, i=i: f"ended {i}")
+            with pytest.raises(KeyboardInterrupt):
+                command.main(search(*GRID))
+                raise KeyboardInterrupt  # The second time it may not come so far.
+    assert command.main(search(*GRID)) == 0
+    assert epochs_tried(bowl) == ["1", "2", "3", "4"]
+
+
+def test_a_point_that_two_searches_queue_is_run_once(bowl) -> None:
+    leave_open(bowl, 1)
+    found = study(bowl)
+    found.enqueue_trial({"train_epochs": "1"}, user_attrs={"instead_of": 0})
+    found.enqueue_trial({"train_epochs": "1"}, user_attrs={"instead_of": 0})
+    found.enqueue_trial({"train_epochs": "4"})
+    assert command.main(search(*GRID)) == 0
+    assert epochs_tried(bowl) == ["1", "2", "3", "4"]
+
+
+def test_a_process_is_known_by_its_begin_too() -> None:
+    """In a container that starts again, processes have the numbers of those before."""
+    mine = [socket.gethostname(), os.getpid(), driver.began(os.getpid())]
+    assert mine[2]
+
+    def ownerless(owner: list) -> bool:
+        trial = optuna.trial.create_trial(value=0.0, user_attrs={"owner": owner})
+        return driver._ownerless(trial)
+
+    assert not ownerless(mine)
+    assert ownerless([*mine[:2], str(int(mine[2]) + 1)])
+    assert not ownerless(["another-host", *mine[1:2], "1"])
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    begin = driver.began(child.pid)
+    child.wait()
+    assert driver.began(child.pid) is None and ownerless([mine[0], child.pid, begin])
 
 
 def test_time_to_train_leaves_out_runs_that_miss_the_target(bowl) -> None:
