@@ -212,6 +212,13 @@ def test_header_follows_the_configuration() -> None:
         assert {k: v for k, v, _ in hyperparameters(config)}[key] is False
 
 
+def test_a_warmup_in_epochs_is_logged_in_steps() -> None:
+    """What the step uses: 2 epochs of 3,442,299 / 8192 = 420.2 steps."""
+    schedule = dataclasses.replace(PRESETS["tpu-v4-512"].schedule, warmup_steps=0.0, warmup_epochs=2.0)
+    config = dataclasses.replace(PRESETS["tpu-v4-512"], schedule=schedule)
+    assert {k: v for k, v, _ in hyperparameters(config)}["opt_learning_rate_warmup_steps"] == 840
+
+
 def test_config_needs_no_tensorflow() -> None:
     code = "import sys, gnmt.config; print([m for m in ('tensorflow', 'numpy') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
