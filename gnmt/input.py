@@ -77,7 +77,8 @@ def eval_input(
 ) -> tf.data.Dataset:
     """One pass over this shard's source sentences, padded so that every shard yields equally many batches.
 
-    Longest first, so that the sentences of a step are about equally long on all replicas: a search ends early.
+    Longest first, so that the sentences of a step are about equally long on all replicas: a search ends early. Padding
+    is the shortest sentence once more, with weight 0 and index -1: of an empty one a search may find no end.
 
     Args:
       config: `data` and `decode` are read.
@@ -93,7 +94,7 @@ def eval_input(
     order = np.argsort(-arrays["source_length"], kind="stable")
     sizes = [len(order[i :: shard.count]) for i in range(shard.count)]
     mine = {name: array[order[shard.index :: shard.count]] for name, array in arrays.items()}
-    filler = {name: np.zeros(array.shape[1:], array.dtype) for name, array in arrays.items()}
+    filler = {name: array[order[-1]] for name, array in arrays.items()}
     batches = padding.num_batches(sizes, batch_size * multiple) * multiple
     examples = tf.data.Dataset.from_tensor_slices(mine)
     return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)

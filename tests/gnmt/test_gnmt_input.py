@@ -120,6 +120,22 @@ def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
         assert sorted(found) == list(range(config.num_eval_examples)) and len(batches) == 1
 
 
+def test_an_evaluation_is_padded_with_its_shortest_sentence(data):
+    """A search ends with its slowest sentence: padding is to be none that holds it."""
+    folder, config = data
+    found = []
+    for i in range(3):
+        for batch in pipeline.eval_input(config, folder, Shard(i, 3), 4).as_numpy_iterator():
+            found += [dict(zip(batch, row)) for row in zip(*batch.values())]
+    real = [row for row in found if row["weight"]]
+    fillers = [row for row in found if not row["weight"]]
+    shortest = min(real, key=lambda row: row["source_length"])["source_length"]
+    assert len(real) == 10 and len(fillers) == 2 and shortest > 2
+    for filler in fillers:
+        assert filler["index"] == -1 and filler["source_length"] == shortest
+        assert any(np.array_equal(filler["source"], row["source"]) for row in real)
+
+
 def test_synthetic_batches_look_like_real_ones_and_have_every_length(data):
     folder, config = data
     task = Task(config, folder)
