@@ -5,6 +5,10 @@
 # Afterwards the working directory is the project's root, PYTHON its interpreter and DATA_DIR set. With SYSTEM=cpu-tiny
 # the benchmark's small set has been generated instead, and the script has ended.
 set -euo pipefail
+# Paths are the caller's, also from another folder.
+for name in DATA_DIR RAW_DIR COCO_DIR ILSVRC_DIR VIDEOS_DIR LISTS_DIR CODES VOCABULARY SHA256SUMS; do
+  [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
+done
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}

@@ -12,7 +12,13 @@
 #   CLEAR_CACHES=1  drop the system's page cache before each run (needs root)
 # Further arguments go to python -m BENCHMARK, e.g. --config.optimizer.momentum=0.9
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [[ $PWD != "$root" ]]; then  # Paths are the caller's.
+  for name in DATA_DIR RESULT_DIR; do
+    [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
+  done
+fi
+cd "$root"
 benchmark=$1
 shift
 

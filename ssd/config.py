@@ -228,7 +228,8 @@ _CPU_TINY = replace(
 # --- The nuclei of microscope images, an hour (studies/nuclei.py). No target: the whole schedule.
 _CPU_NUCLEI = replace(
     _CPU_TINY,
-    source="this repository, for the nuclei of the 2018 Data Science Bowl: first guesses, `python -m studies nuclei --tune` tries others",
+    source="this repository, for the nuclei of the 2018 Data Science Bowl: first guesses; `python -m studies nuclei "
+    "--tune` tries others",
     smoke_run=False,
     num_train_examples=271,
     num_eval_examples=63,

@@ -35,9 +35,10 @@ CONVERT = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run: its last epoch, minutes since the run began, and both BLEUs, from 0 to 100."""
+    """One evaluation of a run: after which epoch and step, minutes since the run began, both BLEUs from 0 to 100."""
 
     epoch: int
+    step: int
     minutes: float
     bleu: float
     sacrebleu: float
@@ -61,12 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if not found:
         raise UserError(f"{results}: no evaluation was logged; remove the folder and run again")
     best = max(found, key=lambda e: e.sacrebleu)
-    saved = sorted(checkpoints.glob("checkpoint_*.npz"))
-    if len(saved) != len(found):
-        raise UserError(
-            f"{checkpoints}: {len(saved)} checkpoints of {len(found)} evaluations; remove {results} and run again"
-        )
-    quality = _test(args.benchmark, data, saved[found.index(best)], args.overrides)
+    quality = _test(args.benchmark, data, checkpoint_of(best, checkpoints), args.overrides)
     _publish(args.benchmark, results, found, best, quality)
     return 0
 
@@ -122,17 +118,32 @@ def evaluations(logs: Sequence[pathlib.Path]) -> list[Evaluation]:
     from compliance.logs import Record, read_log
 
     found, before = {}, 0.0
+    steps: dict[int, int] = {}  # By the last epoch of a block.
     for log in logs:
         records = [r for r in read_log(log) if isinstance(r, Record)]
         start = next((r.time_ms for r in records if r.key == "run_start"), None)
         for record in records:
+            if record.key == "train_loss":
+                steps[record.metadata["epoch_num"]] = record.metadata["step"]
             if record.key == "eval_accuracy":
                 epoch, minutes = record.metadata["epoch_num"], before + (record.time_ms - start) / 60000
                 found[epoch] = Evaluation(
-                    epoch, minutes, record.metadata["bleu"], record.metadata["sacrebleu"]
+                    epoch, steps[epoch], minutes, record.metadata["bleu"], record.metadata["sacrebleu"]
                 )
         before = max((e.minutes for e in found.values()), default=0.0)
     return [found[epoch] for epoch in sorted(found)]
+
+
+def checkpoint_of(evaluation: Evaluation, folder: pathlib.Path) -> pathlib.Path:
+    """The checkpoint of the weights that were evaluated; an interruption leaves others beside it.
+
+    Raises:
+      UserError: it is not there.
+    """
+    path = folder / f"checkpoint_{evaluation.step:08d}.npz"
+    if not path.is_file():
+        raise UserError(f"{path}: the checkpoint of the best epoch is gone; remove {folder} and run again")
+    return path
 
 
 def _test(
