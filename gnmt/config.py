@@ -88,11 +88,12 @@ _V06_PRESETS = {
     **{f"tpu-v3-{cores}": _v06(_V06, cores) for cores in (128, 256, 512, 1024)},
 }
 
-# --- Round v0.7; gradients are summed in bf16.
+# --- Round v0.7; gradients are summed in bf16, labels smoothed over the other classes.
 _V07 = replace(
     _BASE,
     ruleset="0.7.0",
     eval_batch_size=4096,
+    smoothing_over="others",
     communication=replace(_BASE.communication, wire="bf16"),
     schedule=replace(_BASE.schedule, warmup_steps=150.0),
     **_LARGE_BATCH,
@@ -115,7 +116,7 @@ _V07_PRESETS = {
     "tpu-v4-128": _v07("tpu-v4-128", 128, train_steps=15 * 420),
     "tpu-v3-1024-v0.7": _v07("tpu-v3-1024", 1024),
     "tpu-v4-512": _v07("tpu-v4-512", 512, train_steps=15 * 420),
-    # The reference's network and decay, on which NVIDIA's code is built.
+    # The reference's network, smoothing and decay, on which NVIDIA's code is built.
     "v100-8": replace(
         _V07,
         hardware="v100-8",
@@ -131,6 +132,7 @@ _V07_PRESETS = {
         bucket_limits=(15, 30, 45, 60, 75),
         wiring="reference",
         output_bias=True,
+        smoothing_over="all",
         train_epochs=8.0,
         train_steps=0,
         steps_per_block=0,

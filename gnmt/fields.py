@@ -9,6 +9,7 @@ from common.config import RunConfig, near
 from common.errors import UserError
 
 WIRINGS = ("reference", "google")
+SMOOTHINGS = ("all", "others")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,9 @@ class Config(RunConfig):
       layers: of the encoder, of which the first has both directions, and of the decoder.
       width: of embeddings and LSTMs.
       dropout: on the input of every LSTM.
-      label_smoothing: part of the target that is spread over all classes.
+      label_smoothing: part of the target that is spread.
+      smoothing_over: "all" classes, as in the reference and Google's v0.6 code, or the "others" than the label, as in
+        Google's v0.7 code (mlperf_facts 0.7).
       init_scale: variables start uniform in +-init_scale, biases at 0.
       wiring: "reference", whose first decoder layer sees the embeddings only, or "google", whose first decoder
         layer sees the attention of the step before, too (mlperf_facts 2).
@@ -87,6 +90,7 @@ class Config(RunConfig):
     width: int = 1024
     dropout: float = 0.2
     label_smoothing: float = 0.1
+    smoothing_over: str = "all"
     init_scale: float = 0.1
     wiring: str = "reference"
     output_bias: bool = True
@@ -107,10 +111,12 @@ class Config(RunConfig):
         for name in ("dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
-        if self.wiring not in WIRINGS:
-            raise UserError(
-                f"config.wiring={self.wiring!r}: unknown{near(self.wiring, WIRINGS)}; known: {', '.join(WIRINGS)}"
-            )
+        for name, known in (("wiring", WIRINGS), ("smoothing_over", SMOOTHINGS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise UserError(
+                    f"config.{name}={value!r}: unknown{near(value, known)}; known: {', '.join(known)}"
+                )
         limits = self.bucket_limits
         if not limits or limits[0] < 1 or any(a >= b for a, b in zip(limits, limits[1:])):
             raise UserError(f"config.bucket_limits={list(limits)}: must be positive and ascend")

@@ -70,7 +70,8 @@ class Task:
         seq2seq/train/trainer.py, G6 nmt/model.py).
         """
         logits = model_([batch[name] for name in model.INPUTS], training=True)
-        losses = smoothed_cross_entropy(logits, tf.transpose(batch["target"]), self.config.label_smoothing)
+        smoothing = self.config.label_smoothing, self.config.smoothing_over
+        losses = smoothed_cross_entropy(logits, tf.transpose(batch["target"]), *smoothing)
         weight = tf.cast(batch["weight"], losses.dtype)
         # By lengths, not by a token: the end of a sentence is to be learnt, what follows it is not.
         real = tf.sequence_mask(batch["target_length"], tf.shape(losses)[0], losses.dtype)
@@ -111,15 +112,18 @@ class Task:
         return [bpe.decode(row, language) for row in tokens[np.argsort(index)]]
 
 
-def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
-    """Cross-entropy with the targets smoothing / V for every class, and 1 - smoothing more for the label.
-
-    tf.losses's definition, which G6 and the reference use, not the Transformer's (mlperf_facts 0.7).
+def smoothed_cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, smoothing: float, over: str = "all"
+) -> tf.Tensor:
+    """Cross-entropy with targets of which a part is spread over the classes (mlperf_facts 0.7).
 
     Args:
       logits: [..., V].
       labels: int [...].
       smoothing: the part that is spread.
+      over: "all": smoothing / V for every class and 1 - smoothing more for the label, tf.losses's definition, which
+        G6 and the reference use; "others": smoothing / (V - 1) for every other class and 1 - smoothing for the label,
+        the Transformer's and G7's. Nothing is subtracted that makes the least possible loss 0.
 
     Returns:
       [...].
@@ -128,10 +132,12 @@ def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: floa
     if not smoothing:
         return losses
     # The mean of -log p over all classes is that of the label plus the label's lead over the mean logit. No tensor of
-    # the targets is made.
+    # the targets is made. Spreading s over the others is spreading s V / (V - 1) over all: the label keeps 1 - s.
+    classes = logits.shape[-1]
+    part = smoothing if over == "all" else smoothing * classes / (classes - 1)
     flat = tf.reshape(logits, [-1, logits.shape[-1]])
     own = tf.reshape(tf.gather(flat, tf.reshape(labels, [-1]), batch_dims=1), tf.shape(labels))
-    return losses + smoothing * (own - tf.reduce_mean(logits, -1))
+    return losses + part * (own - tf.reduce_mean(logits, -1))
 
 
 @functools.lru_cache(maxsize=1)

@@ -186,6 +186,36 @@ def test_smoothing_is_tf_losses_s_definition(smoothing):
     np.testing.assert_allclose(smoothed_cross_entropy(logits, labels, smoothing), theirs, rtol=1e-10)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize(("over", "label", "other"), [("all", 1 - 6 / 7, 1 / 7), ("others", 0, 1 / 6)])
+def test_smoothing_over_all_classes_and_over_the_others(smoothing, over, label, other):
+    """`label` and `other` are what they get of the part that is spread."""
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=[5, 3, 7]), rng.integers(0, 7, [5, 3])
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    targets = np.full([5, 3, 7], smoothing * other)
+    np.put_along_axis(targets, labels[..., None], 1 - smoothing + smoothing * label, -1)
+    np.testing.assert_allclose(targets.sum(-1), 1)
+    found = smoothed_cross_entropy(tf.constant(logits), labels, smoothing, over)
+    np.testing.assert_allclose(found, -(targets * log_p).sum(-1), rtol=1e-10)
+
+
+def test_the_loss_s_smoothing_is_the_configuration_s(data):
+    folder, config = data
+    rng = np.random.default_rng(0)
+    batch = epoch(config, folder)[0]
+    logits = tf.constant(rng.normal(size=[batch["target"].shape[1], 16, config.vocabulary_size]))
+    totals = {}
+    for over in ("all", "others"):
+        task = Task(dataclasses.replace(config, smoothing_over=over), folder)
+        (term,) = task.loss(lambda inputs, training: logits, batch).values()
+        losses = smoothed_cross_entropy(logits, batch["target"].T, config.label_smoothing, over).numpy()
+        real = np.arange(len(losses))[:, None] < batch["target_length"]
+        totals[over] = float(term.total)
+        assert totals[over] == pytest.approx((losses * real * batch["weight"]).sum(), rel=1e-10)
+    assert totals["others"] != totals["all"]
+
+
 def test_a_word_for_word_translation_stays_below_the_target():
     sentences = pair.Grammar(tiny.TINY).pairs("eval")
     targets = [target for _, target, _ in sentences]

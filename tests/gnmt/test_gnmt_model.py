@@ -313,6 +313,7 @@ def test_precisions_agree_roughly_and_give_full_logits(wiring, name):
             "googel",
             r"config.wiring='googel': unknown \(did you mean google\?\); known: reference, google",
         ),
+        ("smoothing_over", "other", r"unknown \(did you mean others\?\); known: all, others"),
         ("layers", "1", "config.layers=1: must be at least 2"),
         ("dropout", "1", "config.dropout=1.0: must be in"),
         ("bucket_limits", "5,5,8", r"config.bucket_limits=\[5, 5, 8\]: must be positive and ascend"),

@@ -102,6 +102,12 @@ def test_rows_are_the_published(name: str) -> None:
     assert (config.wiring, config.output_bias, schedule.decay_at_start) == ("google", False, False)
 
 
+def test_google_s_rows_of_v07_smooth_over_the_other_classes() -> None:
+    """mlperf_facts 0.7."""
+    over = {name for name, config in PRESETS.items() if config.smoothing_over == "others"}
+    assert over == {"tpu-v4-16", "tpu-v4-128", "tpu-v3-1024-v0.7", "tpu-v4-512"}
+
+
 def test_v100_is_the_reference_s_network_and_decay() -> None:
     config = PRESETS["v100-8"]
     assert (config.wiring, config.output_bias, config.schedule.decay_at_start) == ("reference", True, True)
