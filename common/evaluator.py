@@ -65,7 +65,7 @@ class Evaluator:
             future = concurrent.futures.Future()
             try:
                 future.set_result(self._quality(sums, arrays))
-            except ValueError as error:
+            except (ValueError, LookupError) as error:
                 future.set_exception(error)
         self._pending.append((block, future))
 
@@ -88,6 +88,10 @@ class Evaluator:
                 quality: Quality = future.result()
             except ValueError as error:
                 raise UserError(f"evaluation: {error}") from error
+            except LookupError as error:
+                raise UserError(
+                    f"evaluation: the outputs or the ground truth lack something ({type(error).__name__}: {error})"
+                ) from error
             except concurrent.futures.BrokenExecutor as error:
                 raise UserError("evaluation: its worker process died; is there enough memory?") from error
             yield events.Evaluated(block, time.time(), quality.value, quality.reached, quality.details)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import io
 import json
+import math
 import os
 import pickle
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,8 @@ def ground_truth(annotations: str) -> COCO:
         with open(annotations, encoding="utf-8") as file:
             content = json.load(file)
         images = {image["id"]: image for image in content["images"]}
+        for image in images.values():
+            _check_image(image, annotations)
         categories = {category["id"] for category in content["categories"]}
         for item in content["annotations"]:
             _check(item, images, categories, annotations)
@@ -64,19 +67,65 @@ def image_sizes(annotations: str) -> dict[int, tuple[int, int]]:
     return {image["id"]: (image["height"], image["width"]) for image in images}
 
 
+def check_masks(annotations: str) -> None:
+    """Whether masks can be evaluated, beyond what `ground_truth` sees to.
+
+    Raises:
+      ValueError: an object without a mask, or with one that is none; its image is named.
+    """
+    for item in ground_truth(annotations).dataset["annotations"]:
+        shape, name = item.get("segmentation"), _name(item, annotations)
+        if not shape:
+            raise ValueError(f"{name}: it has no segmentation")
+        if isinstance(shape, list):
+            sound = all(isinstance(polygon, list) and _numbers(polygon) for polygon in shape)
+        else:
+            counts = shape.get("counts") if isinstance(shape, dict) else None
+            lengths = isinstance(counts, list) and _numbers(counts)
+            sound = lengths and sum(counts) == shape["size"][0] * shape["size"][1]
+            sound = sound or (isinstance(counts, str) and counts)
+        if not sound:
+            raise ValueError(f"{name}: its segmentation is neither polygons nor run lengths of the image")
+
+
+def _check_image(image: Mapping, path: str) -> None:
+    for side in ("height", "width"):
+        if not (_numbers([image.get(side)]) and image[side] > 0):
+            raise ValueError(f"{path}: image {image['id']}: {side} is {_shown(image, side)}")
+
+
 def _check(item: Mapping, images: Mapping, categories: set, path: str) -> None:
-    name = f"{path}: image {item['image_id']}, annotation {item['id']}"
+    name = _name(item, path)
     if item["image_id"] not in images:
         raise ValueError(f"{name}: there is no such image")
     if item["category_id"] not in categories:
         raise ValueError(f"{name}: category {item['category_id']} is unknown")
-    if not (item["bbox"][2] > 0 and item["bbox"][3] > 0):
-        raise ValueError(f"{name}: box {item['bbox']} has no area")
+    box = item.get("bbox")
+    if not (isinstance(box, list) and len(box) == 4 and _numbers(box)):
+        raise ValueError(f"{name}: bbox is {_shown(item, 'bbox')}")
+    if not (box[2] > 0 and box[3] > 0):
+        raise ValueError(f"{name}: box {box} has no area")
+    if not _numbers([item.get("area")]):
+        raise ValueError(f"{name}: area is {_shown(item, 'area')}")
+    if item.get("iscrowd") not in (0, 1):
+        raise ValueError(f"{name}: iscrowd is {_shown(item, 'iscrowd')}")
     shape, size = item.get("segmentation"), images[item["image_id"]]
     if isinstance(shape, list) and any(len(polygon) < 6 for polygon in shape):
         raise ValueError(f"{name}: a polygon of fewer than three points")
     if isinstance(shape, dict) and list(shape["size"]) != [size["height"], size["width"]]:
         raise ValueError(f"{name}: mask of {shape['size']}, image of {[size['height'], size['width']]}")
+
+
+def _name(item: Mapping, path: str) -> str:
+    return f"{path}: image {item['image_id']}, annotation {item['id']}"
+
+
+def _shown(found: Mapping, field: str) -> str:
+    return repr(found[field]) if field in found else "missing"
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 
 def each_image_once(

@@ -127,7 +127,7 @@ def check_count(split: str, found: int, configured: int) -> None:
 
 
 def check_evaluation(
-    annotations: str | os.PathLike, image_ids: Sequence[int] | None, configured: int
+    annotations: str | os.PathLike, image_ids: Sequence[int] | None, configured: int, masks: bool = False
 ) -> None:
     """Whether an evaluation can be made: before a run, not after its first block.
 
@@ -135,6 +135,7 @@ def check_evaluation(
       annotations: the COCO file.
       image_ids: of the records of the held-out images; None where only their number is known.
       configured: the number of images that the configuration says.
+      masks: whether masks are evaluated too.
 
     Raises:
       UserError: the annotation file has an object that cannot be evaluated, or other images than the records or the
@@ -146,6 +147,8 @@ def check_evaluation(
         check_count("eval", len(image_ids), configured)
     try:
         wanted = set(coco_eval.ground_truth(os.fspath(annotations)).imgs)
+        if masks:
+            coco_eval.check_masks(os.fspath(annotations))
     except ValueError as error:
         raise UserError(f"{error}; an evaluation needs it right: get a sound copy") from error
     if len(wanted) != configured:

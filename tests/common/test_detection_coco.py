@@ -170,6 +170,44 @@ def test_bad_objects_are_dropped_from_training_by_name_and_refused_in_evaluation
             coco_eval.ground_truth(annotations)
 
 
+NOTHING = object()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("bbox", [], "annotation 4: bbox is \\[\\]"),
+        ("bbox", [1, 2, None, 4], "annotation 4: bbox is"),
+        ("bbox", NOTHING, "annotation 4: bbox is missing"),
+        ("area", NOTHING, "annotation 4: area is missing"),
+        ("iscrowd", NOTHING, "annotation 4: iscrowd is missing"),
+        ("segmentation", NOTHING, "annotation 4: it has no segmentation"),
+        ("segmentation", [], "annotation 4: it has no segmentation"),
+        ("segmentation", [[1, 2, 3, 4, 5, "6"]], "annotation 4: its segmentation is neither"),
+        ("segmentation", {"size": [*SIZE], "counts": [7]}, "annotation 4: its segmentation is neither"),
+        ("height", NOTHING, ": height is missing"),
+        ("width", 0, ": width is 0"),
+    ],
+)
+def test_what_an_evaluation_would_stumble_over_is_found_before_it(tmp_path, field, value, message):
+    content = scene()
+    bad = content["annotations"][3]
+    image = next(i for i in content["images"] if i["id"] == bad["image_id"])
+    for held in (bad, image):
+        if field in held:
+            held[field] = value
+            if value is NOTHING:
+                del held[field]
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"image {image['id']}.*{message}.*get a sound copy"):
+        coco_records.check_evaluation(path, None, len(content["images"]), masks=True)
+    if field == "segmentation" and (value is NOTHING or not value):
+        coco_records.check_evaluation(path, None, len(content["images"]))  # Boxes need none.
+        results = [{"image_id": image["id"], "category_id": 3, "bbox": [0.0, 0, 9, 9], "score": 0.5}]
+        assert coco_eval.average_precision(path, results, "bbox")["AP"] < 0.5
+
+
 def test_unknown_categories_are_refused(tmp_path):
     content = scene()
     content["annotations"][0]["category_id"] = 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import time
+import types
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import tensorflow as tf
 from common import events
 from common import replicas as backends
 from common.errors import UserError
+from common.evaluator import Evaluator
 from common.loop import Loop
 from tests.common import toy
 
@@ -87,3 +89,14 @@ def test_the_loop_never_waits_for_an_evaluation_that_fits_into_a_block(tmp_path)
 def test_what_a_worker_says_is_wrong_ends_the_run(tmp_path):
     with pytest.raises(UserError, match="evaluation: invalid literal for int"):
         list(loop(Failing, tmp_path).run())
+
+
+@pytest.mark.parametrize("wrong", [KeyError("area"), IndexError("out of range")])
+def test_a_lookup_that_fails_is_one_line(wrong):
+    def quality(sums, arrays):
+        raise wrong
+
+    evaluator = Evaluator(types.SimpleNamespace(quality=quality, evaluate_in_worker=False))
+    evaluator.submit(None, {}, {})
+    with pytest.raises(UserError, match=f"evaluation: .* lack something .{type(wrong).__name__}: "):
+        list(evaluator.finished())
