@@ -24,7 +24,6 @@ class Data:
         code trains on all.
       flip: mirror half of the training images.
       private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
-      deterministic: equal order in every run with the same seed.
     """
 
     train_pattern: str = "train-*"
@@ -34,7 +33,6 @@ class Data:
     skip_empty: bool = False
     flip: bool = True
     private_threads: int = 0
-    deterministic: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +137,23 @@ class Config(RunConfig):
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        for name in _PARTS:
+            if not 0 < getattr(self, name) <= 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be above 0 and at most 1")
+        for name in ("anchor_scale", "batch_norm_epsilon"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be positive")
+        for name in ("score_threshold", "batch_norm_momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 0 and below 1")
+        for stage in ("rpn", "roi"):
+            batch, part = getattr(self, f"{stage}_batch"), getattr(self, f"{stage}_foreground")
+            if int(batch * part) < 1:
+                raise UserError(f"config.{stage}_foreground={part}: of {stage}_batch={batch} that is not one")
+        if self.rpn_negative > self.rpn_positive:
+            raise UserError(
+                f"config.rpn_negative={self.rpn_negative}: must not be above config.rpn_positive={self.rpn_positive}"
+            )
         for name in ("eval_workers", "mask_convs"):
             if getattr(self, name) < 0:
                 raise UserError(f"config.{name}={getattr(self, name)}: must not be negative")
@@ -146,6 +161,11 @@ class Config(RunConfig):
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         self._validate_geometry()
         if self.batch_norm == "span":
+            if self.freeze:
+                raise UserError(
+                    "config.freeze=True: not with config.batch_norm='span', which trains every layer; set "
+                    "config.freeze=False"
+                )
             self._validate_span()
 
     def _validate_geometry(self) -> None:
@@ -207,7 +227,19 @@ class Config(RunConfig):
 
 
 _AT_LEAST_ONE = (
-    *("short_side", "long_side", "max_instances", "gt_mask_size", "backbone_width", "fpn_channels"),
+    *(
+        "short_side",
+        "long_side",
+        "max_instances",
+        "gt_mask_size",
+        "mask_size",
+        "backbone_width",
+        "fpn_channels",
+    ),
     *("rpn_channels", "head_units", "mask_channels", "rpn_batch", "rpn_pre_nms", "rpn_post_nms"),
     *("rpn_eval_pre_nms", "rpn_eval_post_nms", "roi_batch", "detections"),
+)
+_PARTS = (
+    *("rpn_foreground", "rpn_positive", "rpn_negative", "rpn_nms_iou"),
+    *("roi_foreground", "roi_positive", "nms_iou"),
 )

@@ -179,7 +179,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
     _categories(config, data_dir)
     coco_records.check_count("train", len(training_numbers(config, train)), config.num_train_examples)
     coco_records.check_evaluation(
-        annotation_file(config, data_dir), held_out.image_id.tolist(), config.num_eval_examples
+        annotation_file(config, data_dir), held_out.image_id.tolist(), config.num_eval_examples, masks=True
     )
     bare = np.flatnonzero(train.masks < train.objects + train.no_area)
     if len(bare):
@@ -232,9 +232,11 @@ def _batches(
 
     spec = (tf.TensorSpec([None], tf.int64),) * 3
     numbers = tf.data.Dataset.from_generator(plan, output_signature=spec).unbatch()
-    images = numbers.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=data.deterministic)
+    images = numbers.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     options = tf.data.Options()
-    options.deterministic = data.deterministic
+    options.deterministic = (
+        True  # An image that overtakes another would fall into a batch of the other orientation.
+    )
     options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
     if data.private_threads:
         options.threading.private_threadpool_size = data.private_threads

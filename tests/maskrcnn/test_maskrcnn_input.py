@@ -318,7 +318,7 @@ def test_grouping_gives_each_example_once_an_epoch_and_can_be_entered_anywhere(e
     groups = (np.random.default_rng(examples).random(examples) < 0.7).astype(int)
     grouping = coco_index.Grouping(groups, batch, seed=3)
     stream = grouping.batches(Shard())
-    whole = [next(stream) for _ in range(60)]
+    whole = [next(stream) for _ in range(max(60, 4 * examples // batch))]
     seen = set()
     for found in whole:
         assert (groups[found.examples] == found.group).all() and len(found.examples) == batch
@@ -326,6 +326,7 @@ def test_grouping_gives_each_example_once_an_epoch_and_can_be_entered_anywhere(e
         assert len(pairs) == batch and not pairs & seen
         seen |= pairs
     done = {e for e, _ in seen if e < min(whole[-1].epochs.min(), whole[-2].epochs.min()) - 1}
+    assert done
     for epoch in done:
         assert {x for e, x in seen if e == epoch} == set(range(examples))
     for start in (1, 17, 50):
