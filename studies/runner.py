@@ -13,7 +13,6 @@ import math
 import os
 import pathlib
 import shlex
-import subprocess
 import sys
 import threading
 import time
@@ -21,9 +20,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from common.errors import UserError
+from studies.children import Children
 from studies.data import ROOT
 
 VERSION = 1  # Of the rows' records: raise it when the same flags mean another run.
+# How the reasons begin that common/loop.py gives for a run that nothing interrupted.
+ENDS = ("the target was not reached", "loss is")
 
 
 class Study(Protocol):
@@ -76,6 +78,7 @@ class Runner:
         self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
         self._data: pathlib.Path | None = None
         self._lock = threading.Lock()
+        self._children = Children()
 
     def record(self, row: Row) -> dict | None:
         """The record of a finished row, or None.
@@ -115,9 +118,10 @@ class Runner:
         """The records of `rows`, in their order, `jobs` at a time; without those for which time was up.
 
         Raises:
-          UserError: a run failed; the others that had begun are finished, no further one is begun.
+          UserError: a run failed, and the others that had begun are finished; or a signal, which ends them. No
+            further one is begun.
         """
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+        with self._children.ended_by_signals(), concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             futures = [pool.submit(self.run, row) for row in rows]
             try:
                 return [record for f in futures if (record := f.result())]
@@ -138,13 +142,28 @@ class Runner:
         command += [f"--data_dir={self._data}", f"--result_dir={results}", f"--seed={row.seed}", "--run=0"]
         command += flags
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **_share_of_cores(self.jobs), **os.environ}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode not in (0, 1):
-            raise UserError(
-                f"{shlex.join(command)} failed: {done.stderr.strip().splitlines()[-1:]}", done.returncode
-            )
+        results.mkdir(parents=True, exist_ok=True)
+        output = results / "output.txt"
+        with open(output, "w") as file:
+            status = self._children.run(command, env=environment, stdout=file, stderr=file)
         log = results / self.study.preset / self.study.benchmark / "result_0.txt"
+        # An exception ends Python with 1 too, as a missed target does: the log tells them apart.
+        if status not in (0, 1) or not is_whole(log):
+            lines = output.read_text(errors="replace").strip().splitlines() or ["no message"]
+            raise UserError(
+                f"{shlex.join(command)} failed: {lines[-1][:300]} (all of it: {output})", status or 1
+            )
         return {**dataclasses.asdict(row), **_summary(log), "flags": flags, "version": VERSION}
+
+
+def is_whole(log: pathlib.Path) -> bool:
+    """Whether a run came to its end, with whatever result: no signal and no exception ended it."""
+    from compliance.logs import Record, read_log
+
+    if not log.is_file():
+        return False
+    stops = [r.metadata for r in read_log(log) if isinstance(r, Record) and r.key == "run_stop"]
+    return any(s.get("status") == "success" or str(s.get("reason", "")).startswith(ENDS) for s in stops)
 
 
 def _share_of_cores(jobs: int) -> dict[str, str]:

@@ -1,0 +1,127 @@
+"""What a study does with the processes of its runs: benchmarks that fail, and signals. Nothing is trained here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from common.errors import UserError
+from studies import children, runner
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# A benchmark that writes a log as its seed says, and ends with 1 as a missed target and an exception do.
+MAIN = """
+import json, pathlib, sys
+flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
+reason = {"1": "the target was not reached in 5 steps", "2": "index out of range", "3": "loss is nan at step 5"}
+folder = pathlib.Path(flags["result_dir"], flags["system"], "idle")
+folder.mkdir(parents=True)
+if flags["seed"] in reason:
+    lines = [("run_start", None, {}), ("eval_accuracy", 0.5, {"epoch_num": 1}),
+             ("run_stop", None, {"status": "aborted", "reason": reason[flags["seed"]]})]
+    with open(folder / "result_0.txt", "w") as file:
+        for key, value, metadata in lines:
+            record = {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": value,
+                      "metadata": {"file": "", "lineno": 1, **metadata}}
+            file.write(":::MLLOG " + json.dumps(record) + "\\n")
+print("trained", flush=True)
+if flags["seed"] in "02":
+    raise IndexError("index out of range")
+sys.exit(1)
+"""
+
+
+@dataclasses.dataclass
+class Study:
+    name: str = "idle"
+    benchmark: str = "idle"
+    preset: str = "cpu-tiny"
+    flags: tuple[str, ...] = ()
+
+    def data(self) -> pathlib.Path:
+        return ROOT
+
+
+@dataclasses.dataclass
+class Row:
+    seed: int
+    id: str = "row"
+    flags: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    (tmp_path / "packages" / "idle").mkdir(parents=True)
+    (tmp_path / "packages" / "idle" / "__main__.py").write_text(MAIN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    return lambda seed: runner.Runner(Study(), None, None).run_all([Row(seed)])[0]
+
+
+def test_a_missed_target_and_a_divergence_are_results(run) -> None:
+    assert run(1)["quality"] == 0.5
+
+
+def test_a_divergence_is_a_result(run) -> None:
+    assert run(3)["quality"] is None
+
+
+@pytest.mark.parametrize("seed", [0, 2], ids=["before run_start", "after run_start"])
+def test_an_exception_is_one_line_that_says_where_the_rest_is(run, tmp_path, seed) -> None:
+    with pytest.raises(UserError, match="IndexError: index out of range") as error:
+        run(seed)
+    output = pathlib.Path(str(error.value).rpartition("(all of it: ")[2].rstrip(")"))
+    assert output.is_relative_to(tmp_path) and "Traceback" in output.read_text()
+    assert not list(tmp_path.glob("results/*/rows/*"))
+
+
+# A study whose run starts a process of its own, as run_and_time.sh does.
+STUDY = """
+import concurrent.futures, sys
+from studies.children import Children
+from common.errors import UserError
+found = Children()
+try:
+    with found.ended_by_signals(), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(found.run, ["bash", "-c", "sleep 120 & echo $!; wait; exit 3"]).result()
+except UserError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_study_that_is_ended_leaves_nothing_running(number: int) -> None:
+    study = subprocess.Popen([sys.executable, "-c", STUDY], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    sleeper = int(study.stdout.readline())
+    assert alive(sleeper)
+    study.send_signal(number)
+    said = study.stdout.read()
+    status = study.wait(60)
+    if number != signal.SIGKILL:
+        assert status == 128 + number and said.startswith(signal.Signals(number).name)
+    deadline = time.monotonic() + 60
+    while alive(sleeper) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(sleeper)
+
+
+def test_the_exit_status_is_the_commands() -> None:
+    found = children.Children()
+    assert found.run(["bash", "-c", "exit 3"]) == 3
+    assert found.run(["bash", "-c", "kill -9 $$"]) == 128 + 9
+    assert found.run(["bash", "-c", "echo $A"], env={**os.environ, "A": "1"}, stdout=subprocess.DEVNULL) == 0
