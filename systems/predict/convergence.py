@@ -70,14 +70,20 @@ def fit(batches: Sequence[float], epochs: Sequence[float]) -> Curve:
 
 
 @functools.cache
-def curve(benchmark: str, recipe: str, without: str = "") -> Curve | None:
-    """The curve of a benchmark under a round's recipe; `without` leaves a system ("v0.6/tpu-v3-32") out.
+def curve(benchmark: str, recipe: str, without: str = "", without_batch: float | None = None) -> Curve | None:
+    """The curve of a benchmark under a round's recipe.
+
+    `without` leaves a system ("v0.6/tpu-v3-32") out, `without_batch` all rows of that batch, of both rounds.
 
     A round with fewer than three points takes those of the other round too. None where nothing was published.
     """
     from systems.predict import published
 
-    rows = [r for r in published.rows() if r.benchmark == benchmark and r.key != without]
+    rows = [
+        r
+        for r in published.rows()
+        if r.benchmark == benchmark and r.key != without and r.batch != without_batch
+    ]
     mine = [r for r in rows if r.round == recipe]
     chosen = mine if len({r.batch for r in mine}) >= FEWEST else rows
     return fit([r.batch for r in chosen], [r.epochs for r in chosen]) if chosen else None

@@ -128,6 +128,30 @@ def leave_one_out(family: str, start: Constants | None = None) -> list[Test]:
     return tests
 
 
+def shared(tests: Iterable[Test]) -> int:
+    """How many rows' epoch curves still hold another system with the same benchmark, round and batch."""
+    kept = published.rows()
+    return sum(
+        any(
+            other.key != test.row.key
+            and (other.benchmark, other.round, other.batch)
+            == (test.row.benchmark, test.row.round, test.row.batch)
+            for other in kept
+        )
+        for test in tests
+    )
+
+
+def stricter(tests: Iterable[Test]) -> tuple[float, float]:
+    """`summary` of the epochs alone, with the curves fitted without any row of the test's benchmark and batch."""
+    found = []
+    for row in (test.row for test in tests):
+        curve = convergence.curve(row.benchmark, row.round, row.key, row.batch)
+        found.append(abs(np.log(curve.epochs(row.batch) / row.epochs)))
+    ratios = np.exp(found) - 1
+    return float(np.median(ratios)), float(np.percentile(ratios, 90))
+
+
 def summary(tests: Iterable[Test]) -> dict[str, tuple[float, float]]:
     """(median, 90th percentile) of |ln(predicted / published)|, as a ratio less one: time, epochs, together."""
     errors = np.array([test.errors for test in tests])

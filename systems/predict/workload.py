@@ -130,7 +130,7 @@ def of_config(config: RunConfig) -> Workload:
         cores=config.num_replicas,
         examples=config.examples_per_epoch,
         eval_examples=config.examples_per_evaluation * getattr(config, "views", 1),
-        eval_batch=config.eval_batch_size,
+        eval_batch=config.eval_batch_size * getattr(config, "views", 1),
         partitions=config.partitions,
         accumulation=config.accumulation_steps,
         span=getattr(config, "bn_span", 0),

@@ -15,6 +15,7 @@ from systems.predict import (
     document,
     fitting,
     formulas,
+    model,
     network,
     predictor,
     published,
@@ -137,6 +138,39 @@ def test_errors_are_ratios_of_the_larger_to_the_smaller():
     tests = [fitting.Test(row, row.seconds * f, row.epochs, row.seconds / f) for f in (1.0, 1.5, 2.0)]
     assert fitting.summary(tests)["seconds"][0] == pytest.approx(0.5)
     assert fitting.summary(tests)["together"][0] == pytest.approx(0.5)
+
+
+def test_epochs_without_a_batch_come_from_rows_of_other_batches():
+    rows = [r for r in published.rows() if (r.benchmark, r.round) == ("gnmt", "v0.6") and r.batch != 8192]
+    curve = convergence.curve("gnmt", "v0.6", "v0.7/of nobody", 8192.0)
+    naive = convergence.fit([r.batch for r in rows], [r.epochs for r in rows])
+    assert curve == naive and curve != convergence.curve("gnmt", "v0.6")
+    tests = [t for t in fitting.committed_tests() if t.row.benchmark == "gnmt" and t.row.batch == 8192]
+    wanted = [naive.epochs(8192.0) / t.row.epochs for t in tests if t.row.round == "v0.6"]
+    found = fitting.stricter([t for t in tests if t.row.round == "v0.6"])
+    assert found[0] == pytest.approx(np.median([max(r, 1 / r) for r in wanted]) - 1)
+
+
+def test_rows_that_keep_a_twin_in_the_fit_are_counted():
+    tests = fitting.committed_tests()
+    alone = [t for t in tests if t.row.key == "v0.7/dgx2h_n64_ngc20.06_pytorch"]  # GNMT's only row of 16,384
+    twins = [t for t in tests if (t.row.key, t.row.benchmark) == ("v0.6/tpu-v3-32", "transformer")]
+    assert (fitting.shared(alone), fitting.shared(twins)) == (0, 1)
+
+
+def test_the_verdict_names_each_goal_that_is_missed():
+    good = (0.15, 0.40)
+    assert document.verdict([good] * 4) == "met"
+    text = document.verdict([(0.16, 0.3), good, (0.1, 0.41), (0.2, 0.5)])
+    assert text == "**missed**: time (median), epochs without the batch (90th), together (median and 90th)"
+
+
+def test_an_evaluation_of_the_comparison_is_one_of_the_preset_s():
+    answer = predictor.predict("tsm_kinetics", "summit-256")
+    work = published.kinetics_workload(256, 12288)
+    assert (work.eval_examples, work.eval_batch) == (answer.work.eval_examples, answer.work.eval_batch)
+    run = model.run(work, published.kinetics_machine(256), answer.constants, 100)
+    assert run.evaluation == pytest.approx(answer.run.evaluation / answer.run.evaluations)
 
 
 def test_the_page_is_what_the_code_writes():
