@@ -2,6 +2,9 @@
 
 The settings of the presets cpu-nuclei were chosen with `--tune`: training on four fifths of the training images and
 evaluating on the last fifth. The validation images are used only by the run without it.
+
+A study that was killed is taken up by the same command: finished benchmarks stay, the others go on from their last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 from typing import Any
 
@@ -22,7 +24,9 @@ import numpy as np
 
 from common import config as configs
 from common.errors import UserError
+from studies.children import Children
 from studies.data import ROOT, unpack
+from studies.runner import is_whole
 
 ARCHIVE = "dsb2018_256"
 FOLDER = ROOT / "studies" / "nuclei"
@@ -51,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     rows = []
     for benchmark in [args.benchmark] if args.benchmark else BENCHMARKS:
         results = ROOT / "results" / f"study-nuclei-{part}"
-        shutil.rmtree(results / SYSTEM / benchmark, ignore_errors=True)
         overrides = [f"--config.num_{name}_examples={n}" for name, n in counts.items()] + args.overrides
-        _run(benchmark, data_dir, results, overrides)
+        if prepare(results / SYSTEM / benchmark, _asked(benchmark, overrides)):
+            _run(benchmark, data_dir, results, overrides)
         rows.append(_row(benchmark, results / SYSTEM / benchmark))
         print(json.dumps(rows[-1]), flush=True)
         if not args.tune:
@@ -93,6 +97,42 @@ def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[st
     return {"train": len(train["images"]), "eval": len(held_out["images"])}
 
 
+def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
+    """What makes two runs the same one: the preset as it is now, and the flags."""
+    preset = importlib.import_module(f"{benchmark}.config").PRESETS[SYSTEM]
+    return {"preset": configs.digest(preset), "flags": overrides}
+
+
+def prepare(folder: pathlib.Path, asked: dict[str, Any]) -> bool:
+    """Whether a benchmark is still to be trained, and its folder made ready for that.
+
+    A run that came to its end stays. Of one that was interrupted the checkpoints stay, from which it goes on; its log
+    gets another name. Results of other settings are deleted.
+
+    Args:
+      folder: of the benchmark's results.
+      asked: the settings, kept in asked.json.
+    """
+    path, log = folder / "asked.json", folder / "result_0.txt"
+    try:
+        same = json.loads(path.read_text()) == asked
+    except (OSError, ValueError):
+        same = False
+    if same and is_whole(log):
+        print(f"{log}: finished; delete it to train again", flush=True)
+        return False
+    if not same:
+        if folder.exists():
+            print(f"{folder}: of other settings, deleted", flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        path.write_text(json.dumps(asked))
+    elif log.exists():
+        number = len(list(folder.glob("interrupted_*.txt")))
+        log.rename(folder / f"interrupted_{number}.txt")
+    return True
+
+
 def _run(benchmark: str, data_dir: pathlib.Path, results: pathlib.Path, overrides: list[str]) -> None:
     environment = {
         **os.environ,
@@ -103,17 +143,24 @@ def _run(benchmark: str, data_dir: pathlib.Path, results: pathlib.Path, override
     }
     checkpoints = f"--checkpoint_dir={results / SYSTEM / benchmark / 'checkpoints'}"
     command = [ROOT / benchmark / "run_and_time.sh", checkpoints, *overrides]
-    status = subprocess.run(command, env=environment, check=False).returncode
-    if status > 1:  # 1: the target, which is out of reach, was missed.
-        raise UserError(f"{benchmark}: the run failed; see above", status)
+    children = Children()
+    with children.ended_by_signals():
+        status = children.run(command, env=environment)
+    # 1 is a target that was missed, as it is out of reach; an exception ends Python with it too.
+    if status > 1 or not is_whole(results / SYSTEM / benchmark / "result_0.txt"):
+        raise UserError(f"{benchmark}: the run failed; see above", status or 1)
 
 
 def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
     from compliance.logs import Record, read_log
 
     records = [r for r in read_log(results / "result_0.txt") if isinstance(r, Record)]
-    last = next(r for r in reversed(records) if r.key == "eval_accuracy").metadata
+    evaluations = [r.metadata for r in records if r.key == "eval_accuracy"]
+    if not evaluations:  # It diverged, or was killed after its last checkpoint and had nothing left to do.
+        raise UserError(f"{results / 'result_0.txt'}: no evaluation; delete {results} to train again", 1)
+    last = evaluations[-1]
     times = {r.key: r.time_ms for r in records}
+    minutes = round((times["run_stop"] - times["run_start"]) / 60000, 1)
     boxes, masks = last.get("BBOX_AP50", last.get("AP50")), last.get("SEGM_AP50")
     return {
         "benchmark": benchmark,
@@ -121,7 +168,7 @@ def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
         "mask_AP50": "" if masks is None else round(masks, 4),
         "reached": boxes >= WANTED and (masks is None or masks >= WANTED),
         "epochs": last["epoch_num"],
-        "minutes": round((times["run_stop"] - times["run_start"]) / 60000, 1),
+        "minutes": "" if "resumed_from_step" in times else minutes,  # A part of them is no time to train.
     }
 
 

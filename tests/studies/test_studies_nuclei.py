@@ -1,0 +1,118 @@
+"""What a study of the nuclei does with the results that it finds; nothing is trained here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+
+import pytest
+
+from common.errors import UserError
+from studies import nuclei
+
+ASKED = {"preset": "a", "flags": ["--config.num_train_examples=3"]}
+
+
+def write_log(path: pathlib.Path, **stop: str) -> None:
+    """A log of two evaluations, with a run_stop if there is something to say in it."""
+    quality = {"BBOX_AP50": 0.7, "SEGM_AP50": 0.65, "AP50": 0.7, "epoch_num": 4}
+    lines = [("run_start", 0, {}), ("eval_accuracy", 60000, quality)]
+    lines += [("run_stop", 120000, stop)] if stop else []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        for key, at, metadata in lines:
+            record = {"namespace": "", "time_ms": at, "event_type": "POINT_IN_TIME", "key": key, "value": 0.3}
+            record["metadata"] = {"file": "", "lineno": 1, **metadata}
+            file.write(":::MLLOG " + json.dumps(record) + "\n")
+
+
+def begun(folder: pathlib.Path, asked: dict = ASKED) -> pathlib.Path:
+    """A folder as a benchmark leaves it; its checkpoint."""
+    assert nuclei.prepare(folder, asked)
+    checkpoint = folder / "checkpoints" / "step-00000010"
+    checkpoint.mkdir(parents=True)
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [{"status": "success"}, {"status": "aborted", "reason": "the target was not reached in 90 steps"}],
+    ids=["target reached", "target missed"],
+)
+def test_a_finished_benchmark_is_not_trained_again(tmp_path, stop) -> None:
+    checkpoint = begun(tmp_path / "ssd")
+    write_log(tmp_path / "ssd" / "result_0.txt", **stop)
+    assert not nuclei.prepare(tmp_path / "ssd", ASKED)
+    assert checkpoint.is_dir() and (tmp_path / "ssd" / "result_0.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [None, {}, {"status": "aborted", "reason": "SIGTERM"}, {"status": "aborted", "reason": "out of memory"}],
+    ids=["no log", "no end", "signal", "exception"],
+)
+def test_an_interrupted_benchmark_keeps_its_checkpoints_and_makes_room_for_a_log(tmp_path, stop) -> None:
+    checkpoint = begun(tmp_path / "ssd")
+    for times in (1, 2):
+        if stop is not None:
+            write_log(tmp_path / "ssd" / "result_0.txt", **stop)
+        assert nuclei.prepare(tmp_path / "ssd", ASKED)
+        assert checkpoint.is_dir() and not (tmp_path / "ssd" / "result_0.txt").exists()
+        kept = list((tmp_path / "ssd").glob("interrupted_*.txt"))
+        assert len(kept) == (0 if stop is None else times)
+
+
+@pytest.mark.parametrize("other", [{"preset": "b"}, {"flags": []}])
+def test_results_of_other_settings_are_deleted(tmp_path, other) -> None:
+    checkpoint = begun(tmp_path / "ssd", {**ASKED, **other})
+    write_log(tmp_path / "ssd" / "result_0.txt", status="success")
+    assert nuclei.prepare(tmp_path / "ssd", ASKED)
+    assert not checkpoint.exists() and json.loads((tmp_path / "ssd" / "asked.json").read_text()) == ASKED
+
+
+def test_a_study_that_was_killed_in_its_second_benchmark_trains_only_that(tmp_path, monkeypatch) -> None:
+    trained: list[str] = []
+
+    def run(benchmark: str, data_dir: pathlib.Path, results: pathlib.Path, overrides: list[str]) -> None:
+        trained.append(benchmark)
+        folder = results / nuclei.SYSTEM / benchmark
+        if trained == ["maskrcnn", "ssd"]:
+            (folder / "checkpoints").mkdir()
+            raise UserError("SIGTERM")
+        assert benchmark != "ssd" or (folder / "checkpoints").is_dir()
+        write_log(folder / "result_0.txt", status="success")
+
+    monkeypatch.setattr(nuclei, "ROOT", tmp_path)
+    monkeypatch.setattr(nuclei, "unpack", lambda _: tmp_path / "images")
+    monkeypatch.setattr(nuclei, "convert", lambda *_: {"train": 8, "eval": 2})
+    monkeypatch.setattr(nuclei, "_run", run)
+    args = argparse.Namespace(tune=True, benchmark=None, overrides=[])
+    with pytest.raises(UserError, match="SIGTERM"):
+        nuclei.run(args)
+    assert nuclei.run(args) == 0
+    assert trained == ["maskrcnn", "ssd", "ssd"]
+
+
+def test_a_resumed_run_has_no_time_to_train(tmp_path) -> None:
+    log = tmp_path / "result_0.txt"
+    write_log(log, status="success")
+    assert nuclei._row("ssd", tmp_path)["minutes"] == 2.0
+    line = {
+        "namespace": "",
+        "time_ms": 0,
+        "event_type": "POINT_IN_TIME",
+        "key": "resumed_from_step",
+        "value": 7,
+    }
+    line["metadata"] = {"file": "", "lineno": 1}
+    log.write_text(":::MLLOG " + json.dumps(line) + "\n" + log.read_text())
+    assert nuclei._row("ssd", tmp_path)["minutes"] == ""
+
+
+def test_a_run_without_an_evaluation_is_one_line(tmp_path) -> None:
+    log = tmp_path / "result_0.txt"
+    write_log(log, status="aborted", reason="loss is nan at step 5")
+    log.write_text("".join(x for x in log.read_text().splitlines(True) if "eval_accuracy" not in x))
+    with pytest.raises(UserError, match="no evaluation; delete"):
+        nuclei._row("ssd", tmp_path)
