@@ -18,7 +18,7 @@ from maskrcnn import roi, rpn
 from maskrcnn.config import Config
 
 RPN_DELTA = 1 / 9  # where the error of a proposal's code stops counting as its square; 1 of a box's code
-_RPN_SEED, _ROI_SEED = 1, 2  # added to the run's seed: two independent samples of a step
+_RPN_USE, _ROI_USE = 1, 2  # two independent samples of a step
 
 
 def losses(
@@ -41,12 +41,12 @@ def losses(
     features = model.features(image, training=True)
 
     anchors = networks.anchors(config, *image.shape[1:3])
-    draw = sampling.noise(config.seed + _RPN_SEED, step, ids, sum(map(len, anchors)))
+    draw = sampling.noise(config.seed, step, ids, sum(map(len, anchors)), _RPN_USE)
     wanted = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), config)
     limits = config.rpn_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
 
-    draw = sampling.noise(config.seed + _ROI_SEED, step, ids, roi.candidates(config))
+    draw = sampling.noise(config.seed, step, ids, roi.candidates(config), _ROI_USE)
     regions = roi.sample(proposals, boxes, classes, tf.cast(draw, variable), config)
     # Those with an object come first.
     count = min(roi.positives(config), regions.boxes.shape[1])

@@ -9,20 +9,22 @@ import tensorflow as tf
 from common.detection import topk
 
 
-def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int) -> tf.Tensor:
-    """Numbers in [0, 1), float32 [b, count], that depend on the seed, the step and each image's id only.
+def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int = 0) -> tf.Tensor:
+    """Numbers in [0, 1), float32 [b, count], that depend on seed, step, each image's id and use only.
 
     fp32 in every precision, so that all of them draw the same sample.
 
     Args:
-      seed: of the run, below 2^31; add a constant for each use in a step.
+      seed: of the run; seeds that differ by 2^31 draw the same.
       step: int64 scalar, below 2^32.
-      image_id: int64 [b].
+      image_id: int64 [b], below 2^32.
       count: numbers for each image.
+      use: which of a step's samples they are for, below 2^31.
     """
     # Of integers XLA draws the same as TensorFlow, of floating-point numbers other ones.
-    first = seed * 2**32 + tf.cast(step, tf.int64)
-    keys = [tf.stack([first, image]) for image in tf.unstack(tf.cast(image_id, tf.int64))]
+    first = use % 2**31 * 2**32 + tf.cast(step, tf.int64)
+    second = seed % 2**31 * 2**32 + tf.cast(image_id, tf.int64)
+    keys = [tf.stack([first, word]) for word in tf.unstack(second)]
     bits = [tf.random.stateless_uniform([count], key, None, None, tf.int32, alg="philox") for key in keys]
     low = tf.bitwise.bitwise_and(tf.stack(bits), 2**24 - 1)
     return tf.cast(low, tf.float32) * 2.0**-24

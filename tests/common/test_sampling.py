@@ -63,8 +63,8 @@ def test_compact_lists_positives_first_in_order():
     assert chosen.positive.numpy().tolist() == [[True] * 2 + [False] * 3, [False] * 5]
 
 
-def numbers(seed, step, ids, count=1000):
-    return sampling.noise(seed, tf.constant(step, tf.int64), tf.constant(ids, tf.int64), count).numpy()
+def numbers(seed, step, ids, count=1000, use=0):
+    return sampling.noise(seed, tf.constant(step, tf.int64), tf.constant(ids, tf.int64), count, use).numpy()
 
 
 def test_noise_depends_on_seed_step_and_image_only():
@@ -77,9 +77,20 @@ def test_noise_depends_on_seed_step_and_image_only():
     assert first.min() >= 0 and first.max() < 1 and abs(first.mean() - 0.5) < 0.05
 
 
+def test_noise_of_neighbouring_seeds_and_uses_differs_and_any_seed_draws():
+    pairs = [(seed, use) for seed in (0, 1, 2, 3) for use in (0, 1, 2)]
+    found = [numbers(seed, 5, [7], use=use)[0] for seed, use in pairs]
+    for a, b in itertools.combinations(found, 2):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.15
+    for seed in (2**31 - 2, 2**31 - 1, 2**63, -1):
+        np.testing.assert_array_equal(
+            numbers(seed, 2**32 - 1, [2**32 - 1], use=2), numbers(seed % 2**31, 2**32 - 1, [2**32 - 1], use=2)
+        )
+
+
 def test_a_compiled_sample_is_the_same():
     def draw(step):
-        noise = sampling.noise(1, step, tf.constant([4, 8], tf.int64), 5000)
+        noise = sampling.noise(2**31 - 1, step, tf.constant([4, 8], tf.int64), 5000, 2)
         positive = tf.tile((tf.range(5000) % 7 == 0)[None], [2, 1])
         sample = sampling.balanced(positive, ~positive, noise, 256, 128)
         return noise, sampling.compact(sample, 256)
