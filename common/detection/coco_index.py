@@ -14,6 +14,8 @@ import functools
 import os
 import struct
 import threading
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -80,7 +82,8 @@ def read(files: Sequence[str]) -> Index:
 @functools.lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], state: tuple) -> Index:
     kept = _index_file(files)
-    with contextlib.suppress(OSError, ValueError, KeyError, EOFError):
+    # A damaged file is as none: it is written anew.
+    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         if kept and kept.is_file():
             with np.load(kept, allow_pickle=False) as stored:
                 if str(stored["state_of_files"]) == repr(state):

@@ -310,6 +310,32 @@ def test_a_changed_file_is_indexed_anew(tmp_path):
         coco_index.Reader(index, cache=False)(4)
 
 
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
+def test_a_truncated_index_is_made_anew(tmp_path, part):
+    broken(tmp_path, lambda content, encoded: None)
+    files = records.list_files(tmp_path, "train-*", "")
+    first, kept = coco_index.read(files), tmp_path / "train.index.npz"
+    sound = kept.read_bytes()
+    kept.write_bytes(sound[: int(part * len(sound))])
+    coco_index._read.cache_clear()  # As at the next start.
+    again = coco_index.read(files)
+    assert again is not first and again.offset.tolist() == first.offset.tolist()
+    with np.load(kept) as stored:
+        assert stored["image_id_of"].tolist() == first.image_id.tolist()
+
+
+@pytest.mark.parametrize("damaged", ["offset_of", "state_of_files"])
+def test_an_index_with_a_damaged_array_is_made_anew(tmp_path, damaged):
+    broken(tmp_path, lambda content, encoded: None)
+    files = records.list_files(tmp_path, "train-*", "")
+    first, kept = coco_index.read(files), tmp_path / "train.index.npz"
+    content = bytearray(kept.read_bytes())
+    content[content.index(f"{damaged}.npy".encode()) + 150] ^= 0xFF
+    kept.write_bytes(content)
+    coco_index._read.cache_clear()
+    assert coco_index.read(files).offset.tolist() == first.offset.tolist()
+
+
 # -- the order ------------------------------------------------------------------------------------------------------
 
 
