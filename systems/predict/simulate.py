@@ -26,6 +26,8 @@ _SAMPLED = 256  # Steps that are drawn; a run's steps are drawn from these.
 _FAILURES = 20_000  # More of them, and the run makes no progress.
 _DRAWS = 4096  # From which a barrier's mean and variance are taken.
 _HOUR = 3600.0
+_MOST = 1e9  # Of any flag.
+_STEPS = 20_000_000  # Of a run: they lie in memory.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Faults:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not 0 <= value < math.inf:
-                raise UserError(f"--{field.name}={value:g}: must not be negative")
+            if not 0 <= value <= _MOST:
+                raise UserError(f"--{field.name}={value:g}: must be at least 0 and at most {_MOST:g}")
         if self.stragglers > 1:
             raise UserError(f"--stragglers={self.stragglers:g}: is a part of the workers, at most 1")
         if self.slowdown < 1:
@@ -118,7 +120,7 @@ def simulate(
       group, barriers: workers that wait for each other within a step, and how often they do.
 
     Raises:
-      UserError: too many workers, a group that does not divide them, or failures without progress.
+      UserError: too many workers or steps, a group that does not divide them, or failures without progress.
     """
     if not 1 <= workers <= LARGEST:
         raise UserError(f"{workers} accelerators: the simulation takes 1 to {LARGEST:,}")
@@ -128,6 +130,10 @@ def simulate(
     rng = np.random.default_rng(seed)
     sampled = step_seconds(run.step.total, workers, faults, group, barriers, rng)
     steps = max(1, round(run.steps))
+    if steps > _STEPS:
+        raise UserError(
+            f"{steps:.3g} steps: the simulation takes up to {_STEPS:,}; lower --epochs or raise --batch"
+        )
     # What is no step is spread evenly over them; a whole number of steps stands for the closed form's broken one.
     other = (run.total - run.training) / steps
     durations = rng.choice(sampled, steps) if faults.jitter else np.full(steps, sampled[0])
