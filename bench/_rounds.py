@@ -67,12 +67,21 @@ def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> d
 
 
 def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, str]:
-    """Interpreters that have the peers; a peer without one is left out, and said to be."""
+    """Interpreters that have the peers; a peer without one is left out."""
     found = {"torch": torch_python, "jax": jax_python}
     for name, python in found.items():
         if python and not Path(python).exists():
             sys.exit(f"--{name}-python={python}: no such interpreter; name one that can import {name}")
     return {name: python for name, python in found.items() if python}
+
+
+def left_out(interpreters: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
+    """The peers of `wanted` that have no interpreter, said to be: without them there is no verdict."""
+    missing = [name for name in wanted if name not in interpreters]
+    if missing:
+        flags = ", ".join(f"--{name}-python" for name in missing)
+        print(f"left out: {', '.join(missing)} (give {flags}); no verdict without them", flush=True)
+    return missing
 
 
 def machine() -> dict[str, Any]:

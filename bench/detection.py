@@ -42,9 +42,16 @@ from common.detection import nms, roi_align, sampling, topk  # noqa: E402
 BARS = {"topk": 1.2, "nms_proposals": 1.2, "nms_classes": 1.2, "step": 1.0}
 SECONDS = 1.0  # of each contender in a round, at least one call
 
-# Contenders of an operation: {name: function without arguments}; "ours" is one.
+# Contenders of an operation: {name: function without arguments}; "ours" is the first.
 Contenders = dict[str, Callable[[], Any]]
+# Compares the results of those that compiled.
 Check = Callable[[dict[str, Any]], None]
+
+
+def check_equal(found: dict[str, Any]) -> None:
+    first, *others = found.values()
+    for other in others:
+        np.testing.assert_array_equal(first, other)
 
 
 def topk_case() -> tuple[Contenders, Check]:
@@ -63,11 +70,8 @@ def topk_case() -> tuple[Contenders, Check]:
         order = tf.argsort(values, direction="DESCENDING")
         return tf.argsort(order) < k[:, None]
 
-    def check(found: dict[str, Any]) -> None:
-        for name in ("top_k", "argsort"):
-            np.testing.assert_array_equal(found["ours"], found[name])
-
-    return {"ours": lambda: topk.topk_mask(values, k), "top_k": by_sorting, "argsort": by_rank}, check
+    ours = functools.partial(topk.topk_mask, values, k)
+    return {"ours": ours, "top_k": by_sorting, "argsort": by_rank}, check_equal
 
 
 def sample_case() -> tuple[Contenders, Check]:
@@ -86,8 +90,8 @@ def sample_case() -> tuple[Contenders, Check]:
         return sampler.subsample(positive | negative, 256, positive)
 
     def check(found: dict[str, Any]) -> None:
-        assert int(tf.reduce_sum(tf.cast(found["ours"], tf.int32))) == 256
-        assert int(tf.reduce_sum(tf.cast(found["official"], tf.int32))) == 256
+        for chosen in found.values():
+            assert int(tf.reduce_sum(tf.cast(chosen, tf.int32))) == 256
 
     return {"ours": ours, "official": theirs}, check
 
@@ -122,11 +126,7 @@ def nms_case(rows: int, boxes: int, overlap: float, kept: int, clusters: int) ->
 
         return tf.map_fn(row, (corners, scores), fn_output_signature=tf.float32)
 
-    def check(found: dict[str, Any]) -> None:
-        np.testing.assert_array_equal(found["ours"], found["official"])
-        np.testing.assert_array_equal(found["ours"], found["tf_image"])
-
-    return {"ours": ours, "official": theirs, "tf_image": one_by_one}, check
+    return {"ours": ours, "official": theirs, "tf_image": one_by_one}, check_equal
 
 
 def roi_case(regions: int, size: int, samples: int) -> tuple[Contenders, Check]:
@@ -157,10 +157,11 @@ def roi_case(regions: int, size: int, samples: int) -> tuple[Contenders, Check]:
         return found[None]
 
     def check(found: dict[str, Any]) -> None:
-        (ours, our_gradients), (other, their_gradients) = found["ours"], found["official"]
-        np.testing.assert_allclose(ours, other, rtol=1e-3, atol=1e-3)
-        for level in features:
-            np.testing.assert_allclose(our_gradients[level], their_gradients[level], rtol=1e-2, atol=1e-2)
+        (first, gradients), *others = found.values()
+        for other, other_gradients in others:
+            np.testing.assert_allclose(first, other, rtol=1e-3, atol=1e-3)
+            for level in features:
+                np.testing.assert_allclose(gradients[level], other_gradients[level], rtol=1e-2, atol=1e-2)
 
     return {
         "ours": lambda: with_gradients(lambda x: roi_align.roi_align(x, boxes, size, samples)),
@@ -192,7 +193,7 @@ def measure(name: str, rounds: int, jit: bool) -> dict[str, Any]:
             compiled[contender] = run
         except tf.errors.OpError as error:
             missing[contender] = type(error).__name__
-    if not missing:
+    if compiled:
         check({contender: run() for contender, run in compiled.items()})
     seconds = {contender: functools.partial(_seconds, run) for contender, run in compiled.items()}
     return {"contenders": alternate(seconds, rounds), "cannot": missing, "bar": BARS.get(name)}
@@ -234,7 +235,7 @@ class _Step:
 
 
 def alternate(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[str, dict]:
-    """Seconds of every contender in alternating rounds, and the ratios to ours."""
+    """Seconds of every contender in alternating rounds, and the ratios to ours; None where ours is not among them."""
     times: dict[str, list[float]] = {contender: [] for contender in contenders}
     for i in range(rounds):
         # Every second round goes backwards: no contender always follows the same one.
@@ -242,11 +243,11 @@ def alternate(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[s
             times[contender].append(contenders[contender]())
     rows = {}
     for contender, own in times.items():
-        ratios = [t / o for t, o in zip(own, times.get("ours", own))]
+        ratios = [t / o for t, o in zip(own, times.get("ours", []))]
         rows[contender] = {
             "seconds": statistics.median(own),
             "rounds_seconds": [round(t, 6) for t in own],
-            "ratio_to_ours": statistics.median(ratios),
+            "ratio_to_ours": statistics.median(ratios) if ratios else None,
         }
     return rows
 
@@ -284,10 +285,10 @@ def main() -> int:
         else:
             found[name] = measure(name, options.rounds, options.compile)
         for contender, row in found[name]["contenders"].items():
-            print(
-                f"{name:22} {contender:10} {row['seconds'] * 1e3:10.2f} ms {row['ratio_to_ours']:6.2f}x",
-                flush=True,
-            )
+            ratio = "     -" if row["ratio_to_ours"] is None else f"{row['ratio_to_ours']:6.2f}x"
+            print(f"{name:22} {contender:10} {row['seconds'] * 1e3:10.2f} ms {ratio}", flush=True)
+        for contender, reason in found[name]["cannot"].items():
+            print(f"{name:22} {contender:10} cannot: {reason}", flush=True)
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps({**about, "cases": found}, indent=1) + "\n")
     return 0

@@ -16,12 +16,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, compare, machine, peers
+from _rounds import ROOT, compare, left_out, machine, peers
 
 # What a step trains on, and steps of a round.
 EXAMPLES = {"mnist": (128, "images"), "ptb": (20 * 20, "words")}
 STEPS = {"mnist": 200, "ptb": 100}
 BARS = {"keras_fit": 1.1, "torch": 1.0}  # Their seconds over ours, at least.
+
+
+def meets_bars(rows: dict[str, dict], missing: list[str]) -> bool | None:
+    """Whether every peer takes as many times our seconds as its bar says; None where a peer was left out."""
+    return None if missing else all(rows[name]["ratio_to_ours"] >= bar for name, bar in BARS.items())
 
 
 def main() -> None:
@@ -35,11 +40,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "lstm_small.json")
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
+    interpreters = peers(options.torch_python)
+    missing = left_out(interpreters, ["torch"])
     result: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "settings": {"rounds": rounds, "steps": STEPS, "bars": BARS},
+        "missing_peers": missing,
         "networks": {},
+        "meets_bars": {},
     }
     bench = ROOT / "bench"
     for network in options.networks:
@@ -47,8 +56,8 @@ def main() -> None:
         commands = {
             name: [sys.executable, str(bench / "_small_contenders.py"), name, network, "0"] for name in names
         }
-        for _, python in peers(options.torch_python).items():
-            commands["torch"] = [python, str(bench / "_torch_small.py"), network, "0"]
+        for name, python in interpreters.items():
+            commands[name] = [python, str(bench / "_torch_small.py"), network, "0"]
         steps = 20 if options.quick else STEPS[network]
         rows = compare(commands, steps, rounds)
         examples, unit = EXAMPLES[network]
@@ -60,6 +69,7 @@ def main() -> None:
                 flush=True,
             )
         result["networks"][network] = rows
+        result["meets_bars"][network] = meets_bars(rows, missing)
     if not options.quick:
         options.output.parent.mkdir(exist_ok=True)
         options.output.write_text(json.dumps(result, indent=1) + "\n")
