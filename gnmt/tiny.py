@@ -6,7 +6,6 @@ python -m gnmt.tiny DATA_DIR
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 import tempfile
@@ -44,20 +43,25 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
     """Writes the pair into `data_dir` through the converter; does nothing where the same lies already.
 
     Raises:
-      UserError: the folder holds something else, or cannot be written.
+      UserError: the folder holds something else or another benchmark's data, or cannot be written.
     """
     folder = Path(data_dir)
     note = folder / "tiny.json"
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
     try:
-        if note.is_file():
-            written = json.loads(note.read_text())
-            if written.get("settings") == settings:
-                return written["counts"]
-            for path in folder.glob(_FILES.train_pattern):
+        same = generated.noted(note, "gnmt", settings)
+        if same:
+            return same["counts"]
+        folder.mkdir(parents=True, exist_ok=True)
+        present = list(folder.glob(_FILES.train_pattern))
+        if note.is_file() or not present:  # Else the converter refuses what lies there.
+            note.write_text(
+                generated.unfinished("gnmt")
+            )  # What an interrupted call leaves the next one may replace.
+            for path in present:
                 path.unlink()
         counts = _convert(folder, tiny)
-        note.write_text(json.dumps({"settings": settings, "counts": counts}))
+        note.write_text(generated.note("gnmt", settings, counts=counts))
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
     return counts

@@ -20,7 +20,7 @@ TINY = drawing.Pictures(
 
 def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> None:
     """Writes the TFRecords and the annotation files into `data_dir`; see `drawing.generate`."""
-    drawing.generate(data_dir, pictures)
+    drawing.generate(data_dir, pictures, "maskrcnn")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,6 @@ python -m transformer.tiny DATA_DIR
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 import tempfile
@@ -47,21 +46,25 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
     """Writes the pair into `data_dir` through the converter; does nothing where the same lies already.
 
     Raises:
-      UserError: the folder holds something else, or cannot be written.
+      UserError: the folder holds something else or another benchmark's data, or cannot be written.
     """
     folder = Path(data_dir)
     note = folder / "tiny.json"
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
     try:
-        if note.is_file():
-            written = json.loads(note.read_text())
-            if written.get("settings") == settings:
-                return written["counts"]
-            for path in folder.glob(_FILES.train_pattern):
+        same = generated.noted(note, "transformer", settings)
+        if same:
+            return same["counts"]
+        folder.mkdir(parents=True, exist_ok=True)
+        present = [*folder.glob(_FILES.train_pattern), *folder.glob(_FILES.vocabulary)]
+        if note.is_file() or not present:  # Else the converter refuses what lies there.
+            note.write_text(
+                generated.unfinished("transformer")
+            )  # What an interrupted call leaves the next one may replace.
+            for path in present:
                 path.unlink()
-            (folder / _FILES.vocabulary).unlink(missing_ok=True)
         counts = _convert(folder, tiny)
-        note.write_text(json.dumps({"settings": settings, "counts": counts}))
+        note.write_text(generated.note("transformer", settings, counts=counts))
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
     return counts

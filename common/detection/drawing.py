@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from common import records
+from common import generated, records
 from common.detection import coco_write
 from common.errors import UserError
 
@@ -134,26 +134,29 @@ def annotations(pictures: Pictures, split: str) -> tuple[dict[str, Any], dict[in
     return {"images": images, "annotations": objects, "categories": categories}, encoded
 
 
-def generate(data_dir: str | os.PathLike, pictures: Pictures) -> None:
+def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) -> None:
     """Writes train-*, val-* and the annotation files into `data_dir`; does nothing where the same set lies already.
 
     Raises:
-      UserError: the folder holds TFRecords of something else, or cannot be written.
+      UserError: the folder holds TFRecords of something else or of another `benchmark`, or cannot be written.
     """
     folder = Path(data_dir)
     note = folder / "tiny.json"
-    settings = json.dumps({**dataclasses.asdict(pictures), "version": VERSION}, sort_keys=True)
+    settings = {**dataclasses.asdict(pictures), "version": VERSION}
     shards = {"train": pictures.train_files, "val": pictures.eval_files}
     names = [coco_write.shard_name(split, i, n) for split, n in shards.items() for i in range(n)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         wanted = [*names, *SPLITS.values()]
-        if note.is_file() and note.read_text() == settings and all((folder / n).is_file() for n in wanted):
+        same = generated.noted(note, benchmark, settings)
+        if same and all((folder / n).is_file() for n in wanted):
             return
         present = sorted(p.name for split in SPLITS for p in folder.glob(f"{split}-*-of-*"))
         if present and not note.is_file():
             raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
-        note.write_text("unfinished")  # An interrupted call leaves files that the next one may replace.
+        note.write_text(
+            generated.unfinished(benchmark)
+        )  # An interrupted call leaves files that the next one may replace.
         for name in present:
             (folder / name).unlink()
         for split, total in shards.items():
@@ -164,6 +167,6 @@ def generate(data_dir: str | os.PathLike, pictures: Pictures) -> None:
             for i in range(total):
                 records.write(folder / coco_write.shard_name(split, i, total), serialized[i::total])
             (folder / SPLITS[split]).write_text(json.dumps(content))
-        note.write_text(settings)
+        note.write_text(generated.note(benchmark, settings))
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
