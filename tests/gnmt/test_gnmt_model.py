@@ -17,8 +17,7 @@ from common.kinds import kind_of
 from common.precision import precision
 from common.replicas.single import Single
 from common.text.bpe import BOS, EOS
-from gnmt import model
-from gnmt.attention import additive_scores
+from gnmt import attention, model
 from gnmt.config import Config
 from gnmt.task import Task, smoothed_cross_entropy
 from tests.gnmt.small import PLAIN, SMALL, VOCABULARY, batch, build, tensors
@@ -82,21 +81,47 @@ def test_gradients_are_those_of_the_transcription(wiring, hoisted):
         )
 
 
-def test_scores_are_their_formula():
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("rows", "blocks"), [(7, 1), (4, 2), (3, 3), (1, 7), (0, 7)])
+def test_scores_are_their_formula(rows, blocks, compiled, monkeypatch):
+    """For all seven queries at once, and for so many at a time, with and without a rest."""
     rng = np.random.default_rng(0)
-    q, k, v, up = (tf.constant(rng.normal(size=s)) for s in ([2, 3, 5], [2, 4, 5], [5], [2, 3, 4]))
+    shapes = [2, 7, 5], [2, 4, 5], [5], [2, 7, 4]
+    q, k, v, up = (tf.constant(rng.normal(size=s)) for s in shapes)
+    monkeypatch.setattr(attention, "BLOCK_BYTES", rows * 2 * 4 * 5 * 8)
+    assert attention._blocks(q, k) == blocks
 
     def plain(q, k, v):
         return tf.einsum("bqmn,n->bqm", tf.tanh(q[:, :, None] + k[:, None]), v)
 
-    outcomes = []
-    for function in (additive_scores, plain):
+    def outcome(function):
         with tf.GradientTape() as tape:
             tape.watch([q, k, v])
             y = function(q, k, v)
-        outcomes.append([y, *tape.gradient(y, [q, k, v], output_gradients=up)])
-    for mine, other in zip(*outcomes):
-        np.testing.assert_allclose(mine, other, rtol=1e-10)
+        return [y, *tape.gradient(y, [q, k, v], output_gradients=up)]
+
+    mine = tf.function(lambda: outcome(attention.additive_scores), autograph=False, jit_compile=compiled)
+    for one, other in zip(mine(), outcome(plain), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.e2e
+def test_attention_in_blocks_changes_nothing(monkeypatch):
+    """A step's gradients and a search, each with one query at a time; in Google's wiring only a search has more."""
+    network, data, task = build(), batch(), Task(PLAIN, None)
+
+    def outcome():
+        with tf.GradientTape() as tape:
+            (term,) = task.loss(network, {k: tf.constant(v) for k, v in data.items()}).values()
+        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(term.total, network.trainable_variables)]
+        found = network.translate(tf.constant(data["source"]), tf.constant(data["source_length"]))
+        return [*gradients, found.tokens, found.scores]
+
+    whole = tf.function(outcome, autograph=False)()
+    monkeypatch.setattr(attention, "BLOCK_BYTES", 0)
+    for one, other in zip(tf.function(outcome, autograph=False)(), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 @wirings
