@@ -176,7 +176,7 @@ _CPU_TINY = replace(
     global_batch_size=4,
     eval_batch_size=10,
     steps_per_block=0,
-    train_epochs=7.0,
+    train_epochs=5.0,
     short_side=64,
     long_side=96,
     padded_size=(64, 96),
@@ -203,7 +203,9 @@ _CPU_TINY = replace(
     batch_norm_epsilon=1e-5,
     eval_workers=1,
     optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
-    schedule=Schedule(kind="cosine", warmup_epochs=0.25, end_learning_rate=0.0),
+    # The rate's curve is that of seven epochs; the faults of README.md are caught within five.
+    schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
+    data=Data(cache="encoded"),
 )
 
 # --- The nuclei of microscope images, an hour (studies/nuclei.py). No target: the whole schedule.
@@ -233,7 +235,7 @@ _CPU_NUCLEI = replace(
     rpn_eval_pre_nms=500,
     rpn_eval_post_nms=300,
     roi_batch=128,
-    detections=150,
+    detections=100,  # What COCOeval counts.
     schedule=Schedule(kind="cosine", warmup_epochs=3.0, end_learning_rate=0.0),
 )
 

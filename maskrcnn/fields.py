@@ -19,7 +19,8 @@ class Data:
     Attributes:
       train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout, with masks.
       annotations: COCO file of the evaluated images inside the data folder.
-      cache: what stays in memory after the first epoch: "none" or "encoded" (the records as they are).
+      cache: what stays in memory after the first epoch: "none" or "encoded", the records as they are: nearly all of
+        the set in each process, as every epoch deals the images out anew.
       skip_empty: train only on images with an annotation, crowds counted, as the reference and NVIDIA do; Google's
         code trains on all.
       flip: mirror half of the training images.
@@ -29,7 +30,7 @@ class Data:
     train_pattern: str = "train-*"
     eval_pattern: str = "val-*"
     annotations: str = "instances_val2017.json"
-    cache: str = "encoded"
+    cache: str = "none"
     skip_empty: bool = False
     flip: bool = True
     private_threads: int = 0

@@ -243,7 +243,7 @@ _CPU_NUCLEI = replace(
     anchor_scales=(12.0, 24.0, 48.0, 96.0, 150.0),
     anchor_steps=(6.25, 12.5, 25.0, 50.0),
     candidates=200,
-    detections=200,
+    detections=100,  # What COCOeval counts.
     schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
     data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
 )

@@ -29,11 +29,14 @@ def test_reaches_both_targets_with_a_log_that_passes(data_dir: pathlib.Path, tmp
 
 
 @pytest.mark.e2e
-def test_anchors_shifted_by_one_cell_miss_the_target(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_anchors_shifted_by_one_cell_never_reach_the_target(
+    data_dir: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Within the preset's five epochs: after a sixth the box head makes up for the fault (0.381)."""
     done = run(data_dir, tmp_path, "--config.anchor_shift=1")
     assert done.returncode == 1, done.stdout + done.stderr
     found = values(tmp_path / LOG, "eval_accuracy")
-    assert len(found) > 3 and max(value["BBOX"] for value in found) < 0.3
+    assert len(found) == 5 and max(value["BBOX"] for value in found) < 0.377
 
 
 @pytest.mark.e2e
@@ -41,7 +44,7 @@ def test_an_untrained_mask_head_misses_the_target(data_dir: pathlib.Path, tmp_pa
     done = run(data_dir, tmp_path, "--config.train_mask_head=False")
     assert done.returncode == 1, done.stdout + done.stderr
     found = values(tmp_path / LOG, "eval_accuracy")
-    assert len(found) > 3 and max(value["SEGM"] for value in found) < 0.1
+    assert len(found) == 5 and max(value["SEGM"] for value in found) < 0.1
 
 
 @pytest.mark.e2e

@@ -98,6 +98,26 @@ def test_the_rate_warms_up_from_zero_and_drops_on_the_published_steps() -> None:
     assert found == pytest.approx([0, 0.12, 0.24, 0.24, 0.024, 0.024, 0.0024], rel=1e-6)
 
 
+def test_cpu_tiny_s_rate_is_that_of_seven_epochs_whatever_its_length() -> None:
+    def rates(config: Config) -> list[float]:
+        clock = Clock.of(config)
+        rate = schedules.learning_rate(
+            config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
+        )
+        return rate(tf.range(2500, dtype=tf.int64)).numpy().tolist()
+
+    config = PRESETS["cpu-tiny"]
+    whole = dataclasses.replace(config.schedule, train_epochs=0.0)
+    assert config.train_epochs == 5.0
+    assert rates(config) == rates(dataclasses.replace(config, train_epochs=7.0, schedule=whole))
+    assert rates(config) == rates(dataclasses.replace(config, train_epochs=2.0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_full_size_preset_keeps_the_records_in_memory(name: str) -> None:
+    assert PRESETS[name].data.cache == ("encoded" if name.startswith("cpu-") else "none")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
     config, row = PRESETS[name], documented("maskrcnn")[name]
