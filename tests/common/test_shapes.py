@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import tensorflow as tf
 from common import events, replicas
 from common.loop import Loop
 from common.replicas.base import Shard
-from tests.common import toy
+from tests.common import processes, toy
 
 LENGTHS = (2, 3, 5)
 
@@ -146,3 +148,45 @@ def test_evaluation_batches_of_several_shapes_count_as_if_there_were_one(count):
         assert list(getattr(task, "traced", ())) == before  # The clock was running.
     assert found[0] == found[1] and len(found[0]) == 2
     assert set(tasks[0].traced) == set(LENGTHS)
+
+
+class Both(Evaluating, Task):
+    """Batches of several shapes in training and in evaluation."""
+
+    def _varied(self, batches: tf.data.Dataset, lengths: Any) -> tf.data.Dataset:
+        return (Task if callable(lengths) else Evaluating)._varied(self, batches, lengths)
+
+    def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
+        return self.synthetic_input(batch_size)
+
+
+def whole_run(**changes: Any) -> dict[str, list]:
+    """Losses, values of evaluations, weights, and (traced length, length) of every step that ran here."""
+    task = Both(toy.config(train_epochs=2, precision="fp64", num_replicas=2, quality_target=2.0, **changes))
+    loop = Loop(task, replicas.make(task.config))
+    loop.compile()
+    task.ran = []
+    seen = list(loop.run())
+    variables = loop.state.model.trainable_variables
+    return {
+        "losses": [float(x) for e in seen if isinstance(e, events.Trained) for x in e.losses],
+        "values": [e.value for e in seen if isinstance(e, events.Evaluated)],
+        "weights": [loop.replicas.local_results(v)[0].numpy() for v in variables],
+        "ran": sorted(task.ran),
+    }
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("backend", ["horovod", "multiworker"])
+def test_two_processes_take_the_same_shape_in_a_step_and_train_as_one_does(backend):
+    calls = {"run": functools.partial(whole_run, replicas=backend)}
+    found = processes.run(backend, 2, calls, timeout=200)["run"]
+    one = whole_run(replicas="mirrored")
+    assert len(one["losses"]) == 8 and len(one["values"]) == 2
+    # The first process alone works out an evaluation's value, from what all have seen.
+    assert [mine["values"] for mine in found] == [one["values"], []]
+    for mine in found:
+        np.testing.assert_allclose(mine["losses"], one["losses"], rtol=1e-10)
+        assert sorted(mine["ran"] * 2) == one["ran"]
+        for weight, other in zip(mine["weights"], one["weights"], strict=True):
+            np.testing.assert_allclose(weight, other, rtol=1e-9, atol=1e-12)
