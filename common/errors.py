@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 
@@ -29,5 +28,7 @@ class PeerLostError(UserError):
 
 def near(name: str, known: Sequence[str]) -> str:
     """' (did you mean x, y?)' or ''."""
+    import difflib  # Only when something is wrong already: this module is read by commands that start in no time.
+
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f" (did you mean {', '.join(close)}?)" if close else ""
