@@ -14,13 +14,9 @@ from __future__ import annotations
 
 import argparse
 import collections
-import concurrent.futures
-import contextlib
 import dataclasses
 import functools
-import itertools
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -28,31 +24,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-import tqdm
-
-from common import records
 from common.errors import UserError
-from common.text import bpe, parallel
+from common.text import bpe, conversion, parallel
+from common.text.conversion import Text
 from gnmt.fields import Data
 
 Encoded = tuple[list[int], list[int]]
-_CHUNK = 5000  # Pairs that a worker takes at once.
 _FILES = Data()
 # clean-corpus-n.perl 1 80 of the reference's data script, with its ratio.
 MOST_WORDS, MOST_RATIO = 80, 9
-
-
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """Parallel text: files of sources and files of their translations, in the same order."""
-
-    sources: Sequence[Path]
-    targets: Sequence[Path]
-
-    def pairs(self, dropped: parallel.Dropped | None = None) -> Iterator[parallel.Pair]:
-        for source, target in zip(self.sources, self.targets, strict=True):
-            yield from parallel.read_pairs(source, target, dropped)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +71,7 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
     dropped = parallel.Dropped()
     with (
         tempfile.TemporaryDirectory(dir=folder, prefix=".tokens") as scratch,
-        _pool(settings.workers) as pool,
+        conversion.pool(settings.workers) as pool,
     ):
         tokens = Path(scratch) / "tokens"
         counts = _tokenize(
@@ -101,7 +81,9 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
         for name, side in ((_FILES.eval_source, 0), (_FILES.eval_reference, 1)):
             _write_lines(folder / name, (pair[side] for pair in held_out))
         encoded = _encoded(folder, tokens, pool)
-        pairs = write_pairs(folder, _short(encoded, settings.max_length, dropped), settings.shards)
+        fitting = _short(encoded, settings.max_length, dropped)
+        rows = ({"source": source, "target": target} for source, target in fitting)
+        pairs = conversion.deal(folder, rows, settings.shards, "pairs")
     told = {"pairs": pairs, "eval": len(held_out), "vocabulary": size} | dataclasses.asdict(dropped)
     (folder / "convert.json").write_text(json.dumps(told, indent=1))
     return told
@@ -122,36 +104,6 @@ def _prepare(folder: Path, settings: Settings) -> None:
         raise UserError(f"{folder} holds {present} already; remove it or name another DATA_DIR")
 
 
-@contextlib.contextmanager
-def _pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
-    """`map` in order, by `workers` processes, that reads only a little ahead."""
-    if workers < 2:
-        yield map
-        return
-    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-
-        def in_order(function: Callable, items: Iterable) -> Iterator:
-            items = iter(items)
-            pending = collections.deque(
-                pool.submit(function, x) for x in itertools.islice(items, 4 * workers)
-            )
-            while pending:
-                yield pending.popleft().result()
-                pending.extend(pool.submit(function, x) for x in itertools.islice(items, 1))
-
-        yield in_order
-
-
-def _chunks(items: Iterable) -> Iterator[list]:
-    items = iter(items)
-    return iter(lambda: list(itertools.islice(items, _CHUNK)), [])
-
-
-def _progress(title: str) -> tqdm.tqdm:
-    return tqdm.tqdm(unit=" pairs", desc=title, disable=not sys.stderr.isatty())
-
-
 def _tokenize(
     pairs: Iterable[parallel.Pair], path: Path, settings: Settings, dropped: parallel.Dropped, pool: Callable
 ) -> collections.Counter[str]:
@@ -159,8 +111,11 @@ def _tokenize(
     counts: collections.Counter[str] = collections.Counter()
     work = functools.partial(_moses_tokens, settings.languages)
     try:
-        with open(path, "w", encoding="utf-8", newline="\n") as file, _progress("tokenizing") as bar:
-            for chunk in pool(work, _chunks(pairs)):
+        with (
+            open(path, "w", encoding="utf-8", newline="\n") as file,
+            conversion.progress("tokenizing") as bar,
+        ):
+            for chunk in pool(work, conversion.chunks(pairs)):
                 bar.update(len(chunk))
                 for sides in chunk:
                     lengths = sorted(map(len, sides))
@@ -215,9 +170,9 @@ def _write_text(path: Path, text: str) -> None:
 
 def _encoded(folder: Path, tokens: Path, pool: Callable) -> Iterator[Encoded]:
     work = functools.partial(_numbers, folder / _FILES.codes, folder / _FILES.vocabulary)
-    with open(tokens, encoding="utf-8", newline="\n") as file, _progress("encoding") as bar:
+    with open(tokens, encoding="utf-8", newline="\n") as file, conversion.progress("encoding") as bar:
         lines = (line.rstrip("\n").split(" ") for line in file)
-        for chunk in pool(work, _chunks(zip(lines, lines))):
+        for chunk in pool(work, conversion.chunks(zip(lines, lines))):
             bar.update(len(chunk))
             yield from chunk
 
@@ -248,42 +203,11 @@ def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) ->
             dropped.too_long += 1
 
 
-def write_pairs(folder: Path, pairs: Iterable[Encoded], shards: int) -> int:
-    """Deals pairs to `shards` TFRecord files in turns; they get their names when all are written."""
-    names = [records.shard_name("train", i, shards) for i in range(shards)]
-    partial = [folder / f".{name}.{os.getpid()}.partial" for name in names]
-    count = 0
-    try:
-        with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(tf.io.TFRecordWriter(os.fspath(path))) for path in partial]
-            for count, pair in enumerate(pairs, 1):  # noqa: B007
-                writers[(count - 1) % shards].write(_serialized(pair))
-        if count < shards:
-            raise UserError(f"--shards {shards}: there are {count} pairs; use fewer shards")
-        for path, name in zip(partial, names):
-            os.replace(path, folder / name)
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"cannot write into {folder}: {error}; free some space") from error
-    finally:
-        for path in partial:
-            path.unlink(missing_ok=True)
-    return count
-
-
-def _serialized(pair: Encoded) -> bytes:
-    feature = {
-        name: tf.train.Feature(int64_list=tf.train.Int64List(value=side))
-        for name, side in zip(("source", "target"), pair)
-    }
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
-
-
 def _parser() -> argparse.ArgumentParser:
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m gnmt.convert", description=__doc__.split("\n")[0])
     parser.add_argument("data_dir", type=Path, help="folder for the result")
-    for name in ("--train-source", "--train-target", "--eval-source", "--eval-target"):
-        parser.add_argument(name, type=Path, nargs="+", required=True, metavar="FILE")
+    conversion.add_text_arguments(parser)
     parser.add_argument("--merges", type=int, default=default.merges, metavar="N", help="merges to learn")
     parser.add_argument("--codes", type=Path, metavar="FILE", help="merges to use; with --vocabulary")
     parser.add_argument("--vocabulary", type=Path, metavar="FILE", help="tokens to use; with --codes")
@@ -301,10 +225,6 @@ def _parser() -> argparse.ArgumentParser:
 def _settings(arguments: argparse.Namespace) -> Settings:
     if (arguments.codes is None) != (arguments.vocabulary is None):
         raise UserError("--codes and --vocabulary belong together: give both or neither")
-    for kind in ("train", "eval"):
-        sides = [getattr(arguments, f"{kind}_{side}") for side in ("source", "target")]
-        if len(sides[0]) != len(sides[1]):
-            raise UserError(f"--{kind}-source names {len(sides[0])} files, --{kind}-target {len(sides[1])}")
     fields: dict[str, Any] = {
         field.name: getattr(arguments, field.name)
         for field in dataclasses.fields(Settings)
@@ -319,8 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         told = convert(
             arguments.data_dir,
-            Text(arguments.train_source, arguments.train_target),
-            Text(arguments.eval_source, arguments.eval_target),
+            *conversion.texts(arguments),
             _settings(arguments),
         )
     except UserError as error:

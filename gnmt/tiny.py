@@ -15,6 +15,7 @@ from pathlib import Path
 from common import generated
 from common.errors import UserError
 from common.text import pair
+from common.text.conversion import Text
 from gnmt import convert
 from gnmt.fields import Data
 
@@ -55,9 +56,8 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
         folder.mkdir(parents=True, exist_ok=True)
         present = list(folder.glob(_FILES.train_pattern))
         if note.is_file() or not present:  # Else the converter refuses what lies there.
-            note.write_text(
-                generated.unfinished("gnmt")
-            )  # What an interrupted call leaves the next one may replace.
+            # What an interrupted call leaves the next one may replace.
+            note.write_text(generated.unfinished("gnmt"))
             for path in present:
                 path.unlink()
         counts = _convert(folder, tiny)
@@ -70,7 +70,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
 def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as scratch:
         paths = pair.write(tiny, Path(scratch))
-        texts = [convert.Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
+        texts = [Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
         # English's rules for both: the invented languages know a comma and a full stop.
         settings = convert.Settings(
             merges=tiny.merges, max_length=tiny.max_length, shards=tiny.shards, languages=("en", "en")

@@ -11,13 +11,10 @@ rules ask. Shards appear under their names when all are complete.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import sys
@@ -25,31 +22,15 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import tensorflow as tf
-import tqdm
-
-from common import records
 from common.errors import UserError
-from common.text import parallel, subwords
+from common.text import conversion, parallel, subwords
+from common.text.conversion import Text
 from common.text.subwords import Subwords
 from transformer.fields import NOTE, Data
-from transformer.packing import Row, pack
+from transformer.packing import pack
 
 Encoded = tuple[list[int], list[int]]
-_CHUNK = 5000  # Pairs that a worker encodes at once.
 _FILES = Data()
-
-
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """Parallel text: files of sources and files of their translations, in the same order."""
-
-    sources: Sequence[Path]
-    targets: Sequence[Path]
-
-    def pairs(self, dropped: parallel.Dropped | None = None) -> Iterator[parallel.Pair]:
-        for source, target in zip(self.sources, self.targets, strict=True):
-            yield from parallel.read_pairs(source, target, dropped)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +71,8 @@ def convert(
     encoded = _encoded(train.pairs(dropped if settings.drop_bad else None), words.path, settings.workers)
     fitting = _short(encoded, settings.max_length, dropped)
     counted = _Counter(fitting)
-    packed = write_rows(folder, pack(counted, settings.packed_length), settings.shards)
+    rows = (row.features() for row in pack(counted, settings.packed_length))
+    packed = conversion.deal(folder, rows, settings.shards, "packed sequences")
     told = {"pairs": counted.count, "packed": packed, "eval": len(held_out), "vocabulary": len(words)}
     told |= dataclasses.asdict(dropped)
     lengths = {"max_length": settings.max_length, "packed_length": settings.packed_length}
@@ -149,30 +131,11 @@ def _write_text(path: Path, lines: Iterable[str]) -> None:
 
 
 def _encoded(pairs: Iterable[parallel.Pair], vocabulary: Path, workers: int) -> Iterator[Encoded]:
-    chunks = iter(lambda: list(itertools.islice(iterator, _CHUNK)), [])
-    iterator = iter(pairs)
     encode = functools.partial(_encode, vocabulary)
-    with (
-        tqdm.tqdm(unit=" pairs", desc="encoding", disable=not sys.stderr.isatty()) as bar,
-        contextlib.ExitStack() as stack,
-    ):
-        if workers < 2:
-            results = map(encode, chunks)
-        else:
-            context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
-            pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(workers, mp_context=context))
-            results = _in_order(pool, encode, chunks, 4 * workers)
-        for chunk in results:
+    with conversion.progress("encoding") as bar, conversion.pool(workers) as pool:
+        for chunk in pool(encode, conversion.chunks(pairs)):
             bar.update(len(chunk))
             yield from chunk
-
-
-def _in_order(pool: concurrent.futures.Executor, function, chunks: Iterator, ahead: int) -> Iterator:
-    """`pool.map` that reads at most `ahead` chunks ahead."""
-    pending = [pool.submit(function, chunk) for chunk in itertools.islice(chunks, ahead)]
-    while pending:
-        yield pending.pop(0).result()
-        pending += [pool.submit(function, chunk) for chunk in itertools.islice(chunks, 1)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -193,42 +156,11 @@ def _short(pairs: Iterable[Encoded], longest: int, dropped: parallel.Dropped) ->
             dropped.too_long += 1
 
 
-def write_rows(folder: Path, rows: Iterable[Row], shards: int) -> int:
-    """Deals rows to `shards` TFRecord files in turns; they get their names when all are written."""
-    names = [records.shard_name("train", i, shards) for i in range(shards)]
-    partial = [folder / f".{name}.{os.getpid()}.partial" for name in names]
-    count = 0
-    try:
-        with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(tf.io.TFRecordWriter(os.fspath(path))) for path in partial]
-            for count, row in enumerate(rows, 1):  # noqa: B007
-                writers[(count - 1) % shards].write(_serialized(row))
-        if count < shards:
-            raise UserError(f"--shards {shards}: there are {count} packed sequences; use fewer shards")
-        for path, name in zip(partial, names):
-            os.replace(path, folder / name)
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"cannot write into {folder}: {error}; free some space") from error
-    finally:
-        for path in partial:
-            path.unlink(missing_ok=True)
-    return count
-
-
-def _serialized(row: Row) -> bytes:
-    feature = {
-        name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-        for name, values in row.features().items()
-    }
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
-
-
 def _parser() -> argparse.ArgumentParser:
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m transformer.convert", description=__doc__.split("\n")[0])
     parser.add_argument("data_dir", type=Path, help="folder for the result")
-    for name in ("--train-source", "--train-target", "--eval-source", "--eval-target"):
-        parser.add_argument(name, type=Path, nargs="+", required=True, metavar="FILE")
+    conversion.add_text_arguments(parser)
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--vocabulary", type=Path, metavar="FILE", help="subword file to use")
     either.add_argument("--vocabulary-size", type=int, metavar="N", help="make one of about so many subwords")
@@ -246,16 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """`python -m transformer.convert`."""
     arguments = _parser().parse_args(argv)
     try:
-        for kind in ("train", "eval"):
-            sides = [getattr(arguments, f"{kind}_{side}") for side in ("source", "target")]
-            if len(sides[0]) != len(sides[1]):
-                raise UserError(
-                    f"--{kind}-source names {len(sides[0])} files, --{kind}-target {len(sides[1])}"
-                )
         told = convert(
             arguments.data_dir,
-            Text(arguments.train_source, arguments.train_target),
-            Text(arguments.eval_source, arguments.eval_target),
+            *conversion.texts(arguments),
             arguments.vocabulary or arguments.vocabulary_size,
             Settings(
                 arguments.max_length,

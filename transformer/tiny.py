@@ -15,6 +15,7 @@ from pathlib import Path
 from common import generated
 from common.errors import UserError
 from common.text import pair
+from common.text.conversion import Text
 from common.text.pair import Grammar
 from transformer import convert
 from transformer.fields import Data
@@ -58,9 +59,8 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
         folder.mkdir(parents=True, exist_ok=True)
         present = [*folder.glob(_FILES.train_pattern), *folder.glob(_FILES.vocabulary)]
         if note.is_file() or not present:  # Else the converter refuses what lies there.
-            note.write_text(
-                generated.unfinished("transformer")
-            )  # What an interrupted call leaves the next one may replace.
+            # What an interrupted call leaves the next one may replace.
+            note.write_text(generated.unfinished("transformer"))
             for path in present:
                 path.unlink()
         counts = _convert(folder, tiny)
@@ -73,7 +73,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
 def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as scratch:
         paths = pair.write(tiny, Path(scratch))
-        texts = [convert.Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
+        texts = [Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
         settings = convert.Settings(tiny.max_length, tiny.packed_length, tiny.shards)
         return convert.convert(folder, *texts, tiny.vocabulary_size, settings)
 

@@ -13,7 +13,7 @@ import tf_keras
 
 from common.errors import UserError
 from common.replicas.base import Shard
-from common.text import bleu, bpe, pair
+from common.text import bleu, bpe, conversion, pair
 from gnmt import convert, corpus, tiny
 from gnmt import input as pipeline
 from gnmt.config import PRESETS, Decode
@@ -285,7 +285,7 @@ def test_given_merges_and_vocabulary_are_used_unchanged(tmp_path, held, capsys):
 
 
 def test_two_workers_write_what_one_writes(tmp_path, held, monkeypatch):
-    monkeypatch.setattr(convert, "_CHUNK", 7)
+    monkeypatch.setattr(conversion, "CHUNK", 7)
     train = texts(tmp_path, "t", SOURCE, TARGET)
     for workers in ("1", "2"):
         assert run(tmp_path, train, held, "--workers", workers, out=workers) == 0
@@ -358,7 +358,8 @@ def test_a_missing_folder_is_one_line(data, tmp_path):
     ],
 )
 def test_a_bad_record_is_named(data, tmp_path, bad, message):
-    convert.write_pairs(tmp_path, [([1, 5, 2], [6, 2]), bad], 1)
+    rows = [{"source": source, "target": target} for source, target in (([1, 5, 2], [6, 2]), bad)]
+    conversion.deal(tmp_path, rows, 1, "pairs")
     with pytest.raises(UserError, match=message):
         corpus.load(data[1], tmp_path)
 

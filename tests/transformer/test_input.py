@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from common import records
 from common.errors import UserError
 from common.replicas.base import Shard
-from common.text import bleu
+from common.text import bleu, conversion
 from transformer import convert, packing, tiny
 from transformer import input as pipeline
 from transformer.config import PRESETS, Decode
@@ -259,7 +259,7 @@ def test_converting_any_parallel_text(tmp_path, capsys):
 
 
 def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
-    monkeypatch.setattr(convert, "_CHUNK", 7)
+    monkeypatch.setattr(conversion, "CHUNK", 7)
     train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
     contents = []
     for workers in ("1", "2"):
@@ -355,11 +355,7 @@ def test_a_bad_record_is_named(data, tmp_path, features, message):
     elif "inputs" in features:
         bad |= {"inputs_segmentation": [1], "inputs_position": [1]} | features
 
-    class Fixed:
-        def __init__(self, values):
-            self.features = lambda: values
-
-    convert.write_rows(tmp_path, [Fixed(good), Fixed(bad)], 1)
+    conversion.deal(tmp_path, [good, bad], 1, "packed sequences")
     task = Task(config, tmp_path)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         for _ in itertools.islice(task.train_input(Shard(), 1, 0), 3):

@@ -1,0 +1,125 @@
+"""What converters of parallel text share: reading pairs, working on them in several processes, dealing out records."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+import tqdm
+
+from common import records
+from common.errors import UserError
+from common.text import parallel
+
+CHUNK = 5000  # Pairs that a worker takes at once.
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Parallel text: files of sources and files of their translations, in the same order."""
+
+    sources: Sequence[Path]
+    targets: Sequence[Path]
+
+    def pairs(self, dropped: parallel.Dropped | None = None) -> Iterator[parallel.Pair]:
+        for source, target in zip(self.sources, self.targets, strict=True):
+            yield from parallel.read_pairs(source, target, dropped)
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """The files of both texts, as flags."""
+    for name in ("--train-source", "--train-target", "--eval-source", "--eval-target"):
+        parser.add_argument(name, type=Path, nargs="+", required=True, metavar="FILE")
+
+
+def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
+    """What to train and what to evaluate on.
+
+    Raises:
+      UserError: as many files of one side as of the other are needed.
+    """
+    found = []
+    for kind in ("train", "eval"):
+        sides = [getattr(arguments, f"{kind}_{side}") for side in ("source", "target")]
+        if len(sides[0]) != len(sides[1]):
+            raise UserError(f"--{kind}-source names {len(sides[0])} files, --{kind}-target {len(sides[1])}")
+        found.append(Text(*sides))
+    return found[0], found[1]
+
+
+@contextlib.contextmanager
+def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
+    """`map` in order, by `workers` processes, that reads only a little ahead."""
+    if workers < 2:
+        yield map
+        return
+    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as executor:
+
+        def in_order(function: Callable, items: Iterable) -> Iterator:
+            items = iter(items)
+            pending = collections.deque(
+                executor.submit(function, x) for x in itertools.islice(items, 4 * workers)
+            )
+            while pending:
+                yield pending.popleft().result()
+                pending.extend(executor.submit(function, x) for x in itertools.islice(items, 1))
+
+        yield in_order
+
+
+def chunks(items: Iterable) -> Iterator[list]:
+    """`items` in lists that a worker takes at once."""
+    items = iter(items)
+    return iter(lambda: list(itertools.islice(items, CHUNK)), [])
+
+
+def progress(title: str) -> tqdm.tqdm:
+    """A bar of pairs, in a terminal."""
+    return tqdm.tqdm(unit=" pairs", desc=title, disable=not sys.stderr.isatty())
+
+
+def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int, unit: str) -> int:
+    """Deals rows of features to `shards` TFRecord files train-* in turns; they get their names when all are written.
+
+    Returns:
+      How many rows there were.
+
+    Raises:
+      UserError: fewer rows (called `unit`) than shards, or `folder` cannot be written.
+    """
+    names = [records.shard_name("train", i, shards) for i in range(shards)]
+    partial = [folder / f".{name}.{os.getpid()}.partial" for name in names]
+    count = 0
+    try:
+        with contextlib.ExitStack() as stack:
+            writers = [stack.enter_context(tf.io.TFRecordWriter(os.fspath(path))) for path in partial]
+            for count, row in enumerate(rows, 1):  # noqa: B007
+                writers[(count - 1) % shards].write(_serialized(row))
+        if count < shards:
+            raise UserError(f"--shards {shards}: there are {count} {unit}; use fewer shards")
+        for path, name in zip(partial, names):
+            os.replace(path, folder / name)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"cannot write into {folder}: {error}; free some space") from error
+    finally:
+        for path in partial:
+            path.unlink(missing_ok=True)
+    return count
+
+
+def _serialized(row: Mapping[str, Sequence[int]]) -> bytes:
+    feature = {
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in row.items()
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
