@@ -7,29 +7,41 @@ from collections.abc import Callable
 import tensorflow as tf
 
 
-@tf.custom_gradient
-def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
     """What `tf.nn.sparse_softmax_cross_entropy_with_logits` gives, from one exponential of each logit.
 
     TensorFlow's kernel computes every exponential twice and subtracts the one-hot target class by class; here the
     powers of the forward pass are kept, the target is taken off one number a row, and the sum of a row and the
-    gradient from above are one factor.
+    gradient from above are one factor. Smoothed targets are no tensor either.
 
     Args:
       logits: [n, classes].
       targets: integers [n].
+      smoothing: the part of a target that is spread evenly over all classes, its own included.
 
     Returns:
       The losses, [n].
     """
-    peak = tf.reduce_max(logits, -1, keepdims=True)
-    powers = tf.exp(logits - peak)
-    total = tf.reduce_sum(powers, -1, keepdims=True)
-    chosen = tf.stack([tf.range(tf.shape(targets, targets.dtype)[0], dtype=targets.dtype), targets], 1)
-    losses = (tf.math.log(total) + peak)[:, 0] - tf.gather_nd(logits, chosen)
+    return _sparse_cross_entropy(smoothing)(logits, targets)
 
-    def gradient(above: tf.Tensor) -> tuple[tf.Tensor, None]:
-        shares = tf.tensor_scatter_nd_sub(powers, chosen, total[:, 0])
-        return shares * (above[:, None] / total), None
 
-    return losses, gradient
+def _sparse_cross_entropy(smoothing: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    @tf.custom_gradient
+    def losses_of(logits: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        peak = tf.reduce_max(logits, -1, keepdims=True)
+        powers = tf.exp(logits - peak)
+        total = tf.reduce_sum(powers, -1, keepdims=True)
+        chosen = tf.stack([tf.range(tf.shape(targets, targets.dtype)[0], dtype=targets.dtype), targets], 1)
+        losses = (tf.math.log(total) + peak)[:, 0] - (1 - smoothing) * tf.gather_nd(logits, chosen)
+        if smoothing:
+            losses -= smoothing * tf.reduce_mean(logits, -1)
+
+        def gradient(above: tf.Tensor) -> tuple[tf.Tensor, None]:
+            shares = tf.tensor_scatter_nd_sub(powers, chosen, (1 - smoothing) * total[:, 0])
+            if smoothing:
+                shares -= total * (smoothing / logits.shape[-1])
+            return shares * (above[:, None] / total), None
+
+        return losses, gradient
+
+    return losses_of

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from common.cross_entropy import sparse_cross_entropy
 from common.errors import UserError
 from common.precision import Precision
 from common.replicas.base import Replicas, Shard
@@ -128,16 +129,11 @@ def smoothed_cross_entropy(
     Returns:
       [...].
     """
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    if not smoothing:
-        return losses
-    # The mean of -log p over all classes is that of the label plus the label's lead over the mean logit. No tensor of
-    # the targets is made. Spreading s over the others is spreading s V / (V - 1) over all: the label keeps 1 - s.
     classes = logits.shape[-1]
+    # Spreading s over the others is spreading s V / (V - 1) over all: the label keeps 1 - s.
     part = smoothing if over == "all" else smoothing * classes / (classes - 1)
-    flat = tf.reshape(logits, [-1, logits.shape[-1]])
-    own = tf.reshape(tf.gather(flat, tf.reshape(labels, [-1]), batch_dims=1), tf.shape(labels))
-    return losses + part * (own - tf.reduce_mean(logits, -1))
+    losses = sparse_cross_entropy(tf.reshape(logits, [-1, classes]), tf.reshape(labels, [-1]), part)
+    return tf.reshape(losses, tf.shape(labels))
 
 
 @functools.lru_cache(maxsize=1)

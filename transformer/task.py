@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from common.cross_entropy import sparse_cross_entropy
 from common.errors import UserError
 from common.precision import Precision
 from common.replicas.base import Replicas, Shard
@@ -116,10 +117,11 @@ def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: floa
     """
     classes = logits.shape[-1]
     confidence, rest = 1 - smoothing, smoothing / (classes - 1)
-    targets = tf.one_hot(labels, classes, confidence, rest, dtype=logits.dtype)
     parts = np.array([confidence] + [rest] * (classes - 1 if rest else 0))
     least = -float(np.sum(parts * np.log(parts)))
-    return tf.nn.softmax_cross_entropy_with_logits(targets, logits) - least
+    # What is spread over the others alone is a little more spread over all.
+    losses = sparse_cross_entropy(tf.reshape(logits, [-1, classes]), tf.reshape(labels, [-1]), rest * classes)
+    return tf.reshape(losses, tf.shape(labels)) - least
 
 
 @functools.lru_cache(maxsize=1)

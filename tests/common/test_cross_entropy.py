@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -35,6 +37,21 @@ def test_equals_the_stock_function_and_its_gradient(scale, dtype) -> None:
         losses_and_gradient(sparse_cross_entropy, logits, targets),
         losses_and_gradient(stock, logits, targets),
     )
+    for got, want in pairs:
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.5])
+def test_smoothing_equals_dense_targets(smoothing) -> None:
+    def dense(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        spread = smoothing / CLASSES
+        wanted = tf.one_hot(targets, CLASSES, 1 - smoothing + spread, spread, dtype=logits.dtype)
+        return tf.nn.softmax_cross_entropy_with_logits(wanted, logits)
+
+    rng = np.random.default_rng(8)
+    logits, targets = rng.normal(size=[ROWS, CLASSES]), rng.integers(0, CLASSES, [ROWS])
+    smoothed = functools.partial(sparse_cross_entropy, smoothing=smoothing)
+    pairs = zip(losses_and_gradient(smoothed, logits, targets), losses_and_gradient(dense, logits, targets))
     for got, want in pairs:
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
 
