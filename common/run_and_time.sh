@@ -56,6 +56,17 @@ if [[ ${CLEAR_CACHES:-0} == 1 && ${#shown[@]} -eq 0 ]]; then
   esac
 fi
 
+# A run in the foreground would keep a signal to this script waiting, and one behind it would outlive it: the run gets
+# the signal, saves what it has, and its status is this script's.
+run() {
+  "$@" <&0 &
+  local child=$! code
+  trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
+  while code=0; wait "$child" || code=$?; kill -0 "$child" 2>/dev/null; do :; done
+  trap - TERM INT HUP
+  return "$code"
+}
+
 status=0
 for ((i = 0; i < NEXP; i++)); do
   cleared=()
@@ -66,7 +77,7 @@ for ((i = 0; i < NEXP; i++)); do
   fi
   seed=()
   if [[ -n ${SEED:-} || $NEXP -gt 1 ]]; then seed=("--seed=$((${SEED:-0} + i))"); fi
-  "${launch[@]}" "${shown[@]}" -- "${flags[@]}" "${seed[@]}" "${cleared[@]}" "$@" || status=$?
+  run "${launch[@]}" "${shown[@]}" -- "${flags[@]}" "${seed[@]}" "${cleared[@]}" "$@" || status=$?
   # A run that missed its target is a result too; anything else ends the series.
   if [[ $status -gt 1 ]]; then exit "$status"; fi
 done

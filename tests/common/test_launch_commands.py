@@ -7,7 +7,9 @@ import importlib
 import os
 import pathlib
 import shlex
+import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -175,6 +177,26 @@ def test_run_and_time_starts_its_own_benchmark(benchmark):
 def test_run_and_time_of_one_machine_mentions_no_launcher(tmp_path):
     result = script("resnet", "--print_command", RESULT_DIR=str(tmp_path), PYTHON="python3")
     assert result.stdout.startswith("python3 -m resnet --system=cpu-tiny ") and not result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!{sys.executable}\nimport signal, sys, time\n"
+        "def stop(*_):\n    time.sleep(0.3)\n    print('saved', flush=True)\n    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('runs', flush=True)\ntime.sleep(60)\n"
+    )
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D", "NEXP": "3"}
+    process = subprocess.Popen(
+        [ROOT / "resnet" / "run_and_time.sh"], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "runs\n"
+    process.send_signal(number)
+    # Of three runs none follows the one that was stopped.
+    assert process.communicate(timeout=30)[0] == "saved\n"
+    assert process.returncode == 143
 
 
 def test_an_override_decides_the_launcher_too():
