@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from common.text import official
+
 
 def t2t(references: Sequence[str], hypotheses: Sequence[str], lowercase: bool = True) -> float:
     """tensor2tensor's BLEU of one reference per sentence.
@@ -16,10 +18,8 @@ def t2t(references: Sequence[str], hypotheses: Sequence[str], lowercase: bool = 
     Raises:
       ValueError: unequally many.
     """
-    # TensorFlow comes with it: imported where it is needed.
-    from official.nlp.metrics import bleu
-
     _check(references, hypotheses)
+    bleu = official.load("nlp.metrics.bleu")
     return float(bleu.bleu_on_list(list(references), list(hypotheses), case_sensitive=not lowercase))
 
 

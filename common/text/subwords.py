@@ -12,22 +12,22 @@ from pathlib import Path
 from types import ModuleType
 
 from common.errors import UserError
+from common.text import official
 
 PAD, EOS = 0, 1
 RESERVED = ("<pad>", "<EOS>")
 
 
 def _tokenizer() -> ModuleType:
-    """tf-models-official's module; TensorFlow comes with it, so that it is imported where it is needed.
+    """tf-models-official's module.
 
     Raises:
       UserError: it is not installed.
     """
     try:
-        from official.legacy.transformer.utils import tokenizer
+        return official.load("legacy.transformer.utils.tokenizer")
     except ImportError as error:
         raise UserError(f"the subword tokenizer does not load ({error}); run `make text`") from None
-    return tokenizer
 
 
 class Subwords:
