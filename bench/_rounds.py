@@ -24,7 +24,8 @@ class Contender:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        self.version = self._answer()["version"]
+        # "version", and what else it says of itself.
+        self.about = self._answer()
 
     def seconds(self, steps: int) -> float:
         """Of `steps` training steps."""
@@ -61,7 +62,7 @@ def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> d
             "seconds": statistics.median(own),
             "rounds_seconds": [round(t, 4) for t in own],
             "ratio_to_ours": statistics.median(t / o for t, o in zip(own, times["ours"])),
-            "version": contender.version,
+            **contender.about,
         }
     return rows
 
