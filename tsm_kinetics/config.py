@@ -112,6 +112,27 @@ _CPU_TINY = replace(
     data=Data(window=8, scales=(1.0, 0.9), flip=False, eval_clips=2, eval_short_side=36, eval_size=32),
 )
 
+# --- Real videos on a laptop: ten classes of UCF101, from scratch (make study STUDY=ucf101).
+_CPU_UCF101 = replace(
+    _CPU_TINY,
+    source="this repository: sized for two CPU cores, on ten classes of UCF101",
+    precision="bf16",
+    num_train_examples=528,
+    num_eval_examples=212,
+    eval_batch_size=8,
+    train_epochs=70.0,
+    epochs_per_block=10.0,
+    quality_target=0.45,
+    image_size=64,
+    num_classes=10,
+    width=32,
+    blocks=(2, 2, 2, 2),
+    optimizer=replace(_BASE.optimizer, base_learning_rate=0.05, weight_decay=5e-4),
+    schedule=replace(_BASE.schedule, warmup_epochs=5.0),
+    data=Data(jitter=0.4, eval_clips=4, eval_short_side=72, eval_size=64),
+)
+
 PRESETS: dict[str, Config] = {
-    name: replace(config, system=name) for name, config in {"cpu-tiny": _CPU_TINY, **_SUMMIT}.items()
+    name: replace(config, system=name)
+    for name, config in {"cpu-tiny": _CPU_TINY, "cpu-ucf101": _CPU_UCF101, **_SUMMIT}.items()
 }

@@ -24,6 +24,8 @@ class Data:
       window: frames that a dense clip spans; a video with fewer is taken round and round.
       scales: parts of the short side that the sides of a training crop are drawn from.
       flip: mirror half of the training clips; false where left and right are classes.
+      jitter: brightness, saturation and contrast of a training clip are multiplied by factors from 1 - jitter to
+        1 + jitter; the published recipe has 0.
       eval_clips: clips per video, at equal distances.
       eval_crops: per clip: 1, the centre, or 3, along the long side.
       eval_short_side, eval_size: frames are scaled to the first and crops of the second are cut.
@@ -34,6 +36,7 @@ class Data:
     window: int = 64
     scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
     flip: bool = True
+    jitter: float = 0.0
     eval_clips: int = 10
     eval_crops: int = 1
     eval_short_side: int = 256
@@ -137,5 +140,7 @@ class Config(RunConfig):
             raise UserError(
                 f"config.data.eval_size={data.eval_size}: must not exceed eval_short_side={data.eval_short_side}"
             )
+        if not 0 <= data.jitter < 1:
+            raise UserError(f"config.data.jitter={data.jitter}: must be in [0, 1)")
         if not data.scales or not all(0 < scale <= 1 for scale in data.scales):
             raise UserError(f"config.data.scales={data.scales}: give numbers in (0, 1] such as 1,0.875")

@@ -24,6 +24,8 @@ from tsm_kinetics.config import Config
 MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 SPLITS = {True: "train", False: "validation"}
+# Luma of red, green and blue: ITU-R BT.601.
+_LUMA = (0.299, 0.587, 0.114)
 _ORDER_STREAM = 0x6F72  # Separates the draw of the order from those of sampling.py.
 _KEPT_ORDERS = 3  # A step may reach into the next epoch while an earlier one is still being read.
 
@@ -97,12 +99,18 @@ def train_input(
         frames = sampling.train_frames(int(index.count[video]), config.frames, data, rng)
         window = sampling.train_window(*map(int, index.size[video]), data, rng)
         mirrored = data.flip and rng.random() < 0.5
-        return _strings(index.read(video, frames)), window[None], np.bool_(mirrored), index.label[video]
+        factors = sampling.train_factors(data, rng)
+        encoded = _strings(index.read(video, frames))
+        return encoded, window[None], np.bool_(mirrored), factors, index.label[video]
 
     def decode(number: tf.Tensor) -> dict[str, tf.Tensor]:
-        types = [tf.string, tf.int32, tf.bool, tf.int32]
-        encoded, windows, mirrored, label = tf.numpy_function(sample, [number], types, stateful=False)
+        types = [tf.string, tf.int32, tf.bool, tf.float32, tf.int32]
+        encoded, windows, mirrored, factors, label = tf.numpy_function(
+            sample, [number], types, stateful=False
+        )
         frames = _decoded(encoded, windows, config.image_size)
+        if data.jitter:
+            frames = jittered(frames, tf.ensure_shape(factors, [3]))
         frames = tf.cond(mirrored, lambda: tf.reverse(frames, [2]), lambda: frames)
         return _element(frames, label) | {"weight": tf.constant(1.0)}
 
@@ -165,6 +173,22 @@ def normalise(frames: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     scale = tf.constant([1 / s for s in STDDEV_RGB], wide)
     offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], wide)
     return tf.cast(tf.cast(frames, wide) * scale + offset, dtype)
+
+
+def jittered(frames: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+    """Another light and another camera: uint8 [T, H, W, 3] of the same shape, the same change in every frame.
+
+    Args:
+      frames: of one clip.
+      factors: of brightness; of each pixel's distance from its grey; and from the mean grey of the clip.
+    """
+    brightness, saturation, contrast = tf.unstack(factors)
+    pixels = tf.cast(frames, tf.float32) * brightness
+    grey = tf.reduce_sum(pixels * tf.constant(_LUMA), -1, keepdims=True)
+    pixels = grey + (pixels - grey) * saturation
+    middle = tf.reduce_mean(grey)
+    pixels = middle + (pixels - middle) * contrast
+    return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError | None:

@@ -74,6 +74,13 @@ def train_window(height: int, width: int, data: Data, rng: np.random.Generator) 
     return np.array([top * down, left * right, crop_height, crop_width], np.int32)
 
 
+def train_factors(data: Data, rng: np.random.Generator) -> np.ndarray:
+    """Factors (brightness, saturation, contrast) of a training clip; nothing is drawn where there is no jitter."""
+    if not data.jitter:
+        return np.ones(3, np.float32)
+    return rng.uniform(1 - data.jitter, 1 + data.jitter, 3).astype(np.float32)
+
+
 def eval_windows(height: int, width: int, data: Data) -> np.ndarray:
     """[crops, 4] windows (top, left, side, side): the centre, or both ends of the long side and the centre.
 

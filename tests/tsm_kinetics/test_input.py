@@ -142,6 +142,44 @@ def test_flips_mirror_half_of_the_clips_and_none_where_they_may_not(data_dir: Pa
     assert all(left_brighter(False)) and 0.2 < np.mean(left_brighter(True)) < 0.8
 
 
+def test_a_jittered_clip_has_its_brightness_saturation_and_contrast_changed() -> None:
+    """As Pillow's ImageEnhance does on one frame after another, but with the clip's one mean and unrounded."""
+    clip = np.random.default_rng(0).integers(40, 120, [2, 5, 6, 3], np.uint8)
+    for brightness, saturation, contrast in (
+        (1, 1, 1),
+        (1.3, 1, 1),
+        (1, 0.7, 1),
+        (1, 1, 0.6),
+        (0.8, 1.2, 1.3),
+    ):
+        want = clip * brightness
+        grey = want @ [0.299, 0.587, 0.114]
+        want = grey[..., None] * (1 - saturation) + want * saturation
+        want = grey.mean() * (1 - contrast) + want * contrast
+        got = pipeline.jittered(
+            tf.constant(clip), tf.constant([brightness, saturation, contrast], tf.float32)
+        )
+        assert got.dtype == tf.uint8
+        np.testing.assert_allclose(got, want.clip(0, 255), atol=0.51)
+
+
+def test_jitter_leaves_the_other_draws_and_differs_by_clip_and_epoch(data_dir: Path) -> None:
+    config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, jitter=0.4, scales=(1.0,)))
+    plain = dataclasses.replace(CONFIG, data=dataclasses.replace(config.data, jitter=0.0))
+    pairs = zip(*(batches(train(data_dir, config=c), 5) for c in (config, plain)), strict=True)
+    changes = []
+    for changed, same in pairs:
+        assert np.array_equal(changed["label"], same["label"])
+        changes += [
+            np.ptp(a.astype(float)) / np.ptp(b.astype(float))
+            for a, b in zip(changed["frames"], same["frames"])
+        ]
+    assert len({round(change, 3) for change in changes}) > 15
+    factors = np.array([sampling.train_factors(config.data, sampling.generator(0, e, 0)) for e in range(500)])
+    assert 0.6 <= factors.min() < 0.61 and 1.39 < factors.max() <= 1.4
+    assert np.all(sampling.train_factors(plain.data, sampling.generator(0, 0, 0)) == 1)
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("crops", [1, 3])
 def test_evaluation_sees_each_video_once_for_any_replicas(data_dir: Path, replicas: int, crops: int) -> None:

@@ -241,7 +241,7 @@ def test_the_command_measures_small_networks(capsys: pytest.CaptureFixture) -> N
         ("--bandwidth=0", "--bandwidth=0.0: must be bytes per second, more than 0"),
         (
             "--system=cpu-tyni",
-            "--system=cpu-tyni: unknown (did you mean cpu-tiny?); known: cpu-tiny, summit-1",
+            "--system=cpu-tyni: unknown (did you mean cpu-tiny?); known: cpu-tiny, cpu-ucf101",
         ),
     ],
 )
