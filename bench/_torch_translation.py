@@ -82,7 +82,7 @@ def training(network: Network, config: dict) -> Run:
             if o["clip_replica_norm"]:
                 nn.utils.clip_grad_norm_(module.parameters(), o["clip_replica_norm"])
             optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     return run
 

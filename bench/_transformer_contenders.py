@@ -1,9 +1,9 @@
 """The TensorFlow contenders of transformer_step.py: one process each, driven through standard input.
 
-Arguments: contender, "transformer", manifest ({"config": a Transformer's configuration, "batch": {"train": sequences}}). All train the
-same network (dropout after sublayers, on attention and after ReLU; label smoothing; Adam; fp32) on a resident batch of
-full sequences. Ours masks by segments and places tokens by their positions, as packed sequences need; the others mask
-padding and know one position signal.
+Arguments: contender, "transformer", manifest ({"config": a Transformer's configuration, "batch": {"train":
+sequences}}). All train the same network (dropout after sublayers, on attention and after ReLU; label smoothing; Adam;
+fp32) on a resident batch of full sequences. Ours masks by segments and places tokens by their positions, as packed
+sequences need; the others mask padding and know one position signal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def keras_fit(config: Config, adam: type = tf_keras.optimizers.Adam) -> tuple[Ru
     model = stack(config)
     model.compile(_adam(config, adam), lambda labels, logits: _losses(config, labels, logits))
     inputs, targets = _tokens(config)
-    data = iter(tf.data.Dataset.from_tensors(((inputs, targets), targets)).repeat())
+    data = tf.data.Dataset.from_tensors(((inputs, targets), targets)).repeat()
     return lambda steps: model.fit(data, steps_per_epoch=steps, verbose=0), model
 
 

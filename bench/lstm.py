@@ -1,0 +1,160 @@
+"""LSTMs at GNMT's sizes: does hoisting the input projection pay, and GNMT's training step beside Keras and PyTorch.
+
+A layer of 1,024 units over inputs of 1,024 and 2,048, forward and backward, at small batches and the shortest and
+longest bucket: ours hoisted, ours plain (common/lstm.py), Keras's LSTM as it comes and with its loop written out,
+PyTorch's. Then the whole training step of GNMT, "full" in the benchmark's network with few sentences, "multi30k" in the
+preset cpu-multi30k. fp32, all cores. Rounds alternate; what counts is the median over rounds of (their seconds / our
+seconds) in the same round.
+
+    python bench/lstm.py [--parts layer gnmt] [--inputs 1024 2048] [--batches 1 8 32 128] [--lengths 10 48]
+        [--cases full multi30k] [--rounds N] [--torch-python PYTHON] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from _rounds import ROOT, peers
+from _steps import about, commands, measure, report, verdict, write
+
+sys.path.insert(0, str(ROOT))
+
+from common.config import Schedule, to_dict  # noqa: E402
+from gnmt.config import PRESETS, Config  # noqa: E402
+
+LAYERS = ("ours", "plain", "keras", "keras_unrolled")
+NETWORKS = ("ours", "plain", "keras_fit", "keras_tuned")
+PLAIN = "plain"  # Ours without hoisting: no peer.
+PAYS = 1.05  # The plain form's seconds over the hoisted one's from which hoisting pays; less is noise.
+# A round's steps, so that short ones are several.
+ROUND_TOKENS, MOST_STEPS = 4000, 20
+
+
+class Case(NamedTuple):
+    """Sentence pairs of `length` tokens a side in the network of a preset; steps of a round."""
+
+    preset: str
+    batch: int
+    length: int
+    steps: int
+    in_pairs: bool = False
+
+
+CASES = {
+    "full": Case("v100-8", 8, 30, 1, in_pairs=True),
+    "multi30k": Case("cpu-multi30k", 128, 16, 2),
+    "tiny": Case("cpu-tiny", 2, 4, 1),  # --quick: that everything runs.
+}
+
+
+def config_of(case: Case) -> Config:
+    """The preset's network on one replica, with one bucket."""
+    preset = PRESETS[case.preset]
+    return dataclasses.replace(
+        preset,
+        division="open",
+        replicas="single",
+        num_replicas=1,
+        precision="fp32",
+        loss_scale=1.0,
+        global_batch_size=case.batch,
+        eval_batch_size=case.batch,
+        max_sequence_length=case.length,
+        bucket_limits=(case.length,),
+        schedule=Schedule(kind="constant", warmup_epochs=0),
+        decode=dataclasses.replace(preset.decode, source_length=case.length, target_length=1),
+    )
+
+
+def layers(options: argparse.Namespace, python: str | None, rounds: int) -> dict[str, Any]:
+    """Every shape of one layer."""
+    found = {}
+    for inputs in options.inputs:
+        for length in options.lengths:
+            for batch in options.batches:
+                name = f"inputs {inputs}, length {length}, batch {batch}"
+                shape = [length, batch, inputs, options.units]
+                calls = commands("_lstm_contenders.py", LAYERS, python, "layer", json.dumps(shape))
+                steps = min(MOST_STEPS, max(1, ROUND_TOKENS // (batch * length)))
+                rows = measure(calls, steps, rounds)
+                found[name] = {"steps": steps, **_judged(name, rows)}
+    return found
+
+
+def networks(names: list[str], python: str | None, rounds: int) -> dict[str, Any]:
+    """GNMT's training step."""
+    found = {}
+    for name in names:
+        case = CASES[name]
+        manifest = json.dumps({"config": to_dict(config_of(case)), "batch": {"train": case.batch}})
+        calls = commands("_lstm_contenders.py", NETWORKS, python, "gnmt", manifest)
+        rows = measure(calls, case.steps, rounds, case.in_pairs)
+        for row in rows.values():
+            row["target_tokens_per_second"] = case.batch * case.length / row["seconds"]
+        found[name] = {"settings": case._asdict(), **_judged(f"gnmt {name}", rows)}
+    return found
+
+
+def _judged(name: str, rows: dict[str, dict]) -> dict[str, Any]:
+    """The rows, the verdict, and what the plain form takes."""
+    found = verdict(rows, [PLAIN])
+    report(name, rows, found)
+    return {"contenders": rows, **found, "plain_over_hoisted": rows[PLAIN]["ratio_to_ours"]}
+
+
+def hoisting(result: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Where it pays, where it makes no difference, where it costs."""
+    found: dict[str, list[str]] = {"pays": [], "even": [], "costs": []}
+    for part in ("layer", "gnmt"):
+        for name, case in result[part].items():
+            ratio = case["plain_over_hoisted"]
+            kind = "pays" if ratio >= PAYS else "costs" if ratio <= 1 / PAYS else "even"
+            found[kind].append(f"{part} {name}: {ratio:.2f}x")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", default=["layer", "gnmt"], choices=["layer", "gnmt"])
+    parser.add_argument("--inputs", type=int, nargs="+", default=[1024, 2048])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[10, 48])
+    parser.add_argument("--cases", nargs="+", default=["full", "multi30k"], choices=list(CASES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
+    )
+    parser.add_argument("--quick", action="store_true", help="one tiny round, to see that everything runs")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "lstm.json")
+    options = parser.parse_args()
+    options.units = 1024
+    if options.quick:
+        options.inputs, options.batches, options.lengths, options.units = [16], [2], [4], 16
+        options.rounds, options.cases = 1, ["tiny"]
+    python = peers(options.torch_python).get("torch")
+    result = {
+        **about(python, rounds=options.rounds, units=options.units, hoisting_pays_from=PAYS),
+        "layer": {},
+        "gnmt": {},
+    }
+    parts = {
+        "layer": lambda: layers(options, python, options.rounds),
+        "gnmt": lambda: networks(options.cases, python, options.rounds),
+    }
+    for part in options.parts:
+        result[part] = parts[part]()
+        result["hoisting"] = hoisting(result)
+        if not options.quick:
+            write(result, options.output)
+    for kind, cases in result["hoisting"].items():
+        print(f"hoisting {kind}: {'; '.join(cases) or 'nowhere'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
