@@ -6,7 +6,16 @@ import argparse
 import sys
 
 from common.errors import UserError
-from studies import lars_momentum, legw_curvature, legw_mnist, legw_ptb, multi30k, nuclei, resnet_photos
+from studies import (
+    lars_momentum,
+    legw_curvature,
+    legw_mnist,
+    legw_ptb,
+    multi30k,
+    nuclei,
+    resnet_photos,
+    ucf101,
+)
 
 STUDIES = {
     "lars-momentum": lars_momentum,
@@ -16,6 +25,7 @@ STUDIES = {
     "multi30k": multi30k,
     "nuclei": nuclei,
     "resnet-photos": resnet_photos,
+    "ucf101": ucf101,
 }
 
 
