@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config import RunConfig
 from common.errors import UserError
+from common.span import BatchNormSpan
 
 CACHES = ("none", "encoded")
 BATCH_NORMS = ("frozen", "span")
@@ -37,7 +38,7 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(RunConfig):
+class Config(BatchNormSpan, RunConfig):
     """Everything that decides a run of Mask R-CNN. Defaults as published (G7 mask_rcnn_params.py; mlperf_facts 2).
 
     Attributes:
@@ -167,7 +168,7 @@ class Config(RunConfig):
                     "config.freeze=True: not with config.batch_norm='span', which trains every layer; set "
                     "config.freeze=False"
                 )
-            self._validate_span()
+            self.validate_span()
 
     def _validate_geometry(self) -> None:
         if self.mask_size % 2:
@@ -193,23 +194,6 @@ class Config(RunConfig):
                 f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of level "
                 f"config.max_level={self.max_level}"
             )
-
-    def _validate_span(self) -> None:
-        span, batch = self.bn_span, self.micro_batch_size
-        if span > batch:
-            fits = span % batch == 0 and self.num_groups % (span // batch) == 0
-        else:
-            fits = span > 0 and batch % span == 0
-        if not fits:
-            raise UserError(
-                f"config.batch_norm_span={span} does not group {self.num_groups} replicas of {batch} "
-                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_groups}"
-            )
-
-    @property
-    def bn_span(self) -> int:
-        """Images that share batch-norm statistics, where these are not frozen."""
-        return self.batch_norm_span or self.micro_batch_size
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:

@@ -6,6 +6,7 @@ import dataclasses
 
 from common.config import RunConfig
 from common.errors import UserError
+from common.span import BatchNormSpan
 
 MODELS = ("resnet50", "alexnet_bn")
 INITIALIZERS = ("truncated_fan_in", "he_normal")
@@ -46,7 +47,7 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(RunConfig):
+class Config(BatchNormSpan, RunConfig):
     """Everything that decides a run of ResNet-50 or AlexNet-BN on images.
 
     Attributes:
@@ -110,21 +111,4 @@ class Config(RunConfig):
             )
         if self.partitions > 1 and self.model != "resnet50":
             raise UserError(f"config.partitions={self.partitions}: {self.model} cannot partition its images")
-        self._validate_span()
-
-    def _validate_span(self) -> None:
-        span, batch = self.bn_span, self.micro_batch_size
-        if span > batch:
-            fits = span % batch == 0 and self.num_groups % (span // batch) == 0
-        else:
-            fits = span > 0 and batch % span == 0
-        if not fits:
-            raise UserError(
-                f"config.batch_norm_span={span} does not group {self.num_groups} replicas of {batch} "
-                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_groups}"
-            )
-
-    @property
-    def bn_span(self) -> int:
-        """Images that share batch-norm statistics; what the log calls model_bn_span."""
-        return self.batch_norm_span or self.micro_batch_size
+        self.validate_span()

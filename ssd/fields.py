@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config import RunConfig
 from common.errors import UserError
+from common.span import BatchNormSpan
 
 CACHES = ("none", "encoded")
 
@@ -53,7 +54,7 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(RunConfig):
+class Config(BatchNormSpan, RunConfig):
     """Everything that decides a run of SSD.
 
     Attributes:
@@ -134,7 +135,7 @@ class Config(RunConfig):
                 f"config.space_to_depth=True needs an even config.image_size, not {self.image_size}"
             )
         self._validate_levels()
-        self._validate_span()
+        self.validate_span()
 
     def _validate_levels(self) -> None:
         levels = 1 + self.strided_extras + self.valid_extras
@@ -151,23 +152,6 @@ class Config(RunConfig):
                 f"config.image_size={self.image_size}: feature maps of {self.feature_sizes}; lower "
                 "config.strided_extras or config.valid_extras, or take larger images"
             )
-
-    def _validate_span(self) -> None:
-        span, batch = self.bn_span, self.micro_batch_size
-        if span > batch:
-            fits = span % batch == 0 and self.num_groups % (span // batch) == 0
-        else:
-            fits = span > 0 and batch % span == 0
-        if not fits:
-            raise UserError(
-                f"config.batch_norm_span={span} does not group {self.num_groups} replicas of {batch} "
-                f"images; use a divisor of {batch}, or {batch} times a divisor of {self.num_groups}"
-            )
-
-    @property
-    def bn_span(self) -> int:
-        """Images that share batch-norm statistics; what the log calls model_bn_span."""
-        return self.batch_norm_span or self.micro_batch_size
 
     @property
     def examples_per_epoch(self) -> int:
