@@ -1,15 +1,19 @@
-"""The command line of every benchmark's generated data set: `python -m BENCHMARK.tiny DATA_DIR`."""
+"""Every benchmark's generated data set: its command line, `python -m BENCHMARK.tiny DATA_DIR`, and its folder."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+
+NOTE = "tiny.json"
 
 
 def main(
@@ -29,9 +33,50 @@ def main(
     return 0
 
 
-def note(benchmark: str, settings: Mapping[str, Any], **more: Any) -> str:
-    """What is written beside finished data: whose they are, their settings, and `more`."""
-    return json.dumps({"benchmark": benchmark, "settings": settings, **more}, sort_keys=True)
+def make(
+    benchmark: str,
+    data_dir: str | os.PathLike,
+    settings: Mapping[str, Any],
+    patterns: Sequence[str],
+    write: Callable[[Path], Any],
+) -> Any:
+    """Fills `data_dir` by `write(folder)`; does nothing where the same data lie already, whole.
+
+    A note, tiny.json, says whose data these are, how and how far they were made, and what `write` returned.
+
+    Args:
+      benchmark: whose data.
+      settings: what decides the data, as JSON knows it.
+      patterns: glob patterns of the files and folders that `write` makes.
+      write: makes them in a folder that has none.
+
+    Returns:
+      What `write` returned when the data were made.
+
+    Raises:
+      UserError: the folder holds something else or another benchmark's data, or cannot be written.
+    """
+    folder = Path(data_dir)
+    note = folder / NOTE
+    settings = json.loads(json.dumps(settings))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = _noted(note, benchmark, settings)
+        if found and all((folder / name).exists() for name in found.get("files", ())):
+            return found.get("result")
+        present = _present(folder, patterns)
+        if present and not note.is_file():
+            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
+        # What an interrupted call leaves the next one may replace.
+        note.write_text(unfinished(benchmark))
+        for path in (folder / name for name in present):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        result = write(folder)
+        content = {"benchmark": benchmark, "settings": settings, "result": result}
+        note.write_text(json.dumps({**content, "files": _present(folder, patterns)}, sort_keys=True))
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+    return result
 
 
 def unfinished(benchmark: str) -> str:
@@ -39,7 +84,12 @@ def unfinished(benchmark: str) -> str:
     return json.dumps({"benchmark": benchmark, "unfinished": True})
 
 
-def noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def _present(folder: Path, patterns: Sequence[str]) -> list[str]:
+    names = {path.name for pattern in patterns for path in folder.glob(pattern)}
+    return sorted(names - {NOTE})
+
+
+def _noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """The note at `path` where it is of the same data; None where they have to be made, for the first time or anew.
 
     Raises:
@@ -52,7 +102,7 @@ def noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str, 
         return None
     if not isinstance(found, dict):
         return None
-    same = json.dumps(found.get("settings", found), sort_keys=True) == json.dumps(settings, sort_keys=True)
+    same = found.get("settings", found) == settings
     owner = found.get("benchmark")
     if owner != benchmark and not (owner is None and same):
         whose = f"the generated data of {owner}" if owner else "generated data without a benchmark's name"

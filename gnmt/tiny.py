@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import generated
-from common.errors import UserError
 from common.text import pair
 from common.text.conversion import Text
 from gnmt import convert
@@ -46,25 +45,10 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
     Raises:
       UserError: the folder holds something else or another benchmark's data, or cannot be written.
     """
-    folder = Path(data_dir)
-    note = folder / "tiny.json"
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
-    try:
-        same = generated.noted(note, "gnmt", settings)
-        if same:
-            return same["counts"]
-        folder.mkdir(parents=True, exist_ok=True)
-        present = list(folder.glob(_FILES.train_pattern))
-        if note.is_file() or not present:  # Else the converter refuses what lies there.
-            # What an interrupted call leaves the next one may replace.
-            note.write_text(generated.unfinished("gnmt"))
-            for path in present:
-                path.unlink()
-        counts = _convert(folder, tiny)
-        note.write_text(generated.note("gnmt", settings, counts=counts))
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
-    return counts
+    return generated.make(
+        "gnmt", data_dir, settings, [_FILES.train_pattern], lambda folder: _convert(folder, tiny)
+    )
 
 
 def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:

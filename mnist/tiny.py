@@ -6,7 +6,6 @@ python -m mnist.tiny DATA_DIR
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from common import generated
-from common.errors import UserError
 from mnist import idx
 
 VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
@@ -99,25 +97,14 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     Raises:
       UserError: the folder holds idx files of something else, or cannot be written.
     """
-    folder = Path(data_dir)
-    note = folder / "tiny.json"
-    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
-    names = {split: [f"{name}.gz" for name in idx.FILES[split]] for split in idx.FILES}
-    every = [name for pair in names.values() for name in pair]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if note.is_file() and note.read_text() == settings and all((folder / n).is_file() for n in every):
-            return
-        present = sorted(p.name for p in folder.glob("*-ubyte*"))
-        if present and not note.is_file():
-            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
-        note.write_text("unfinished")  # An interrupted call leaves files that the next one may replace.
-        for split, pair in names.items():
-            for name, array in zip(pair, draw(tiny, split)):
-                idx.write(folder / name, array)
-        note.write_text(settings)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+    def write(folder: Path) -> None:
+        for split, names in idx.FILES.items():
+            for name, array in zip(names, draw(tiny, split)):
+                idx.write(folder / f"{name}.gz", array)
+
+    settings = {**dataclasses.asdict(tiny), "version": VERSION}
+    generated.make("mnist", data_dir, settings, ["*-ubyte*"], write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,6 @@ few knows the topic, and who remembers the last step of the text knows it from i
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from common import generated
-from common.errors import UserError
 
 VERSION = 1  # Of the language: raise it when the same settings give another text.
 FILES = {"train": "ptb.train.txt", "valid": "ptb.valid.txt", "test": "ptb.test.txt"}
@@ -83,22 +81,13 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     Raises:
       UserError: the folder holds another text, or cannot be written.
     """
-    folder = Path(data_dir)
-    note = folder / "tiny.json"
-    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        present = sorted(p.name for p in map(folder.joinpath, FILES.values()) if p.is_file())
-        if note.is_file() and note.read_text() == settings and len(present) == len(FILES):
-            return
-        if present and not note.is_file():
-            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
-        note.write_text("unfinished")  # An interrupted call leaves files that the next one may replace.
+
+    def write(folder: Path) -> None:
         for split, name in FILES.items():
             (folder / name).write_text(generate_text(tiny, split), encoding="utf-8")
-        note.write_text(settings)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+    settings = {**dataclasses.asdict(tiny), "version": VERSION}
+    generated.make("ptb", data_dir, settings, list(FILES.values()), write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

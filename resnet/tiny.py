@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,6 @@ import numpy as np
 from PIL import Image
 
 from common import generated, records
-from common.errors import UserError
 
 SHAPES = ("circle", "square", "triangle", "cross")
 TEXTURES = ("stripes", "checks", "dots")
@@ -219,32 +217,15 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     Raises:
       UserError: the folder holds TFRecords of something else, or cannot be written.
     """
-    folder = Path(data_dir)
-    note = folder / "tiny.json"
-    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
-    shards = {"train": tiny.train_files, "validation": tiny.eval_files}
-    names = [records.shard_name(split, i, total) for split, total in shards.items() for i in range(total)]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (
-            note.is_file()
-            and note.read_text() == settings
-            and all((folder / name).is_file() for name in names)
-        ):
-            return
-        present = sorted(p.name for split in SPLITS for p in folder.glob(f"{split}-*-of-*"))
-        if present and not note.is_file():
-            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
-        note.write_text("unfinished")  # An interrupted call leaves files that the next one may replace.
-        for name in present:
-            (folder / name).unlink()
-        for split, total in shards.items():
+
+    def write(folder: Path) -> None:
+        for split, total in (("train", tiny.train_files), ("validation", tiny.eval_files)):
             serialized = list(examples(tiny, split))
             for i in range(total):
                 records.write(folder / records.shard_name(split, i, total), serialized[i::total])
-        note.write_text(settings)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+    settings = {**dataclasses.asdict(tiny), "version": VERSION}
+    generated.make("resnet", data_dir, settings, [f"{split}-*-of-*" for split in SPLITS], write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,9 +10,7 @@ order, tells nothing of left against right. The videos are encoded, decoded and 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from common import generated
-from common.errors import UserError
 from tsm_kinetics import convert, video
 
 CLASSES = ("down", "left", "right", "up")  # Alphabetical, as the converter numbers them.
@@ -86,34 +83,24 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     Raises:
       UserError: the folder holds something else, or cannot be written.
     """
-    folder = Path(data_dir)
-    note, videos = folder / "tiny.json", folder / "videos"
-    settings = json.dumps({**dataclasses.asdict(tiny), "version": VERSION}, sort_keys=True)
-    counts = {
-        "train": (tiny.train_videos, tiny.train_files),
-        "validation": (tiny.eval_videos, tiny.eval_files),
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if note.is_file() and note.read_text() == settings:
-            return
-        present = sorted(path.name for path in folder.iterdir() if path.name != note.name)
-        if present and not note.is_file():
-            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
-        note.write_text("unfinished")  # An interrupted call leaves files that the next one replaces.
-        for path in [folder / name for name in present]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for split, (count, _) in counts.items():
+
+    def write(folder: Path) -> None:
+        videos = folder / "videos"
+        splits = {}
+        for split, count, files in (
+            ("train", tiny.train_videos, tiny.train_files),
+            ("validation", tiny.eval_videos, tiny.eval_files),
+        ):
             for number in range(count):
                 name, frames = draw(tiny, split, number)
                 target = videos / split / name / f"{split}_{number:05d}.mp4"
                 target.parent.mkdir(parents=True, exist_ok=True)
                 video.write(target, frames)
-        splits = {split: (convert.items(videos / split), files) for split, (_, files) in counts.items()}
+            splits[split] = convert.items(videos / split), files
         convert.convert(folder, splits)
-        note.write_text(settings)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+    settings = {**dataclasses.asdict(tiny), "version": VERSION}
+    generated.make("tsm_kinetics", data_dir, settings, ["*"], write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

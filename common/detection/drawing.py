@@ -21,7 +21,6 @@ from pycocotools import mask as coco_mask
 
 from common import generated, records
 from common.detection import coco_write
-from common.errors import UserError
 
 CATEGORIES = {2: "disc", 3: "square", 7: "triangle", 11: "cross"}
 SPLITS = {"train": "instances_train2017.json", "val": "instances_val2017.json"}
@@ -140,26 +139,9 @@ def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) ->
     Raises:
       UserError: the folder holds TFRecords of something else or of another `benchmark`, or cannot be written.
     """
-    folder = Path(data_dir)
-    note = folder / "tiny.json"
-    settings = {**dataclasses.asdict(pictures), "version": VERSION}
-    shards = {"train": pictures.train_files, "val": pictures.eval_files}
-    names = [coco_write.shard_name(split, i, n) for split, n in shards.items() for i in range(n)]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        wanted = [*names, *SPLITS.values()]
-        same = generated.noted(note, benchmark, settings)
-        if same and all((folder / n).is_file() for n in wanted):
-            return
-        present = sorted(p.name for split in SPLITS for p in folder.glob(f"{split}-*-of-*"))
-        if present and not note.is_file():
-            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
-        note.write_text(
-            generated.unfinished(benchmark)
-        )  # An interrupted call leaves files that the next one may replace.
-        for name in present:
-            (folder / name).unlink()
-        for split, total in shards.items():
+
+    def write(folder: Path) -> None:
+        for split, total in (("train", pictures.train_files), ("val", pictures.eval_files)):
             content, encoded = annotations(pictures, split)
             serialized = list(
                 coco_write.examples(content, lambda image, jpegs=encoded: jpegs[image["id"]], masks=True)
@@ -167,6 +149,7 @@ def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) ->
             for i in range(total):
                 records.write(folder / coco_write.shard_name(split, i, total), serialized[i::total])
             (folder / SPLITS[split]).write_text(json.dumps(content))
-        note.write_text(generated.note(benchmark, settings))
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+
+    settings = {**dataclasses.asdict(pictures), "version": VERSION}
+    patterns = [*(f"{split}-*-of-*" for split in SPLITS), *SPLITS.values()]
+    generated.make(benchmark, data_dir, settings, patterns, write)
