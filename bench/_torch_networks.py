@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from _torch_i3d import TIMES, i3d
 from _torch_resnet import Bottleneck, resnet50
 from torch import nn
 
@@ -48,7 +49,9 @@ class _Shifted(nn.Module):
         later, earlier, rest = y[:, 1:, :fold], y[:, :-1, fold : 2 * fold], y[:, :, 2 * fold :]
         later = F.pad(later, [0, 0, 0, 0, 0, 0, 0, 1])
         earlier = F.pad(earlier, [0, 0, 0, 0, 0, 0, 1, 0])
-        y = torch.cat([later, earlier, rest], 2).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        last = x.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        y = torch.cat([later, earlier, rest], 2).flatten(0, 1).contiguous(memory_format=layout)
         for i, (convolution, norm) in enumerate(zip(self.block.convolutions, self.block.norms)):
             y = norm(convolution(y))
             if i < 2:
@@ -68,25 +71,24 @@ class _Frames(nn.Module):
 
 
 def tsm_kinetics(manifest: dict, device: str) -> Network:
-    """TSM or TSN on ResNet-50."""
+    """TSM, TSN or an I3D on ResNet-50."""
     config, batch = manifest["config"], manifest["batch"]["train"]
-    if (
-        config["model"] not in ("tsm", "tsn")
-        or config["width"] != 64
-        or list(config["blocks"]) != [3, 4, 6, 3]
-    ):
-        raise ValueError(
-            f"{config['model']} of width {config['width']}: only tsm and tsn of width 64 are here"
-        )
+    if config["width"] != 64 or list(config["blocks"]) != [3, 4, 6, 3]:
+        raise ValueError(f"{config['model']} of width {config['width']}: only ResNet-50 of width 64 is here")
     images, clips = resnet50(config["num_classes"]), manifest["programs"][0]["inputs"]
     count = next(a["shape"][1] for a in clips if a["name"].endswith("/frames"))
+    labels = torch.arange(batch, device=device) % config["num_classes"]
+    if config["model"] in TIMES:
+        layout, size = torch.channels_last_3d, config["image_size"]
+        network = i3d(config["model"], config["num_classes"]).to(device, memory_format=layout)
+        frames = torch.randn([batch, 3, count, size, size], device=device).to(memory_format=layout)
+        return network, (frames,), lambda logits: F.cross_entropy(logits, labels)
     if config["model"] == "tsm":
         for i, layer in enumerate(images):
             if isinstance(layer, Bottleneck):
                 images[i] = _Shifted(layer, count, round(1 / config["shift_fraction"]))
     network = _Frames(images, count)
     network = network.to(device, memory_format=torch.channels_last)
-    labels = torch.arange(batch, device=device) % config["num_classes"]
     frames = _images(config, batch * count, device)
     return network, (frames,), lambda logits: F.cross_entropy(logits, labels)
 

@@ -111,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     """Trains what is missing; writes the tables and the curve of what there is; 0 if the goals are met."""
     if args.jobs < 1:
         raise UserError(f"--jobs={args.jobs}: must be at least 1")
+    if args.seeds is not None and not 1 <= args.seeds <= len(SEEDS):
+        raise UserError(f"--seeds={args.seeds}: must be 1..{len(SEEDS)}")
     study = Study(args.tune, counts(clips(unpack(ARCHIVE), args.tune)))
     runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
     table = rows(runner)
@@ -182,11 +184,10 @@ def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:
             row["label"] = row["path"].split("/")[0]
             if tune and row["split"] == "train" and row["group"] in HELD_OUT:
                 row["split"] = "held-out"
+        table = [row for row in table if row["split"] in split_names(tune)]
+        groups = {s: {(r["label"], r["group"]) for r in table if r["split"] == s} for s in split_names(tune)}
     except (OSError, KeyError) as error:
         raise UserError(f"{path}: not the archive's list of clips ({error}); remove {source}") from error
-    left_out = "test" if tune else "held-out"
-    table = [row for row in table if row["split"] != left_out]
-    groups = {s: {(r["label"], r["group"]) for r in table if r["split"] == s} for s in split_names(tune)}
     shared = sorted(set.intersection(*groups.values()))
     if shared:
         raise UserError(f"{path}: group {shared[0][1]} of {shared[0][0]} is on both sides; remove {source}")

@@ -1,0 +1,66 @@
+"""Our contender of video.py: inference or training steps of a video network on a resident batch.
+
+Arguments: "infer" or "train", manifest ({"config": a tsm_kinetics configuration, ...}), as _torch_video.py's. Training
+starts from uint8 pixels, which the step normalises, and runs in the fused loop, as `python -m tsm_kinetics` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import tensorflow as tf  # noqa: E402
+from _serve import serve  # noqa: E402
+
+from common import replicas  # noqa: E402
+from common.config import from_dict  # noqa: E402
+from common.describe import parameters  # noqa: E402
+from common.loop import Loop  # noqa: E402
+from common.precision import precision  # noqa: E402
+from tsm_kinetics import model  # noqa: E402
+from tsm_kinetics.config import Config  # noqa: E402
+from tsm_kinetics.task import Task  # noqa: E402
+
+Run = Callable[[int], None]  # Runs that many steps.
+
+
+def infer(config: Config) -> tuple[Run, int]:
+    """Logits of normalised clips."""
+    policy = precision(config.precision)
+    network = model.build(config, replicas.make(config), policy)
+    shape = [config.global_batch_size, config.frames, config.image_size, config.image_size, 3]
+    clips = tf.cast(tf.random.stateless_normal(shape, [1, 2]), policy.compute)
+    step = tf.function(lambda: network(clips, training=False), autograph=False)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            step().numpy()
+
+    return run, parameters(network)
+
+
+def train(config: Config) -> tuple[Run, int]:
+    """The fused loop."""
+    loop = Loop(Task(config, None), replicas.make(config))
+    batches, evaluation = loop._synthetic(True), loop._synthetic(False)
+
+    def run(steps: int) -> None:
+        loop._call(batches, evaluation, steps, 0)
+
+    return run, parameters(loop.state.model)
+
+
+def main() -> None:
+    config = from_dict(Config, json.loads(sys.argv[2])["config"])
+    run, count = {"infer": infer, "train": train}[sys.argv[1]](config)
+    serve(run, version=tf.__version__, parameters=count)
+
+
+if __name__ == "__main__":
+    main()

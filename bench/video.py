@@ -1,0 +1,253 @@
+"""Inference and training of TSM and both I3Ds beside the same networks in PyTorch, and how fast frames are decoded.
+
+    python bench/video.py [--torch-python PYTHON] [--precisions fp32 bf16] [--rounds N] [--quick] [--output FILE]
+
+Each contender is a process with all cores and a resident batch of full-size clips: 8, 16 and 32 frames of 224 pixels.
+Rounds alternate over all networks, ours and PyTorch's, so that a change of the machine's speed meets all of them; what
+counts is the median over rounds of the ratios within a round. The paper's ratios ("Training Kinetics in 15 Minutes",
+Table 1: 2.0 and 1.5 times the clips of I3D 3x1x1) are of inference at batch 16 on a P100.
+
+Frames are decoded on one core, of generated videos as large as Kinetics' (340 x 256): see _video_frames.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from _rounds import ROOT, Contender, compare, left_out, machine, peers
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(ROOT))
+
+import _video_frames as frames  # noqa: E402
+
+from common.config import Schedule, to_dict  # noqa: E402
+from tsm_kinetics.config import FRAMES, PRESETS, Config  # noqa: E402
+from tsm_kinetics.efficiency import PAPER  # noqa: E402
+
+MODELS = ("tsm", "i3d_3x3x3", "i3d_3x1x1")
+SLOWEST = "i3d_3x1x1"  # The paper's 1.0.
+MODES = ("infer", "train")
+BARS = {"tsm": 1.0, "i3d_3x3x3": 0.9, "i3d_3x1x1": 0.9}  # PyTorch's seconds over ours, at least.
+FRAME_BAR = 0.8  # Our frames per second over the bare loop's that does the same, at least.
+# Ours, the loop that the bar is about, another one.
+DECODERS = (
+    ("train_input", "libjpeg_turbo", "libjpeg_turbo_scaled"),
+    ("convert", "ffmpeg_jpeg", "ffmpeg"),
+)
+
+
+def config_of(model: str, precision: str, batch: int, pixels: int) -> Config:
+    """The full-size network on one replica, with the paper's optimizer."""
+    return dataclasses.replace(
+        PRESETS["summit-1"],
+        model=model,
+        division="open",
+        replicas="single",
+        num_replicas=1,
+        precision=precision,
+        image_size=pixels,
+        global_batch_size=batch,
+        eval_batch_size=batch,
+        num_train_examples=10_000 * batch,
+        num_eval_examples=batch,
+        schedule=Schedule(kind="constant", warmup_epochs=0),
+    )
+
+
+def commands(
+    mode: str, precision: str, batch: int, pixels: int, torch_python: str | None
+) -> dict[tuple[str, str], list[str]]:
+    """{(network, who): command} of every contender."""
+    found = {}
+    for model in MODELS:
+        config = config_of(model, precision, batch, pixels)
+        clips = {"name": "batch/frames", "shape": [batch, config.frames, pixels, pixels, 3]}
+        manifest = {
+            "config": to_dict(config),
+            "batch": {"train": batch},
+            "precision": precision,
+            "programs": [{"inputs": [clips]}],
+        }
+        text, folder = json.dumps(manifest), ROOT / "bench"
+        found[model, "ours"] = [sys.executable, str(folder / "_video_contenders.py"), mode, text]
+        if torch_python:
+            found[model, "torch"] = [torch_python, str(folder / "_torch_video.py"), mode, text]
+    return found
+
+
+def alternate(
+    contenders: Mapping[tuple[str, str], Any], steps: int, rounds: int
+) -> dict[tuple[str, str], list[float]]:
+    """Seconds of a step of every contender, round by round."""
+    for contender in contenders.values():
+        contender.seconds(1)  # Traces, allocates, warms up.
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in contenders}
+    for i in range(rounds):
+        # Every second round goes backwards: no contender always follows the same one.
+        for key in list(contenders) if i % 2 == 0 else reversed(list(contenders)):
+            times[key].append(contenders[key].seconds(steps) / steps)
+    return times
+
+
+def networks(mode: str, precision: str, options: argparse.Namespace, torch_python: str | None) -> dict:
+    """A row for each network and mode.
+
+    Raises:
+      SystemExit: PyTorch's network has another number of parameters than ours.
+    """
+    batch = options.infer_batch if mode == "infer" else options.train_batch
+    called = commands(mode, precision, batch, options.pixels, torch_python)
+    contenders = {key: Contender(" ".join(key), command) for key, command in called.items()}
+    for model, who in contenders:
+        count, own = (contenders[model, name].about["parameters"] for name in (who, "ours"))
+        if count != own:
+            sys.exit(f"video: {model}: {count} parameters in PyTorch, {own} in ours: not the same network")
+    times = alternate(contenders, options.steps, options.rounds)
+    rows = summary(times, batch)
+    for (model, who), contender in contenders.items():
+        contender.close()
+        rows[model][who] |= contender.about
+    return rows
+
+
+def summary(times: Mapping[tuple[str, str], list[float]], batch: int) -> dict[str, dict[str, Any]]:
+    """Clips per second of each contender, PyTorch's seconds over ours, and clips per second over the slowest I3D's."""
+    rows: dict[str, dict[str, Any]] = {}
+    for (model, who), own in times.items():
+        row = rows.setdefault(model, {"batch": batch})
+        row[who] = {
+            "clips_per_second": batch / statistics.median(own),
+            "rounds_seconds": [round(t, 4) for t in own],
+            "over_i3d_3x1x1": _ratio(times[SLOWEST, who], own),
+        }
+    for model, row in rows.items():
+        ratio = _ratio(times[model, "torch"], times[model, "ours"]) if "torch" in row else None
+        row["torch_seconds_over_ours"], row["bar"] = ratio, BARS[model]
+        row["meets_bar"] = None if ratio is None else ratio >= BARS[model]
+        paper = PAPER[model]["clips_per_second"]
+        row["paper"] = {
+            "clips_per_second": paper,
+            "over_i3d_3x1x1": round(paper / PAPER[SLOWEST]["clips_per_second"], 1),
+        }
+    return rows
+
+
+def _ratio(theirs: list[float], ours: list[float]) -> float:
+    return statistics.median(t / o for t, o in zip(theirs, ours))
+
+
+def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> dict[str, dict[str, Any]]:
+    """Frames per second and core of ours and of the bare loops."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        frames.make(Path(folder), videos)
+        script = ROOT / "bench" / "_video_frames.py"
+        for names in DECODERS:
+            each = frames.BATCH * frames.FRAMES if names[0] == "train_input" else videos.frames
+            called = {
+                "ours" if name == names[0] else name: [sys.executable, str(script), name, folder]
+                for name in names
+            }
+            rows = compare(called, steps[names[0]], rounds)
+            for row in rows.values():
+                row["frames_per_second_and_core"] = each * steps[names[0]] / row["seconds"]
+            ratio = rows[names[1]]["ratio_to_ours"]
+            found[names[0]] = {
+                "contenders": rows,
+                "frames_per_step": each,
+                "peer": names[1],
+                "over_peer": ratio,
+                "bar": FRAME_BAR,
+                "meets_bar": ratio >= FRAME_BAR,
+            }
+    return found
+
+
+def feeding(frames_per_second: float) -> dict[str, dict[str, float]]:
+    """Cores whose input keeps up with the paper's speed of inference on one P100, by network."""
+    return {
+        model: {
+            "clips_per_second": PAPER[model]["clips_per_second"],
+            "frames": FRAMES[model],
+            "cores": PAPER[model]["clips_per_second"] * FRAMES[model] / frames_per_second,
+        }
+        for model in MODELS
+    }
+
+
+def say(mode: str, precision: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints the rows of a mode."""
+    for model, row in rows.items():
+        own, ratio = row["ours"], row["torch_seconds_over_ours"]
+        beside = "no PyTorch" if ratio is None else f"{ratio:.3f} x PyTorch (bar {row['bar']})"
+        print(
+            f"{precision} {mode} {model:10} {own['clips_per_second']:.3f} clips/s, {beside}, "
+            f"{own['over_i3d_3x1x1']:.2f} x i3d_3x1x1 (paper {row['paper']['over_i3d_3x1x1']})",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--precisions", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
+    parser.add_argument("--pixels", type=int, default=224)
+    parser.add_argument("--infer-batch", type=int, default=4)
+    parser.add_argument("--train-batch", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=1, help="steps per contender and round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
+    )
+    parser.add_argument("--quick", action="store_true", help="one small round, to see that everything runs")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "video.json")
+    options = parser.parse_args()
+    videos, steps = frames.Videos(), {"train_input": 20, "convert": 4}
+    if options.quick:
+        options.pixels, options.infer_batch, options.train_batch, options.rounds = 64, 1, 1, 1
+        videos, steps = frames.Videos(2, 72), {"train_input": 1, "convert": 1}
+    interpreters = peers(options.torch_python)
+    names = ("pixels", "infer_batch", "train_batch", "steps", "rounds")
+    result: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine() | {name: version(name) for name in ("av", "opencv-python-headless")},
+        "settings": {name: getattr(options, name) for name in names},
+        "missing_peers": left_out(interpreters, ("torch",)),
+        "networks": {},
+    }
+    for precision in options.precisions:
+        result["networks"][precision] = {}
+        for mode in MODES:
+            rows = networks(mode, precision, options, interpreters.get("torch"))
+            result["networks"][precision][mode] = rows
+            say(mode, precision, rows)
+    result["frames"] = decoding(videos, steps, options.rounds)
+    for name, row in result["frames"].items():
+        for contender, one in row["contenders"].items():
+            speed = f"{one['frames_per_second_and_core']:.0f} frames/s and core"
+            print(f"{name:12} {contender:20} {speed}, {1 / one['ratio_to_ours']:.2f} x ours")
+        print(f"{name:12} {row['over_peer']:.2f} x {row['peer']} (bar {FRAME_BAR})", flush=True)
+    own = result["frames"]["train_input"]["contenders"]["ours"]["frames_per_second_and_core"]
+    result["feeding"] = feeding(own)
+    for model, row in result["feeding"].items():
+        print(
+            f"{model:12} {row['clips_per_second']} clips/s of {row['frames']} frames: {row['cores']:.1f} cores"
+        )
+    if not options.quick:
+        options.output.parent.mkdir(exist_ok=True)
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
