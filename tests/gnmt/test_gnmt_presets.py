@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
-import re
-import subprocess
-import sys
 
 import pytest
-from mlperf_logging.compliance_checker import mlp_compliance
 
-import systems
 from common import config as configs
-from common import events, log
 from common.bucketing import equal_width
 from common.clock import Clock
-from gnmt.config import PRESETS, Config, hyperparameters
+from gnmt.config import PRESETS, hyperparameters
+from tests.benchmarks import broken_rules
 
-ROOT = pathlib.Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "gnmt-presets.md"
 NAMES = list(PRESETS)
 
 # Headers of published logs, mlcommons/training_results_v0.{6,7} */results/*/gnmt/result_0.txt: batch, base rate,
@@ -48,25 +40,8 @@ ROWS = {
 STEPS = {4096: 840, 8192: 420}
 
 
-def documented() -> dict[str, dict[str, str]]:
-    """The rows of the table in docs, by preset."""
-    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("|")]
-    head, _, *body = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
-
-
 def header(name: str) -> dict:
     return {key: value for key, value, _ in hyperparameters(PRESETS[name])}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_preset_is_sound(name: str) -> None:
-    config = PRESETS[name]
-    config.validate()
-    assert config.system == name and config.source
-    assert config.hardware == "local" or config.hardware in systems.names()
-    again = configs.from_dict(Config, json.loads(json.dumps(configs.to_dict(config))))
-    assert again == config and configs.digest(again) == configs.digest(config)
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -129,66 +104,6 @@ def test_every_row_has_the_benchmark_s_constants(name: str) -> None:
     assert list(config.bucket_limits) == equal_width(config.max_sequence_length, 5)
 
 
-def scripted_log(config: Config, path: pathlib.Path) -> None:
-    """A whole log: the real header of `config`, then events as the loop sends them; the target is met."""
-    out = log.RunLog(path, config)
-    out.header(hyperparameters(config), cache_cleared=True)
-    out.init_stop()
-    at = 1e9
-    out.record(events.RunStarted(at, 0))
-    blocks = list(Clock.of(config).blocks())
-    for block in blocks:
-        last = block is blocks[-1]
-        out.record(events.BlockStarted(at, block))
-        times = [at + i for i in range(1, block.num_steps + 1)]
-        out.record(events.Trained(block, [1.0] * block.num_steps, times))
-        at = times[-1] + 3
-        value = config.quality_target * (1 if last else 0.1)
-        out.record(events.EvalRan(block, at - 2, at - 1))
-        out.record(events.Evaluated(block, at, value, last, {}))
-        out.record(events.BlockStopped(at, block))
-    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
-    out.publish()
-
-
-def broken_rules(config: Config, path: pathlib.Path) -> set[str]:
-    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
-    scripted_log(config, path)
-    mlp_compliance.enqueued_configs.clear()
-    checker = mlp_compliance.make_checker("training", config.ruleset, quiet=False, werror=True)
-    checker.check_file(str(path), f"training_{config.ruleset}/common.yaml")
-    others = [re.match(r"Failed checks for (\w+) :", message) for message in checker.not_overwritable]
-    assert all(others), checker.not_overwritable
-    return set(checker.overwritable) | {match[1] for match in others}
-
-
-def closed(config: Config, ruleset: str) -> Config:
-    target = 24.0 if ruleset == "0.6.0" else 0.24
-    return dataclasses.replace(
-        config, ruleset=ruleset, division="closed", smoke_run=False, quality_target=target
-    )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
-    config, row = PRESETS[name], documented()[name]
-    assert row["ruleset"] == config.ruleset and row["division"] == config.division
-    assert row["hardware"].strip("`") == config.hardware
-    own = broken_rules(closed(config, config.ruleset), tmp_path / "own.txt")
-    assert own == set(re.findall(r"`(\w+)`", row["closed rules broken"]))
-    later = broken_rules(closed(config, "0.7.0"), tmp_path / "0.7.0.txt")
-    assert later == set(re.findall(r"`(\w+)`", row["broken under 0.7.0"]))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_own_log_passes(name: str, tmp_path: pathlib.Path) -> None:
-    assert broken_rules(PRESETS[name], tmp_path / "result_0.txt") == set()
-
-
-def test_docs_name_every_preset() -> None:
-    assert list(documented()) == NAMES
-
-
 def test_the_checker_notices(tmp_path: pathlib.Path) -> None:
     config = configs.override(PRESETS["tpu-v4-512"], "quality_target", "0.2")
     assert broken_rules(config, tmp_path / "result_0.txt") == {"eval_accuracy"}
@@ -223,9 +138,3 @@ def test_a_warmup_in_epochs_is_logged_in_steps() -> None:
     schedule = dataclasses.replace(PRESETS["tpu-v4-512"].schedule, warmup_steps=0.0, warmup_epochs=2.0)
     config = dataclasses.replace(PRESETS["tpu-v4-512"], schedule=schedule)
     assert {k: v for k, v, _ in hyperparameters(config)}["opt_learning_rate_warmup_steps"] == 840
-
-
-def test_config_needs_no_tensorflow() -> None:
-    code = "import sys, gnmt.config; print([m for m in ('tensorflow', 'numpy') if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
-    assert out.stdout.strip() == "[]"

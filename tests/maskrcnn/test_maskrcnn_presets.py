@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import pathlib
 import re
 
 import pytest
 import tensorflow as tf
 
-import systems
 from common import config as configs
 from common import schedules
 from common.clock import Clock
 from common.errors import UserError
 from maskrcnn.config import PRESETS, Config, hyperparameters
-from tests.benchmarks import broken_rules, documented
 
 NAMES = list(PRESETS)
 
@@ -42,16 +38,6 @@ ROWS = {
     "tpu-v4-512": (64, 8, 256, 0.24, 2000, (6000, 8000), 20 * 462, 462, 256),
     "tpu-v3-1024": (128, 8, 256, 0.24, 2000, (6000, 8000), 30 * 462, 462, 512),
 }
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_preset_is_sound(name: str) -> None:
-    config = PRESETS[name]
-    config.validate()
-    assert config.system == name and config.source
-    assert config.hardware == "local" or config.hardware in systems.names()
-    again = configs.from_dict(Config, json.loads(json.dumps(configs.to_dict(config))))
-    assert again == config and configs.digest(again) == configs.digest(config)
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -116,25 +102,6 @@ def test_cpu_tiny_s_rate_is_that_of_seven_epochs_whatever_its_length() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_full_size_preset_keeps_the_records_in_memory(name: str) -> None:
     assert PRESETS[name].data.cache == ("encoded" if name.startswith("cpu-") else "none")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_closed_rules_broken_are_those_documented(name: str, tmp_path: pathlib.Path) -> None:
-    config, row = PRESETS[name], documented("maskrcnn")[name]
-    assert (row["ruleset"], row["division"]) == (config.ruleset, config.division)
-    for ruleset, column in ((config.ruleset, "closed rules broken"), ("0.7.0", "broken under 0.7.0")):
-        closed = dataclasses.replace(config, ruleset=ruleset, division="closed", smoke_run=False)
-        found = broken_rules(closed, tmp_path / f"{column}.txt")
-        assert found == set(re.findall(r"`(\w+)`", row[column])), column
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_own_log_breaks_nothing(name: str, tmp_path: pathlib.Path) -> None:
-    assert broken_rules(PRESETS[name], tmp_path / "result_0.txt") == set()
-
-
-def test_docs_name_every_preset() -> None:
-    assert list(documented("maskrcnn")) == NAMES
 
 
 def test_header_follows_the_configuration() -> None:
