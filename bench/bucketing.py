@@ -8,7 +8,8 @@ that of the replica with the most; `imbalance` is how much longer than if all ha
 - ours: common/bucketing.py, one bucket a step on all replicas, each of which takes its part of the plan
 - tf_data: tf.data's bucket_by_sequence_length in every replica over its part of the examples, padded to the buckets'
   limits, which are ours; tf_data_longest: padded to the longest of a batch, its default: a shape for every length
-- tf_data_global: one tf.data pipeline, on one host, for the batches of all replicas
+- tf_data_global: one tf.data pipeline, on one host, for the batches of all replicas. tf.data's last batches of an epoch
+  are smaller, which costs less here and is another shape to compile; ours are of one size, padded and of mixed lengths
 - unbucketed: all padded to the longest of all, one shape; unbucketed_longest: each replica to its own longest
 
     python bench/bucketing.py [--sets multi30k newstest2014 newstest2014_x8] [--buckets 5 10 20] [--batch N]

@@ -1,0 +1,111 @@
+"""What the comparisons of the translation benchmarks conclude from given seconds, and what bucketing is judged by."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Imports a script of bench/, which finds those beside it."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module
+
+
+@pytest.fixture
+def run(script, monkeypatch, tmp_path):
+    """What a script writes if a step of its contenders takes so many seconds."""
+
+    def run(name: str, seconds: dict[str, float], *flags: str) -> tuple[dict, list[set[str]]]:
+        module, together = script(name), []
+
+        def compare(commands: dict, steps: int, rounds: int) -> dict[str, dict]:
+            together.append(set(commands))
+            return {
+                n: {
+                    "seconds": seconds[n] * steps,
+                    "rounds_seconds": [seconds[n] * steps] * rounds,
+                    "ratio_to_ours": seconds[n] / seconds["ours"],
+                }
+                for n in commands
+            }
+
+        monkeypatch.setattr(script("_steps"), "compare", compare)
+        output = tmp_path / "result.json"
+        monkeypatch.setattr(sys, "argv", ["bench", f"--output={output}", *flags])
+        module.main()
+        return json.loads(output.read_text()), together
+
+    return run
+
+
+TRANSFORMER = {"ours": 2.0, "keras_fit": 2.3, "keras_fused_adam": 2.1, "tf_models": 2.4, "torch": 1.0}
+
+
+def test_the_best_tensorflow_peer_decides_not_pytorch(run) -> None:
+    found, together = run("transformer_step", TRANSFORMER, f"--torch-python={sys.executable}")
+    assert found["missing_peers"] == []
+    big, small = found["cases"]["big"], found["cases"]["multi30k"]
+    for case in (big, small):
+        assert (case["best_tf_peer"], case["meets_bar"], case["torch_over_ours"]) == (
+            "keras_fused_adam",
+            False,
+            0.5,
+        )
+    assert big["contenders"]["ours"]["target_tokens_per_second"] == pytest.approx(4 * 64 / 2)
+    # The large network runs in pairs, each with seconds of ours beside it.
+    assert together[:4] == [{"ours", n} for n in ("keras_fit", "keras_fused_adam", "tf_models", "torch")]
+    assert big["contenders"]["torch"]["ours_seconds"] == pytest.approx(2.0) and len(together) == 5
+    assert big["contenders"]["torch"]["seconds"] == pytest.approx(1.0)
+
+
+def test_without_pytorch_the_bar_is_judged_all_the_same(run, capsys) -> None:
+    found, _ = run("transformer_step", {**TRANSFORMER, "keras_fused_adam": 2.25}, "--cases=multi30k")
+    assert found["missing_peers"] == ["torch"] and "left out: torch" in capsys.readouterr().out
+    case = found["cases"]["multi30k"]
+    assert case["meets_bar"] is True and case["torch_over_ours"] is None
+
+
+def test_hoisting_is_no_peer_and_is_said_where_it_pays(run) -> None:
+    layer = {"ours": 1.0, "plain": 0.9, "keras": 3.0, "keras_unrolled": 1.2}
+    seconds = {**layer, "keras_fit": 1.5, "keras_tuned": 1.0}
+    flags = ["--inputs=1024", "--lengths=10", "--cases=full"]
+    found, together = run("lstm", seconds, "--batches", "1", "8", *flags)
+    assert [case["steps"] for case in found["layer"].values()] == [20, 20]
+    assert all(c["best_tf_peer"] == "keras_unrolled" and c["meets_bar"] for c in found["layer"].values())
+    assert found["gnmt"]["full"]["best_tf_peer"] == "keras_tuned" and not found["gnmt"]["full"]["meets_bar"]
+    assert len(found["hoisting"]["costs"]) == 3 and found["hoisting"]["pays"] == []
+    found, _ = run("lstm", {**seconds, "plain": 1.02}, "--batches=1", *flags)
+    assert len(found["hoisting"]["even"]) == 2
+    found, _ = run("lstm", {**seconds, "plain": 1.3}, "--batches=1", "--parts=layer", *flags)
+    assert found["hoisting"]["pays"] == ["layer inputs 1024, length 10, batch 1: 1.30x"]
+
+
+def test_a_plan_of_batches_is_judged_by_its_slowest_replica(script) -> None:
+    module = script("bucketing")
+    lengths = np.array([2, 4, 3])
+    one, two = np.array([0, 2]), np.array([1])
+    found = module.judge(lengths, [[[(one, 2, 3), (two, 1, 4)]]])
+    assert found["padding_share"] == pytest.approx(1 - 9 / 10)
+    assert found["imbalance"] == pytest.approx(6 / 5 - 1)
+    assert found["cost_per_real_token"] == pytest.approx(12 / 9)
+    assert found["every_example_once_an_epoch"] and found["shapes"] == 2
+    assert not module.judge(lengths, [[[(one, 2, 3)]]])["every_example_once_an_epoch"]
+
+
+def test_every_plan_takes_every_example_once_and_ours_waits_for_nobody(script) -> None:
+    module = script("bucketing")
+    lengths = np.random.default_rng(0).integers(1, 41, 150)
+    found = module.measure(lengths, 4, 16)
+    assert all(row["every_example_once_an_epoch"] for row in found["plans"].values())
+    assert found["no_imbalance"] and found["plans"]["tf_data"]["imbalance"] > 0
+    assert found["plans"]["ours"]["shapes"] <= 4
+    assert found["plans"]["tf_data_longest"]["padding_share"] <= found["plans"]["tf_data"]["padding_share"]
