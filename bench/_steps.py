@@ -68,7 +68,10 @@ def report(case: str, rows: Mapping[str, Mapping[str, Any]], found: Mapping[str,
         print(f"{case} {name:16} {1e3 * row['seconds']:9.2f} ms/step, {row['ratio_to_ours']:.3f} x ours")
     said = "met" if found["meets_bar"] else "missed"
     ratio = f"{found['best_tf_peer_over_ours']:.3f}"
-    print(f"{case} best TensorFlow peer: {found['best_tf_peer']}, {ratio} x ours (bar {BAR}: {said})", flush=True)
+    print(
+        f"{case} best TensorFlow peer: {found['best_tf_peer']}, {ratio} x ours (bar {BAR}: {said})",
+        flush=True,
+    )
 
 
 def about(torch_python: str | None, **settings: Any) -> dict[str, Any]:

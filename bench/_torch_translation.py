@@ -91,7 +91,10 @@ def layer(shape: list[int]) -> tuple[Run, nn.Module]:
     """One LSTM, forward and backward, gradients of the inputs, too."""
     length, batch, inputs, units = shape
     lstm = nn.LSTM(inputs, units)
-    x, upstream = torch.randn([length, batch, inputs], requires_grad=True), torch.randn([length, batch, units])
+    x, upstream = (
+        torch.randn([length, batch, inputs], requires_grad=True),
+        torch.randn([length, batch, units]),
+    )
 
     def run(steps: int) -> None:
         for _ in range(steps):
