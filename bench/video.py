@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one small round, to see that everything runs")
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "video.json")
     options = parser.parse_args()
-    videos, steps = frames.Videos(), {"train_input": 20, "convert": 4}
+    videos, steps = frames.Videos(), {"train_input": 40, "convert": 8}
     if options.quick:
         options.pixels, options.infer_batch, options.train_batch, options.rounds = 64, 1, 1, 1
         videos, steps = frames.Videos(2, 72), {"train_input": 1, "convert": 1}
