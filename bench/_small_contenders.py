@@ -86,8 +86,8 @@ def keras_fit(network: str, layers: int) -> Run:
     model = {"mlp": _mlp, "mnist": _lstm, "ptb": _language_model}[network](config)
     model.compile(optimizer, tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     data = (_language_data if network == "ptb" else _image_data)(config)
-    iterator = iter(data)
-    return lambda steps: model.fit(iterator, steps_per_epoch=steps, verbose=0)
+    # The dataset, not an iterator over it: that would be a Python generator to Keras, without static shapes.
+    return lambda steps: model.fit(data, steps_per_epoch=steps, verbose=0)
 
 
 def _mlp(config: mnist.config.Config) -> tf_keras.Model:
@@ -116,8 +116,9 @@ def _language_model(config: ptb.config.Config) -> tf_keras.Model:
 def _image_data(config: mnist.config.Config) -> tf.data.Dataset:
     images, labels = digits()
     pixels = images.astype(np.float32) * config.data.pixel_scale + config.data.pixel_offset
+    # Every call of `fit` begins anew: noise need not be shuffled, and filling a buffer would cost each call.
     data = tf.data.Dataset.from_tensor_slices((pixels, labels.astype(np.int32)))
-    return data.shuffle(10000).batch(config.global_batch_size, drop_remainder=True).repeat().prefetch(4)
+    return data.batch(config.global_batch_size, drop_remainder=True).repeat().prefetch(4)
 
 
 def _language_data(config: ptb.config.Config) -> tf.data.Dataset:
