@@ -50,9 +50,14 @@ class Evaluator:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        # Idle workers are waited for: their semaphores would outlive this process, and be complained of. Busy ones are
+        # not: who leaves them behind is in a hurry.
+        idle = all(future.done() for _, future in self._pending)
         for executor in (self._thread, self._pool):
             if executor:
-                executor.shutdown(wait=False, cancel_futures=True)
+                executor.shutdown(wait=idle, cancel_futures=True)
+        self._thread = self._pool = None
+        del self._quality  # It may hold the pool.
 
     def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
         """Starts the evaluation after `block`."""
