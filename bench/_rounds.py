@@ -8,6 +8,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +22,10 @@ class Contender:
 
     def __init__(self, name: str, command: Sequence[str]):
         self.name = name
+        # Not a pipe: nobody would empty it while the process warns.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
         # "version", and what else it says of itself.
         self.about = self._answer()
@@ -40,7 +43,8 @@ class Contender:
         for line in self._process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        errors = self._process.stderr.read().strip().splitlines() or ["no message"]
+        self._errors.seek(0)
+        errors = self._errors.read().strip().splitlines() or ["no message"]
         sys.exit(f"{self.name} ended: {errors[-1]}")
 
 

@@ -29,6 +29,7 @@ class Evaluator:
         self._pending: list[tuple[Block, concurrent.futures.Future]] = []
         self._pool: concurrent.futures.Executor | None = None
         self._thread: concurrent.futures.Executor | None = None
+        self._warm: concurrent.futures.Future | None = None
         if not (task.evaluate_in_worker and enabled):
             return
         workers = getattr(task, "evaluation_workers", 0)
@@ -44,7 +45,7 @@ class Evaluator:
             self._quality = functools.partial(task.quality, spread=self._pool.map)
         else:
             # Sent along so that the worker imports the task's module while the first block trains.
-            self._pool.submit(id, self._quality)
+            self._warm = self._pool.submit(id, self._quality)
 
     def __enter__(self) -> Evaluator:
         return self
@@ -52,12 +53,13 @@ class Evaluator:
     def __exit__(self, *_: Any) -> None:
         # Idle workers are waited for: their semaphores would outlive this process, and be complained of. Busy ones are
         # not: who leaves them behind is in a hurry.
-        idle = all(future.done() for _, future in self._pending)
+        futures = [future for _, future in self._pending] + ([self._warm] if self._warm else [])
+        idle = all(future.done() for future in futures)
         for executor in (self._thread, self._pool):
             if executor:
                 executor.shutdown(wait=idle, cancel_futures=True)
         self._thread = self._pool = None
-        del self._quality  # It may hold the pool.
+        self._quality = None  # It may hold the pool.
 
     def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
         """Starts the evaluation after `block`."""

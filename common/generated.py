@@ -14,6 +14,8 @@ from typing import Any
 from common.errors import UserError
 
 NOTE = "tiny.json"
+_PARTIAL = f"{NOTE}.partial"
+_EARLIER_UNFINISHED = "unfinished"  # The note of an interrupted call, as earlier versions wrote it.
 
 
 def main(
@@ -61,21 +63,24 @@ def make(
     settings = json.loads(json.dumps(settings))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = _noted(note, benchmark, settings)
-        if found and all((folder / name).exists() for name in found.get("files", ())):
+        found = _noted(note, benchmark, settings) or {"files": []}
+        made = found.get("files")
+        if found.get("settings") == settings and made and all((folder / name).exists() for name in made):
             return found.get("result")
         present = _present(folder, patterns)
-        if present and not note.is_file():
-            raise UserError(f"{folder} holds {present[0]}, not made by this program; give another DATA_DIR")
-        # What an interrupted call leaves the next one may replace.
-        note.write_text(unfinished(benchmark))
+        # Of data that are not finished no list was made, but nothing else lay there when they were begun.
+        others = [name for name in present if made is not None and name not in made]
+        if others:
+            raise UserError(f"{folder} holds {others[0]}, not made by this program; give another DATA_DIR")
+        _write(note, json.loads(unfinished(benchmark)))
         for path in (folder / name for name in present):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         result = write(folder)
         content = {"benchmark": benchmark, "settings": settings, "result": result}
-        note.write_text(json.dumps({**content, "files": _present(folder, patterns)}, sort_keys=True))
+        _write(note, {**content, "files": _present(folder, patterns)})
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+        reason = error.strerror or error
+        raise UserError(f"cannot write {folder}: {reason}; name another DATA_DIR") from error
     return result
 
 
@@ -86,25 +91,32 @@ def unfinished(benchmark: str) -> str:
 
 def _present(folder: Path, patterns: Sequence[str]) -> list[str]:
     names = {path.name for pattern in patterns for path in folder.glob(pattern)}
-    return sorted(names - {NOTE})
+    return sorted(names - {NOTE, _PARTIAL})
+
+
+def _write(note: Path, content: Mapping[str, Any]) -> None:
+    """Whole or not at all: a note that cannot be read is somebody else's."""
+    partial = note.with_name(_PARTIAL)
+    partial.write_text(json.dumps(content, sort_keys=True))
+    partial.replace(note)
 
 
 def _noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The note at `path` where it is of the same data; None where they have to be made, for the first time or anew.
+    """The note at `path`, of data that are finished or not; None where there is none of ours.
 
     Raises:
       UserError: the data beside the note are another benchmark's, or of an earlier version that did not say whose.
       OSError: it cannot be read.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # None, or that of an interrupted call.
+        text = path.read_text(encoding="utf-8")
+        found = {"benchmark": benchmark} if text == _EARLIER_UNFINISHED else json.loads(text)
+    except (FileNotFoundError, ValueError):
         return None
     if not isinstance(found, dict):
         return None
-    same = found.get("settings", found) == settings
     owner = found.get("benchmark")
-    if owner != benchmark and not (owner is None and same):
+    if owner != benchmark and not (owner is None and found.get("settings", found) == settings):
         whose = f"the generated data of {owner}" if owner else "generated data without a benchmark's name"
         raise UserError(f"{path.parent} holds {whose} ({path.name}); give another DATA_DIR, or delete it")
-    return found if same else None
+    return found

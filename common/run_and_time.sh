@@ -59,10 +59,14 @@ fi
 # A run in the foreground would keep a signal to this script waiting, and one behind it would outlive it: the run gets
 # the signal, saves what it has, and its status is this script's.
 run() {
+  local child= code=0 signalled=
+  trap 'signalled=1; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
   "$@" <&0 &
-  local child=$! code
-  trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
+  child=$!
+  if [[ -n $signalled ]]; then kill -TERM "$child" 2>/dev/null || true; fi
   while code=0; wait "$child" || code=$?; kill -0 "$child" 2>/dev/null; do :; done
+  # A signal ends the first wait with its own status; that of the run is remembered.
+  if [[ -n $signalled ]]; then code=0; wait "$child" || code=$?; fi
   trap - TERM INT HUP
   return "$code"
 }

@@ -176,7 +176,7 @@ _CPU_TINY = replace(
 _CPU_MULTI30K = replace(
     _CPU_TINY,
     source="this repository, for two CPU cores and the captions of Multi30k",
-    # 1.5 times as fast as fp32 on a CPU that multiplies bf16; slower on one that does not.
+    # Faster than fp32 on a CPU that multiplies bf16, slower on one that does not.
     precision="bf16",
     num_train_examples=28992,
     num_eval_examples=1014,

@@ -46,8 +46,9 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
       UserError: the folder holds something else or another benchmark's data, or cannot be written.
     """
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
+    names = [_FILES.train_pattern, _FILES.codes, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
     return generated.make(
-        "gnmt", data_dir, settings, [_FILES.train_pattern], lambda folder: _convert(folder, tiny)
+        "gnmt", data_dir, settings, [*names, "convert.json"], lambda folder: _convert(folder, tiny)
     )
 
 

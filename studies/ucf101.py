@@ -1,6 +1,6 @@
 """TSM beside TSN on real videos: ten classes of UCF101 that differ by motion, from scratch, three seeds each.
 
-TSN is TSM without the shift: both have the settings of the preset cpu-ucf101 and the same seeds. The settings were
+TSN is TSM without the shift: both have the settings of the preset cpu-ucf101 and the same seeds. Settings are to be
 chosen with `--tune`, which trains without some groups of the training clips and evaluates on these; each try is a row
 of tuning.md. The result of a run is its evaluation on the test clips after the last epoch; the earlier ones are drawn,
 and choose nothing. What each network says of each test clip is kept, for the paired test.
@@ -113,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--jobs={args.jobs}: must be at least 1")
     if args.seeds is not None and not 1 <= args.seeds <= len(SEEDS):
         raise UserError(f"--seeds={args.seeds}: must be 1..{len(SEEDS)}")
+    if args.overrides and not (args.tune or args.epochs):
+        raise UserError(f"{args.overrides[0]}: the test clips choose no settings; add --tune or --epochs")
     study = Study(args.tune, counts(clips(unpack(ARCHIVE), args.tune)))
     runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
     table = rows(runner)
@@ -128,7 +130,8 @@ def run(args: argparse.Namespace) -> int:
         report.tries(sorted((runner.folder / "rows").glob("*.json")), folder)
         return 0
     found = [finished(runner, row, record) for row in table if (record := runner.record(row))]
-    return 0 if report.publish(found, runner.folder / "logs", folder) else 1
+    reached = report.publish(found, runner.folder / "logs", folder)
+    return 0 if reached and len(found) == len(table) else 1
 
 
 def finished(runner: Runner, row: Row, record: dict) -> report.Run:

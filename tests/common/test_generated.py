@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -38,7 +39,7 @@ def test_data_are_made_once_anew_after_an_interruption_and_kept_from_others(tmp_
     first, note = state(tmp_path), tmp_path / "tiny.json"
     generate(tmp_path)
     assert state(tmp_path) == first
-    for interrupted in ("unfinished", generated.unfinished(benchmark), '{"sett'):
+    for interrupted in ("unfinished", generated.unfinished(benchmark)):
         note.write_text(interrupted)
         generate(tmp_path)
         again = state(tmp_path)
@@ -51,6 +52,42 @@ def test_data_are_made_once_anew_after_an_interruption_and_kept_from_others(tmp_
     assert state(tmp_path) == before
 
 
+@pytest.mark.parametrize("benchmark", MAKERS)
+def test_a_file_that_is_missing_is_made_again(tmp_path, benchmark):
+    generate = MAKERS[benchmark][0]
+    generate(tmp_path)
+    whole = {name: content for name, (_, content) in state(tmp_path).items()}
+    for name in whole:
+        (tmp_path / name).unlink()
+        if name == generated.NOTE:
+            with pytest.raises(UserError, match="not made by this program"):
+                generate(tmp_path)
+            (tmp_path / name).write_bytes(whole[name])
+        generate(tmp_path)
+        assert {n: content for n, (_, content) in state(tmp_path).items()} == whole
+
+
+@pytest.mark.parametrize("note", ['{"sett', "[]", "mine", None])
+def test_files_beside_somebody_else_s_note_are_kept(tmp_path, note):
+    generate, shard = MAKERS["ssd"]
+    (tmp_path / shard).write_text("precious")
+    if note is not None:
+        (tmp_path / generated.NOTE).write_text(note)
+    with pytest.raises(UserError, match="not made by this program; give another DATA_DIR"):
+        generate(tmp_path)
+    assert (tmp_path / shard).read_text() == "precious"
+
+
+def test_files_that_were_added_are_kept(tmp_path):
+    generate, _ = MAKERS["ssd"]
+    generate(tmp_path)
+    (tmp_path / "train-00001-of-00002.tfrecord").write_text("precious")
+    generate(tmp_path)
+    with pytest.raises(UserError, match="holds train-00001-of-00002.tfrecord"):
+        ssd.tiny.generate(tmp_path, dataclasses.replace(PICTURES, seed=5))
+    assert (tmp_path / "train-00001-of-00002.tfrecord").read_text() == "precious"
+
+
 def test_a_note_without_a_name_holds_for_the_same_data_only(tmp_path):
     """As earlier versions wrote it."""
     generate, shard = MAKERS["ssd"]
@@ -58,8 +95,8 @@ def test_a_note_without_a_name_holds_for_the_same_data_only(tmp_path):
     note = tmp_path / "tiny.json"
     settings = json.loads(note.read_text())["settings"]
     note.write_text(json.dumps(settings))
+    generate(tmp_path)  # Made anew: such a note does not say of which files.
     before = state(tmp_path)
-    generate(tmp_path)
     note.write_text(json.dumps({**settings, "seed": 3}))
     with pytest.raises(UserError, match="without a benchmark's name"):
         generate(tmp_path)

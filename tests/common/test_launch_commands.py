@@ -199,6 +199,25 @@ def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, tmp_path
     assert process.returncode == 143
 
 
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_run_that_ends_at_once_on_a_signal_to_all_keeps_its_status(code, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/usr/bin/env bash\ntrap 'exit {code}' TERM\necho runs\nwhile :; do sleep 0.01; done\n"
+    )
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D"}
+    command = [ROOT / "resnet" / "run_and_time.sh"]
+    for _ in range(5):
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert process.stdout.readline() == "runs\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == code
+
+
 def test_an_override_decides_the_launcher_too():
     line = preset.plan(
         "resnet", "auto", ["--system=cpu-tiny", "--replicas", "horovod", "--config.num_replicas=2"]
