@@ -190,7 +190,12 @@ def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, tmp_path
     python.chmod(0o755)
     environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D", "NEXP": "3"}
     process = subprocess.Popen(
-        [ROOT / "resnet" / "run_and_time.sh"], env=environment, stdout=subprocess.PIPE, text=True
+        [ROOT / "resnet" / "run_and_time.sh"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Tests that a shell runs in the background ignore it, and a shell cannot trap what was ignored before it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout.readline() == "runs\n"
     process.send_signal(number)
