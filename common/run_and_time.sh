@@ -56,17 +56,22 @@ if [[ ${CLEAR_CACHES:-0} == 1 && ${#shown[@]} -eq 0 ]]; then
   esac
 fi
 
-# A run in the foreground would keep a signal to this script waiting, and one behind it would outlive it: the run gets
-# the signal, saves what it has, and its status is this script's.
+# A single run takes the place of this script, and so gets its signals. Of several, one in the foreground would keep a
+# signal waiting, and one behind the script would outlive it: the run is told, saves what it has, and is waited for.
 run() {
+  if [[ $NEXP == 1 ]]; then exec "$@"; fi
   local child= code=0 signalled=
   trap 'signalled=1; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
   "$@" <&0 &
   child=$!
   if [[ -n $signalled ]]; then kill -TERM "$child" 2>/dev/null || true; fi
   while code=0; wait "$child" || code=$?; kill -0 "$child" 2>/dev/null; do :; done
-  # A signal ends the first wait with its own status; that of the run is remembered.
-  if [[ -n $signalled ]]; then code=0; wait "$child" || code=$?; fi
+  # A signal ends a wait with its own status; that of the run is remembered, but for a few times in a thousand (-1).
+  if [[ -n $signalled ]]; then
+    code=0
+    wait "$child" || code=$?
+    if [[ $code -lt 0 ]]; then code=143; fi
+  fi
   trap - TERM INT HUP
   return "$code"
 }

@@ -179,19 +179,21 @@ def test_run_and_time_of_one_machine_mentions_no_launcher(tmp_path):
     assert result.stdout.startswith("python3 -m resnet --system=cpu-tiny ") and not result.stderr
 
 
+@pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, tmp_path):
+def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, runs, tmp_path):
     python = tmp_path / "python"
     python.write_text(
         f"#!{sys.executable}\nimport signal, sys, time\n"
         "def stop(*_):\n    time.sleep(0.3)\n    print('saved', flush=True)\n    sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, stop)\nprint('runs', flush=True)\ntime.sleep(60)\n"
+        "for number in signal.SIGTERM, signal.SIGINT:\n    signal.signal(number, stop)\n"
+        "print('runs', flush=True)\ntime.sleep(60)\n"
     )
     python.chmod(0o755)
-    environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D", "NEXP": "3"}
+    environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D"}
     process = subprocess.Popen(
         [ROOT / "resnet" / "run_and_time.sh"],
-        env=environment,
+        env={**environment, "NEXP": str(runs)},
         stdout=subprocess.PIPE,
         text=True,
         # Tests that a shell runs in the background ignore it, and a shell cannot trap what was ignored before it.
@@ -199,7 +201,7 @@ def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, tmp_path
     )
     assert process.stdout.readline() == "runs\n"
     process.send_signal(number)
-    # Of three runs none follows the one that was stopped.
+    # Of several runs none follows the one that was stopped.
     assert process.communicate(timeout=30)[0] == "saved\n"
     assert process.returncode == 143
 
