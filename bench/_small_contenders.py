@@ -8,10 +8,8 @@ floats, ready.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
+from _serve import serve  # noqa: E402
 
 import mnist.config  # noqa: E402
 import mnist.input  # noqa: E402
@@ -134,11 +133,7 @@ CONTENDERS = {"ours": ours, "ours_unfolded": ours_unfolded, "keras_fit": keras_f
 def main() -> None:
     contender, network, layers = sys.argv[1], sys.argv[2], int(sys.argv[3])
     run = CONTENDERS[contender](network, layers)
-    print(json.dumps({"version": tf.__version__}), flush=True)
-    for line in sys.stdin:
-        began = time.perf_counter()
-        run(int(line))
-        print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+    serve(run, version=tf.__version__)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,22 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from _rounds import ROOT, compare, machine
 
 OURS, TORCH = "ours", "torch"
 BAR = 1.1  # Seconds of the best TensorFlow peer over ours, at least.
+
+
+class Case(NamedTuple):
+    """Sequences (GNMT: sentence pairs) of `length` tokens a side in the network of a preset; steps of a round."""
+
+    preset: str
+    batch: int
+    length: int
+    steps: int
+    in_pairs: bool = False
 
 
 def commands(

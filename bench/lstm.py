@@ -18,10 +18,10 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from _rounds import ROOT, peers
-from _steps import about, commands, measure, report, verdict, write
+from _steps import Case, about, commands, measure, report, verdict, write
 
 sys.path.insert(0, str(ROOT))
 
@@ -34,16 +34,6 @@ PLAIN = "plain"  # Ours without hoisting: no peer.
 PAYS = 1.05  # The plain form's seconds over the hoisted one's from which hoisting pays; less is noise.
 # A round's steps, so that short ones are several.
 ROUND_TOKENS, MOST_STEPS = 4000, 20
-
-
-class Case(NamedTuple):
-    """Sentence pairs of `length` tokens a side in the network of a preset; steps of a round."""
-
-    preset: str
-    batch: int
-    length: int
-    steps: int
-    in_pairs: bool = False
 
 
 CASES = {

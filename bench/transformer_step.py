@@ -17,10 +17,9 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from _rounds import ROOT, peers
-from _steps import about, commands, measure, report, verdict, write
+from _steps import Case, about, commands, measure, report, verdict, write
 
 sys.path.insert(0, str(ROOT))
 
@@ -28,16 +27,6 @@ from common.config import Schedule, to_dict  # noqa: E402
 from transformer.config import PRESETS, Config, Decode  # noqa: E402
 
 NAMES = ("ours", "keras_fit", "keras_fused_adam", "tf_models")
-
-
-class Case(NamedTuple):
-    """Sequences of `length` tokens in the network of a preset; steps of a round."""
-
-    preset: str
-    batch: int
-    length: int
-    steps: int
-    in_pairs: bool = False
 
 
 CASES = {
