@@ -16,7 +16,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,11 @@ def config_of(case: Case) -> Config:
     )
 
 
-def layers(options: argparse.Namespace, python: str | None, rounds: int) -> dict[str, Any]:
+Part = Iterator[tuple[str, dict[str, Any]]]  # Name and rows of a case.
+
+
+def layers(options: argparse.Namespace, python: str | None) -> Part:
     """Every shape of one layer."""
-    found = {}
     for inputs in options.inputs:
         for length in options.lengths:
             for batch in options.batches:
@@ -72,23 +74,20 @@ def layers(options: argparse.Namespace, python: str | None, rounds: int) -> dict
                 shape = [length, batch, inputs, options.units]
                 calls = commands("_lstm_contenders.py", LAYERS, python, "layer", json.dumps(shape))
                 steps = min(MOST_STEPS, max(1, ROUND_TOKENS // (batch * length)))
-                rows = measure(calls, steps, rounds)
-                found[name] = {"steps": steps, **_judged(name, rows)}
-    return found
+                rows = measure(calls, steps, options.rounds)
+                yield name, {"steps": steps, **_judged(name, rows)}
 
 
-def networks(names: list[str], python: str | None, rounds: int) -> dict[str, Any]:
+def networks(options: argparse.Namespace, python: str | None) -> Part:
     """GNMT's training step."""
-    found = {}
-    for name in names:
+    for name in options.cases:
         case = CASES[name]
         manifest = json.dumps({"config": to_dict(config_of(case)), "batch": {"train": case.batch}})
         calls = commands("_lstm_contenders.py", NETWORKS, python, "gnmt", manifest)
-        rows = measure(calls, case.steps, rounds, case.in_pairs)
+        rows = measure(calls, case.steps, options.rounds, case.in_pairs)
         for row in rows.values():
             row["target_tokens_per_second"] = case.batch * case.length / row["seconds"]
-        found[name] = {"settings": case._asdict(), **_judged(f"gnmt {name}", rows)}
-    return found
+        yield name, {"settings": case._asdict(), **_judged(f"gnmt {name}", rows)}
 
 
 def _judged(name: str, rows: dict[str, dict]) -> dict[str, Any]:
@@ -98,14 +97,13 @@ def _judged(name: str, rows: dict[str, dict]) -> dict[str, Any]:
     return {"contenders": rows, **found, "plain_over_hoisted": rows[PLAIN]["ratio_to_ours"]}
 
 
-def hoisting(result: Mapping[str, Any]) -> dict[str, list[str]]:
+def hoisting(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Where it pays, where it makes no difference, where it costs."""
     found: dict[str, list[str]] = {"pays": [], "even": [], "costs": []}
-    for part in ("layer", "gnmt"):
-        for name, case in result[part].items():
-            ratio = case["plain_over_hoisted"]
-            kind = "pays" if ratio >= PAYS else "costs" if ratio <= 1 / PAYS else "even"
-            found[kind].append(f"{part} {name}: {ratio:.2f}x")
+    for name, case in cases.items():
+        ratio = case["plain_over_hoisted"]
+        kind = "pays" if ratio >= PAYS else "costs" if ratio <= 1 / PAYS else "even"
+        found[kind].append(f"{name}: {ratio:.2f}x")
     return found
 
 
@@ -121,29 +119,25 @@ def main() -> None:
         "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
     )
     parser.add_argument("--quick", action="store_true", help="one tiny round, to see that everything runs")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "lstm.json")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "bench" / "results", help="folder of lstm_PART.json"
+    )
     options = parser.parse_args()
     options.units = 1024
     if options.quick:
         options.inputs, options.batches, options.lengths, options.units = [16], [2], [4], 16
         options.rounds, options.cases = 1, ["tiny"]
     python = peers(options.torch_python).get("torch")
-    result = {
-        **about(python, rounds=options.rounds, units=options.units, hoisting_pays_from=PAYS),
-        "layer": {},
-        "gnmt": {},
-    }
-    parts = {
-        "layer": lambda: layers(options, python, options.rounds),
-        "gnmt": lambda: networks(options.cases, python, options.rounds),
-    }
     for part in options.parts:
-        result[part] = parts[part]()
-        result["hoisting"] = hoisting(result)
-        if not options.quick:
-            write(result, options.output)
-    for kind, cases in result["hoisting"].items():
-        print(f"hoisting {kind}: {'; '.join(cases) or 'nowhere'}", flush=True)
+        result = about(python, rounds=options.rounds, units=options.units, hoisting_pays_from=PAYS)
+        cases = result["cases"] = {}
+        for name, found in {"layer": layers, "gnmt": networks}[part](options, python):
+            cases[name] = found
+            result["hoisting"] = hoisting(cases)
+            if not options.quick:
+                write(result, options.output / f"lstm_{part}.json")
+        for kind, names in result["hoisting"].items():
+            print(f"{part}: hoisting {kind}: {'; '.join(names) or 'nowhere'}", flush=True)
 
 
 if __name__ == "__main__":

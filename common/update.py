@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from common import optimizers, summation
+from common import in_place, optimizers, summation
 from common.config import RunConfig
 from common.replicas.base import Replicas
 
@@ -43,6 +43,7 @@ class WholeUpdate:
         """
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self.rule = optimizers.rule(config.optimizer)
+        self._kernel = in_place.kernel(config.optimizer) if replicas.plain_variables else None
         self._segments = [
             optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in self._weights
         ]
@@ -54,14 +55,32 @@ class WholeUpdate:
             for w in self._weights
         ]
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
+    def apply(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
+    ) -> list[tf.Tensor | tf.Operation]:
         """Inside `run`: sums the gradients over the replicas and updates weights and slots.
 
         Returns:
-          Everything that was written.
+          Everything that was written, or what wrote it: who waits for all of it, waits for the update.
         """
         gradients = summation.sum_gradients(self._replicas, gradients, self._config.communication)
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
+        update = self._in_place if self._kernel else self._by_rule
+        return update(gradients, rate, step)
+
+    def _in_place(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
+    ) -> list[tf.Operation]:
+        optimizer, written = self._config.optimizer, []
+        for weight, slots, segments, gradient in zip(
+            self._weights, self.slots, self._segments, gradients, strict=True
+        ):
+            gradient = optimizers.decayed_gradient(optimizer, weight, gradient, segments)
+            own_rate = tf.cast(rate, weight.dtype)
+            written.append(self._kernel(optimizer, weight, gradient, slots, own_rate, step))
+        return written
+
+    def _by_rule(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
         variables, values = [], []
         for weight, slots, segments, gradient in zip(
             self._weights, self.slots, self._segments, gradients, strict=True
