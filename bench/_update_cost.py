@@ -28,7 +28,12 @@ from common.step import State, make_train_step  # noqa: E402
 
 
 class OneOfMany(Single):
-    """Replica 0 of `num_replicas`; all others hold what it holds, and a sum is as large as a summand."""
+    """Replica 0 of `num_replicas`; all others hold what it holds, and a sum is as large as a summand.
+
+    It updates as backends of many replicas do: by the rule's operations.
+    """
+
+    updates_in_place = False
 
     def __init__(self, num_replicas: int):
         self.num_replicas = num_replicas

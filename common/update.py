@@ -43,9 +43,12 @@ class WholeUpdate:
         """
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self.rule = optimizers.rule(config.optimizer)
-        self._kernel = in_place.kernel(config.optimizer) if replicas.plain_variables else None
         self._segments = [
             optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in self._weights
+        ]
+        self._kernels = [
+            in_place.kernel(config.optimizer, s) if replicas.updates_in_place else None
+            for s in self._segments
         ]
         self.slots = [
             {
@@ -65,34 +68,21 @@ class WholeUpdate:
         """
         gradients = summation.sum_gradients(self._replicas, gradients, self._config.communication)
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
-        update = self._in_place if self._kernel else self._by_rule
-        return update(gradients, rate, step)
-
-    def _in_place(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
-    ) -> list[tf.Operation]:
-        optimizer, written = self._config.optimizer, []
-        for weight, slots, segments, gradient in zip(
-            self._weights, self.slots, self._segments, gradients, strict=True
+        written, variables, values = [], [], []
+        for weight, slots, segments, kernel, gradient in zip(
+            self._weights, self.slots, self._segments, self._kernels, gradients, strict=True
         ):
-            gradient = optimizers.decayed_gradient(optimizer, weight, gradient, segments)
             own_rate = tf.cast(rate, weight.dtype)
-            written.append(self._kernel(optimizer, weight, gradient, slots, own_rate, step))
-        return written
-
-    def _by_rule(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
-        variables, values = [], []
-        for weight, slots, segments, gradient in zip(
-            self._weights, self.slots, self._segments, gradients, strict=True
-        ):
+            if kernel:
+                gradient = optimizers.decayed_gradient(self._config.optimizer, weight, gradient, segments)
+                written.append(kernel(self._config.optimizer, weight, gradient, slots, own_rate, step))
+                continue
             before = {name: slot.read_value() for name, slot in slots.items()}
-            new, after = self.rule.update(
-                weight.read_value(), gradient, before, tf.cast(rate, weight.dtype), step, segments
-            )
+            new, after = self.rule.update(weight.read_value(), gradient, before, own_rate, step, segments)
             variables += [weight, *(slots[name] for name in after)]
             values += [new, *after.values()]
         self._replicas.assign(variables, values)
-        return values
+        return written + values
 
     def read_slots(self) -> SlotValues:
         """Outside `run`, called by every process: the slots of every weight."""

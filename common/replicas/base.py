@@ -39,14 +39,14 @@ class Replicas(abc.ABC):
     Attributes:
       name: the backend's name.
       num_replicas: replicas over all processes.
-      plain_variables: `scope` makes ordinary variables, which `run` updates as it likes; else only by `assign`.
+      updates_in_place: the whole update is made by TensorFlow's kernels (common/in_place.py), not by `assign`.
       loops_hold_collectives: collectives may stand inside control flow within `run`.
       process_index, num_processes: this process among those of the run; process 0 writes the log.
     """
 
     name: str = ""
     num_replicas: int = 1
-    plain_variables: bool = False
+    updates_in_place: bool = False
     loops_hold_collectives: bool = False
     process_index: int = 0
     num_processes: int = 1

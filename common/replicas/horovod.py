@@ -50,7 +50,6 @@ class Horovod(Replicas):
     """
 
     name = "horovod"
-    plain_variables = True
     loops_hold_collectives = True
 
     def __init__(self, num_replicas: int):

@@ -14,7 +14,7 @@ class Single(Replicas):
     """One replica; every collective is the identity, and the whole step compiles."""
 
     name = "single"
-    plain_variables = True
+    updates_in_place = True
     loops_hold_collectives = True
 
     def replica_id(self) -> int:

@@ -39,10 +39,11 @@ def run(script, monkeypatch, tmp_path):
             }
 
         monkeypatch.setattr(script("_steps"), "compare", compare)
-        output = tmp_path / "result.json"
+        output = tmp_path if name == "lstm" else tmp_path / "result.json"
         monkeypatch.setattr(sys, "argv", ["bench", f"--output={output}", *flags])
         module.main()
-        return json.loads(output.read_text()), together
+        written = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+        return written.get("result", written), together
 
     return run
 
@@ -79,14 +80,17 @@ def test_hoisting_is_no_peer_and_is_said_where_it_pays(run) -> None:
     seconds = {**layer, "keras_fit": 1.5, "keras_tuned": 1.0}
     flags = ["--inputs=1024", "--lengths=10", "--cases=full"]
     found, together = run("lstm", seconds, "--batches", "1", "8", *flags)
-    assert [case["steps"] for case in found["layer"].values()] == [20, 20]
-    assert all(c["best_tf_peer"] == "keras_unrolled" and c["meets_bar"] for c in found["layer"].values())
-    assert found["gnmt"]["full"]["best_tf_peer"] == "keras_tuned" and not found["gnmt"]["full"]["meets_bar"]
-    assert len(found["hoisting"]["costs"]) == 3 and found["hoisting"]["pays"] == []
+    layers, network = found["lstm_layer"], found["lstm_gnmt"]
+    assert [case["steps"] for case in layers["cases"].values()] == [20, 20]
+    assert all(c["best_tf_peer"] == "keras_unrolled" and c["meets_bar"] for c in layers["cases"].values())
+    full = network["cases"]["full"]
+    assert full["best_tf_peer"] == "keras_tuned" and not full["meets_bar"]
+    assert len(layers["hoisting"]["costs"]) == 2 and layers["hoisting"]["pays"] == []
+    assert len(network["hoisting"]["costs"]) == 1
     found, _ = run("lstm", {**seconds, "plain": 1.02}, "--batches=1", *flags)
-    assert len(found["hoisting"]["even"]) == 2
+    assert [len(found[part]["hoisting"]["even"]) for part in ("lstm_layer", "lstm_gnmt")] == [1, 1]
     found, _ = run("lstm", {**seconds, "plain": 1.3}, "--batches=1", "--parts=layer", *flags)
-    assert found["hoisting"]["pays"] == ["layer inputs 1024, length 10, batch 1: 1.30x"]
+    assert found["lstm_layer"]["hoisting"]["pays"] == ["inputs 1024, length 10, batch 1: 1.30x"]
 
 
 def test_a_plan_of_batches_is_judged_by_its_slowest_replica(script) -> None:

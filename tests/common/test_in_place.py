@@ -9,19 +9,20 @@ import tensorflow as tf
 from common import in_place
 from common import replicas as backends
 from common.config import Optimizer
+from common.optimizers import Whole
 from common.update import WholeUpdate
 from tests.common import toy
 from tests.common.test_optimizers import ADAPTIVE, KINDS, RULES, problem, worst
 
 CONFIGS = {**RULES, **ADAPTIVE, "sgd scaled nesterov": Optimizer("sgd", nesterov=True, scaled_momentum=True)}
-WITH_KERNEL = [name for name, config in CONFIGS.items() if in_place.kernel(config)]
+WITH_KERNEL = [name for name, config in CONFIGS.items() if in_place.kernel(config, Whole("kernel"))]
 
 
-def updated(optimizer: Optimizer, plain: bool, compiled: bool = False) -> tuple[dict, list[dict]]:
+def updated(optimizer: Optimizer, in_place_: bool, compiled: bool = False) -> tuple[dict, list[dict]]:
     """Weights and slots after 20 steps, by the kernels or by the rule."""
     config = toy.config(precision="fp64", optimizer=optimizer)
     replicas = backends.make(config)
-    replicas.plain_variables = plain
+    replicas.updates_in_place = in_place_
     values, gradients, rates = problem()
     weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
     kinds = {weight.ref(): KINDS[name] for name, weight in weights.items()}
@@ -40,8 +41,15 @@ def updated(optimizer: Optimizer, plain: bool, compiled: bool = False) -> tuple[
 
 
 def test_momentum_and_adam_have_kernels() -> None:
-    assert [name for name in CONFIGS if name not in WITH_KERNEL and name.startswith(("sgd", "adam"))] == []
-    assert {CONFIGS[name].name for name in WITH_KERNEL} == {"sgd", "adam"}
+    assert {CONFIGS[name].name for name in WITH_KERNEL} == {"sgd", "adam", "lazy_adam"}
+    assert {c.name for n, c in CONFIGS.items() if n not in WITH_KERNEL} == {
+        "lars",
+        "adagrad",
+        "rmsprop",
+        "adadelta",
+    }
+    assert in_place.kernel(CONFIGS["lazy_adam 512"], Whole("embedding")) is None
+    assert in_place.kernel(CONFIGS["adam"], Whole("embedding")) is not None
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "through XLA"])
@@ -64,7 +72,7 @@ def test_the_first_step_of_adam_keeps_its_digits_in_single_precision() -> None:
 
     @tf.function(autograph=False)
     def step() -> tf.Tensor:
-        kernel = in_place.kernel(optimizer)
+        kernel = in_place.kernel(optimizer, Whole("kernel"))
         rate, first = tf.constant(1.0), tf.constant(0, tf.int64)
         with tf.control_dependencies([kernel(optimizer, weight, tf.constant(gradient), slots, rate, first)]):
             return weight.read_value()
