@@ -17,6 +17,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.precision import Precision
+from common.product import product, rows
 
 Tensors = tuple[tf.Tensor, ...]
 State = tuple[tf.Tensor, tf.Tensor]
@@ -155,8 +156,8 @@ def hoisted(
       (outputs [T, b, u], (h, c) at the end).
     """
     shape = tf.shape(x)
-    flat = tf.cast(tf.reshape(x, [-1, x.shape[-1]]), precision.compute)
-    z = tf.cast(flat @ tf.cast(kernel, precision.compute), precision.variable) + bias
+    z = product(tf.cast(rows(x), precision.compute), tf.cast(kernel, precision.compute))
+    z = tf.cast(z, precision.variable) + bias
     z = tf.reshape(z, [shape[0], shape[1], z.shape[-1]])
     z.set_shape([x.shape[0], x.shape[1], z.shape[-1]])
     core = _make_core(mask, precision)
@@ -168,7 +169,7 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
     """The recurrence alone, (z, recurrent, h, c) -> (outputs, h, c), with a gradient of its own."""
     compute, variable = precision.compute, precision.variable
 
-    def product(a: tf.Tensor, b: tf.Tensor, **transpose: bool) -> tf.Tensor:
+    def times(a: tf.Tensor, b: tf.Tensor, **transpose: bool) -> tf.Tensor:
         return tf.cast(tf.matmul(tf.cast(a, compute), tf.cast(b, compute), **transpose), variable)
 
     @tf.custom_gradient
@@ -177,7 +178,7 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
 
         def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
             h, c = before
-            i, f, g, o, new_c, squashed, new_h = cell(inputs[0] + product(h, matrix), c)
+            i, f, g, o, new_c, squashed, new_h = cell(inputs[0] + times(h, matrix), c)
             if mask is not None:
                 m = inputs[1]
                 new_h, new_c = m * new_h + (1 - m) * h, m * new_c + (1 - m) * c
@@ -190,7 +191,7 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
             hs_before = tf.concat([h0[None], hs[:-1]], 0)
             cs_before = tf.concat([c0[None], cs[:-1]], 0)
             dz, d_h0, d_c0 = backward(gates, cs_before, matrix, d_outputs, d_h, d_c)
-            d_recurrent = product(_rows(hs_before), _rows(dz), transpose_a=True)
+            d_recurrent = times(rows(hs_before), rows(dz), transpose_a=True)
             return dz, d_recurrent, d_h0, d_c0
 
         return (hs if mask is None else hs * mask, h, c), gradient
@@ -204,6 +205,8 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
         d_c: tf.Tensor,
     ) -> Tensors:
         """(dz [T, b, 4u], dh0, dc0). What does not depend on later steps is computed for all steps at once."""
+        # Once: a product with transpose_b would do it at every step.
+        transposed = tf.transpose(matrix)
         i, f, g, o, squashed = gates
         through_c = [g * i * (1 - i), cs_before * f * (1 - f), i * (1 - g * g)]
         slopes = tf.concat([*through_c, squashed * o * (1 - o)], -1)
@@ -217,7 +220,7 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
             d_h = after[0] + d_output
             d_c = after[1] + d_h * h_to_c
             dz = tf.concat([d_c, d_c, d_c, d_h], -1) * slope
-            d_before = product(dz, matrix, transpose_b=True)
+            d_before = times(dz, transposed)
             if kept:
                 d_before += d_h * kept[0]
             return (d_before, d_c * c_to_c), (dz,)
@@ -236,10 +239,6 @@ def cell(z: tf.Tensor, c: tf.Tensor) -> Tensors:
     c = f * c + i * g
     squashed = tf.tanh(c)
     return i, f, g, o, c, squashed, o * squashed
-
-
-def _rows(x: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(x, [-1, x.shape[-1]])
 
 
 def scan(

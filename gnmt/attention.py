@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.precision import Precision
+from common.product import product, rows
 from gnmt.config import Config
 
 _MASKED = -1e9  # A score that the softmax turns into 0.
@@ -71,8 +72,8 @@ class Attention(tf_keras.layers.Layer):
     def _product(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """[b, n, width] times a matrix, in full precision."""
         compute = self.precision.compute
-        flat = tf.cast(tf.reshape(x, [-1, self.width]), compute) @ tf.cast(kernel, compute)
-        return tf.cast(tf.reshape(flat, tf.shape(x)), self.precision.variable)
+        found = product(tf.cast(rows(x), compute), tf.cast(kernel, compute))
+        return tf.cast(tf.reshape(found, tf.shape(x)), self.precision.variable)
 
     def products(self, queries: int, memory: int) -> int:
         """Multiply-adds for `queries` rows that attend to `memory` rows."""

@@ -17,6 +17,7 @@ import tf_keras
 
 from common.dropout import Dropout
 from common.precision import Precision
+from common.product import Dense, product_transposed, rows
 from common.replicas.base import Replicas
 from transformer.config import Config
 
@@ -32,12 +33,10 @@ class Parts:
         self.config, self.replicas, self.precision = config, replicas, precision
         self._seeds = _seeds(config.seed)
 
-    def dense(self, units: int, use_bias: bool) -> tf_keras.layers.Dense:
+    def dense(self, units: int, use_bias: bool) -> Dense:
         """A matrix product; weights uniform with variance 2 / (fan-in + fan-out) (mlperf_facts 2)."""
         initial = tf_keras.initializers.VarianceScaling(1.0, "fan_avg", "uniform", seed=next(self._seeds))
-        return tf_keras.layers.Dense(
-            units, use_bias=use_bias, kernel_initializer=initial, dtype=self.precision.layer
-        )
+        return Dense(units, use_bias=use_bias, kernel_initializer=initial, dtype=self.precision.layer)
 
     def norm(self) -> tf_keras.layers.LayerNormalization:
         return tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.precision.full)
@@ -100,7 +99,7 @@ class Embedding(tf_keras.layers.Layer):
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """[b, n, width] -> [b, n, vocabulary], in full precision."""
         table = tf.cast(tf.convert_to_tensor(self.table), self.precision.compute)
-        flat = tf.matmul(tf.reshape(x, [-1, self.config.width]), table, transpose_b=True)
+        flat = product_transposed(rows(x), table)
         return tf.cast(tf.reshape(flat, [*_leading(x), self.config.vocabulary_size]), self.precision.variable)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:

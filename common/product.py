@@ -1,0 +1,59 @@
+"""Matrix products whose gradients keep TensorFlow's fast paths on a CPU.
+
+`tf.matmul(a, b, transpose_b=True)` in float32 takes as long as a transposed copy of b and a product with that, and of
+few rows of a the copy is a third. The batched product does not. With many rows the plain product is the faster one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+import tf_keras
+
+# Measured on an AMD EPYC with 2 cores, 1024 x 4096: 0.67 of the time at 256 rows, 0.80 at 512, 0.95 at 1024.
+FEW_ROWS = 512
+
+
+def times_transposed(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """a b^T of [m, k] and [n, k]; m must be static to take the faster way."""
+    if a.dtype == tf.float32 and a.shape[0] is not None and a.shape[0] <= FEW_ROWS:
+        return tf.matmul(a[None], b[None], transpose_b=True)[0]
+    return tf.matmul(a, b, transpose_b=True)
+
+
+@tf.custom_gradient
+def product(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """x matrix: [m, k], [k, n] -> [m, n]."""
+
+    def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return times_transposed(above, matrix), tf.matmul(x, above, transpose_a=True)
+
+    return tf.matmul(x, matrix), gradient
+
+
+@tf.custom_gradient
+def product_transposed(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """x matrix^T: [m, k], [n, k] -> [m, n]."""
+
+    def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.matmul(above, matrix), tf.matmul(above, x, transpose_a=True)
+
+    return times_transposed(x, matrix), gradient
+
+
+def rows(x: tf.Tensor) -> tf.Tensor:
+    """[..., k] -> [m, k]."""
+    return tf.reshape(x, [-1, x.shape[-1]])
+
+
+class Dense(tf_keras.layers.Dense):
+    """The stock layer of [b, n, k], with `product`."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        found = product(rows(tf.cast(inputs, self.compute_dtype)), tf.convert_to_tensor(self.kernel))
+        if self.use_bias:
+            found = tf.nn.bias_add(found, self.bias)
+        if self.activation is not None:
+            found = self.activation(found)
+        return tf.reshape(found, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))
