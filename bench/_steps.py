@@ -43,6 +43,9 @@ def measure(
 
     `in_pairs` runs each contender with ours alone, for networks of which not all fit into memory at once; the row of a
     contender then has "ours_seconds", those of ours in its own rounds.
+
+    Raises:
+      SystemExit: a contender's parameters are not as many as ours, to a thousandth (biases may be held otherwise).
     """
     if not in_pairs:
         rows = compare(commands, steps, rounds)
@@ -53,7 +56,10 @@ def measure(
                 found = compare({OURS: commands[OURS], name: commands[name]}, steps, rounds)
                 rows.setdefault(OURS, found[OURS])
                 rows[name] = found[name] | {"ours_seconds": found[OURS]["seconds"] / steps}
-    for row in rows.values():
+    own = rows[OURS].get("parameters")
+    for name, row in rows.items():
+        if own and abs(row["parameters"] / own - 1) > 1e-3:
+            sys.exit(f"{name}: {row['parameters']} parameters, ours has {own}: not the same network")
         row["seconds"] /= steps
         row["rounds_seconds"] = [round(t / steps, 5) for t in row["rounds_seconds"]]
     return rows

@@ -12,17 +12,19 @@ from common.errors import UserError
 FRAMES = {"tsm": 8, "i3d_3x3x3": 16, "i3d_3x1x1": 32, "tsn": 8}
 MODELS = tuple(FRAMES)
 SAMPLINGS = ("dense", "uniform")
+MODALITIES = ("rgb", "rgb_difference")
 INFLATIONS = ("mean", "center")
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Which frames are read, and how they are cropped; defaults: mit-han-lab/temporal-shift-module (mlperf_facts 2).
+    """Which frames are read, how they are cropped, and what of them is shown; defaults: mit-han-lab/temporal-shift-module (mlperf_facts 2).
 
     Attributes:
       sampling: "dense", equally spaced frames of a window, or "uniform", one frame of each of equal segments.
       window: frames that a dense clip spans; a video with fewer is taken round and round.
       scales: parts of the short side that the sides of a training crop are drawn from.
+      modality: the network sees "rgb", the frames, or "rgb_difference", each frame less the one before.
       flip: mirror half of the training clips; false where left and right are classes.
       jitter: brightness, saturation and contrast of a training clip are multiplied by factors from 1 - jitter to
         1 + jitter; the published recipe has 0.
@@ -34,6 +36,7 @@ class Data:
 
     sampling: str = "dense"
     window: int = 64
+    modality: str = "rgb"
     scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
     flip: bool = True
     jitter: float = 0.0
@@ -109,6 +112,7 @@ class Config(RunConfig):
             ("model", self.model, MODELS),
             ("inflation", self.inflation, INFLATIONS),
             ("data.sampling", self.data.sampling, SAMPLINGS),
+            ("data.modality", self.data.modality, MODALITIES),
         ):
             if value not in known:
                 raise UserError(f"config.{name}={value!r}: unknown; known: {', '.join(known)}")
@@ -130,6 +134,8 @@ class Config(RunConfig):
         for name in ("window", "eval_clips", "eval_short_side", "eval_size"):
             if getattr(data, name) < 1:
                 raise UserError(f"config.data.{name}={getattr(data, name)}: must be at least 1")
+        if data.modality == "rgb_difference" and self.frames < 2:
+            raise UserError("config.num_frames=1: data.modality=rgb_difference needs two frames; raise it")
         if data.sampling == "dense" and data.window < self.frames:
             raise UserError(
                 f"config.data.window={data.window}: must hold the {self.frames} frames of a clip; raise it"

@@ -167,12 +167,20 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
     return dataset.repeat()
 
 
-def normalise(frames: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """(frames - mean) / standard deviation per channel, on the device; below 32 bits the arithmetic is float32."""
+def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Tensor:
+    """What the network sees of clips [b, T, H, W, 3]; on the device, below 32 bits the arithmetic is float32.
+
+    "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame less the one before, of which
+    what stands still is not left (Wang et al., "Temporal Segment Networks", section 3.2); the first is as the second.
+    """
     wide = tf.float64 if dtype == tf.float64 else tf.float32
     scale = tf.constant([1 / s for s in STDDEV_RGB], wide)
     offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], wide)
-    return tf.cast(tf.cast(frames, wide) * scale + offset, dtype)
+    pixels = tf.cast(clips, wide) * scale + offset
+    if modality == "rgb_difference":
+        changes = pixels[:, 1:] - pixels[:, :-1]
+        pixels = tf.concat([changes[:, :1], changes], 1)
+    return tf.cast(pixels, dtype)
 
 
 def jittered(frames: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
