@@ -18,7 +18,7 @@ INFLATIONS = ("mean", "center")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Which frames are read, how they are cropped, and what of them is shown; defaults: mit-han-lab/temporal-shift-module (mlperf_facts 2).
+    """Which frames are read, and what of them is shown; defaults: mit-han-lab/temporal-shift-module (mlperf_facts 2).
 
     Attributes:
       sampling: "dense", equally spaced frames of a window, or "uniform", one frame of each of equal segments.

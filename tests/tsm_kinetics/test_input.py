@@ -142,6 +142,19 @@ def test_flips_mirror_half_of_the_clips_and_none_where_they_may_not(data_dir: Pa
     assert all(left_brighter(False)) and 0.2 < np.mean(left_brighter(True)) < 0.8
 
 
+def test_the_network_sees_frames_or_their_differences() -> None:
+    clips = np.random.default_rng(0).integers(0, 256, [2, 3, 4, 5, 3], np.uint8)
+    deviation = np.array(pipeline.STDDEV_RGB)
+    frames = (clips - np.array(pipeline.MEAN_RGB)) / deviation
+    np.testing.assert_allclose(pipeline.normalise(clips, tf.float64), frames, rtol=1e-8, atol=1e-12)
+    got = pipeline.normalise(clips, tf.float64, "rgb_difference")
+    for first, second, found in ((0, 1, 0), (0, 1, 1), (1, 2, 2)):
+        change = (clips[:, second].astype(float) - clips[:, first]) / deviation
+        np.testing.assert_allclose(got[:, found], change, rtol=1e-8, atol=1e-12)
+    still = np.repeat(clips[:, :1], 3, 1)
+    assert not np.any(pipeline.normalise(still, tf.bfloat16, "rgb_difference"))
+
+
 def test_a_jittered_clip_has_its_brightness_saturation_and_contrast_changed() -> None:
     """As Pillow's ImageEnhance does on one frame after another, but with the clip's one mean and unrounded."""
     clip = np.random.default_rng(0).integers(40, 120, [2, 5, 6, 3], np.uint8)

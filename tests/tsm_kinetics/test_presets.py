@@ -123,6 +123,7 @@ def test_docs_name_every_preset() -> None:
         ("blocks", "3,4,6", "config.blocks=\\(3, 4, 6\\): give four"),
         ("inflation", "copy", "config.inflation='copy': unknown"),
         ("data.sampling", "all", "config.data.sampling='all': unknown"),
+        ("data.modality", "flow", "config.data.modality='flow': unknown; known: rgb, rgb_difference"),
         ("data.window", "7", "config.data.window=7: must hold the 8 frames"),
         ("data.eval_crops", "2", "config.data.eval_crops=2: must be 1 or 3"),
         ("data.eval_size", "300", "config.data.eval_size=300: must not exceed"),
