@@ -226,12 +226,19 @@ def main() -> None:
         "missing_peers": left_out(interpreters, ("torch",)),
         "networks": {},
     }
+
+    def write() -> None:
+        if not options.quick:
+            options.output.parent.mkdir(exist_ok=True)
+            options.output.write_text(json.dumps(result, indent=1) + "\n")
+
     for precision in options.precisions:
         result["networks"][precision] = {}
         for mode in MODES:
             rows = networks(mode, precision, options, interpreters.get("torch"))
             result["networks"][precision][mode] = rows
             say(mode, precision, rows)
+            write()
     result["frames"] = decoding(videos, steps, options.rounds)
     for name, row in result["frames"].items():
         for contender, one in row["contenders"].items():
@@ -244,9 +251,7 @@ def main() -> None:
         print(
             f"{model:12} {row['clips_per_second']} clips/s of {row['frames']} frames: {row['cores']:.1f} cores"
         )
-    if not options.quick:
-        options.output.parent.mkdir(exist_ok=True)
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    write()
 
 
 if __name__ == "__main__":

@@ -68,12 +68,14 @@ class Order:
         """(epoch, video) at `place`."""
         epoch, rest = divmod(place, self._count)
         with self._lock:
-            if epoch not in self._epochs:
-                key = np.random.SeedSequence([self._seed, _ORDER_STREAM, epoch])
-                self._epochs[epoch] = np.random.default_rng(key).permutation(self._count)
-                for old in sorted(self._epochs)[:-_KEPT_ORDERS]:
-                    del self._epochs[old]
             permutation = self._epochs.get(epoch)
+            if permutation is None:
+                key = np.random.SeedSequence([self._seed, _ORDER_STREAM, epoch])
+                permutation = np.random.default_rng(key).permutation(self._count)
+                # Kept are the latest asked for, which are not always the highest: a stream may begin anew.
+                self._epochs[epoch] = permutation
+                for old in list(self._epochs)[:-_KEPT_ORDERS]:
+                    del self._epochs[old]
         return epoch, int(permutation[rest])
 
 

@@ -142,6 +142,14 @@ def test_flips_mirror_half_of_the_clips_and_none_where_they_may_not(data_dir: Pa
     assert all(left_brighter(False)) and 0.2 < np.mean(left_brighter(True)) < 0.8
 
 
+def test_an_order_goes_back_to_epochs_that_it_has_left() -> None:
+    order = pipeline.Order(seed=3, count=4)
+    places = range(40)
+    first = [order(place) for place in places]
+    assert [order(place) for place in places] == first
+    assert all(sorted(video for epoch, video in first if epoch == e) == [0, 1, 2, 3] for e in range(10))
+
+
 def test_the_network_sees_frames_or_their_differences() -> None:
     clips = np.random.default_rng(0).integers(0, 256, [2, 3, 4, 5, 3], np.uint8)
     deviation = np.array(pipeline.STDDEV_RGB)
