@@ -72,7 +72,7 @@ class Order:
             if permutation is None:
                 key = np.random.SeedSequence([self._seed, _ORDER_STREAM, epoch])
                 permutation = np.random.default_rng(key).permutation(self._count)
-                # Kept are the latest asked for, which are not always the highest: a stream may begin anew.
+                # Kept are the latest made, which are not always the highest: a stream may begin anew.
                 self._epochs[epoch] = permutation
                 for old in list(self._epochs)[:-_KEPT_ORDERS]:
                     del self._epochs[old]
