@@ -70,13 +70,13 @@ def test_the_networks_differ_in_nothing_but_the_shift() -> None:
         config.validate()
         assert config.quality_target == 1 and config.system == ucf101.SYSTEM
     assert division.overrides(*both) == {"model": "tsm"}
-    assert table[0].settings == table[1].settings and "width=32" in table[0].settings
+    assert table[0].settings == table[1].settings and "window=16" in table[0].settings
 
 
 def test_other_settings_are_other_rows_and_where_they_come_from_is_no_setting(monkeypatch) -> None:
     ids = [row.id for row in ucf101.rows(made())]
-    other = ucf101.rows(made(["--config.width=16"]))
-    assert not set(ids) & {row.id for row in other} and "width" not in other[0].settings.split("blocks")[0]
+    other = ucf101.rows(made(["--config.data.window=64"]))
+    assert not set(ids) & {row.id for row in other} and "window=64" in other[0].settings
     preset = ucf101.PRESETS[ucf101.SYSTEM]
     for fields, same in (({"source": "elsewhere"}, True), ({"train_epochs": 7.0}, False)):
         changed = {**ucf101.PRESETS, ucf101.SYSTEM: preset.__class__(**{**vars(preset), **fields})}
@@ -213,11 +213,12 @@ def test_weights_of_another_run_are_refused(scripted, monkeypatch) -> None:
 
 def test_every_try_is_kept_the_best_first(scripted, tmp_path) -> None:
     assert study("--tune", "--models", "tsn") == 0
-    assert study("--tune", "--models", "tsm", "--", "--config.width=16", "--config.data.scales=1,0.5") == 0
+    assert study("--tune", "--models", "tsm", "--", "--config.width=8", "--config.data.scales=1,0.5") == 0
     assert len(scripted) == 2
     lines = (tmp_path / "studies" / "ucf101" / "tuning.md").read_text().splitlines()
-    assert lines[2].startswith("| `tsm` | 0 | 75.0% | 8.0 |") and "data.scales=1.0,0.5" in lines[2]
-    assert lines[3].startswith("| `tsn` | 0 | 37.5% | 8.0 |") and "width=32" in lines[3]
+    assert lines[2].startswith("| `tsm` | 0 | 75.0% | 8.0 |") and "width=8" in lines[2]
+    assert "data.scales=1.0,0.5" in lines[2]
+    assert lines[3].startswith("| `tsn` | 0 | 37.5% | 8.0 |") and "width" not in lines[3]
     assert not (tmp_path / "studies" / "ucf101" / "results.csv").exists()
 
 
