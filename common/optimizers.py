@@ -122,11 +122,11 @@ def rule(config: Optimizer) -> Rule:
         segments: Segments,
     ) -> tuple[tf.Tensor, Slots]:
         touched = segments.touched(gradient) if config.name == "lazy_adam" else True
+        gradient = raw_gradient(config, weight, gradient, segments)
         rate = learning_rate
         if config.name == "lars":
-            raw = raw_gradient(config, weight, gradient, segments)
-            rate = rate * _lars_trust(config, weight, raw, segments)
-        gradient = decayed_gradient(config, weight, gradient, segments)
+            rate = rate * _lars_trust(config, weight, gradient, segments)
+        gradient = with_decay(config, weight, gradient, segments)
         distance, after = move(config, gradient, slots, rate, step)
         if touched is True:
             return weight - distance, after
@@ -141,11 +141,8 @@ def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segm
     return _add(gradient, config.l2_in_loss, weight, segments.regularised)
 
 
-def decayed_gradient(
-    config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments
-) -> tf.Tensor:
+def with_decay(config: Optimizer, weight: tf.Tensor, raw: tf.Tensor, segments: Segments) -> tf.Tensor:
     """The raw gradient and the weight decay: what a rule moves along."""
-    raw = raw_gradient(config, weight, gradient, segments)
     return _add(raw, config.weight_decay, weight, segments.adapts)
 
 

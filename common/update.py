@@ -46,9 +46,8 @@ class WholeUpdate:
         self._segments = [
             optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in self._weights
         ]
-        self._kernels = [
-            in_place.kernel(config.optimizer, s) if replicas.updates_in_place else None
-            for s in self._segments
+        self._in_place = [
+            replicas.updates_in_place and in_place.has_kernel(config.optimizer, s) for s in self._segments
         ]
         self.slots = [
             {
@@ -70,12 +69,12 @@ class WholeUpdate:
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
         written, variables, values = [], [], []
         for weight, slots, segments, kernel, gradient in zip(
-            self._weights, self.slots, self._segments, self._kernels, gradients, strict=True
+            self._weights, self.slots, self._segments, self._in_place, gradients, strict=True
         ):
             own_rate = tf.cast(rate, weight.dtype)
             if kernel:
-                gradient = optimizers.decayed_gradient(self._config.optimizer, weight, gradient, segments)
-                written.append(kernel(self._config.optimizer, weight, gradient, slots, own_rate, step))
+                optimizer = self._config.optimizer
+                written.append(in_place.apply(optimizer, segments, weight, gradient, slots, own_rate, step))
                 continue
             before = {name: slot.read_value() for name, slot in slots.items()}
             new, after = self.rule.update(weight.read_value(), gradient, before, own_rate, step, segments)

@@ -17,7 +17,7 @@ import tf_keras
 from common.dropout import Dropout
 from common.lstm import LSTM
 from common.precision import Precision
-from common.product import product
+from common.product import product, rows
 from common.replicas.base import Replicas
 from gnmt.attention import Attention, Memory
 from gnmt.config import Config
@@ -240,7 +240,7 @@ class Logits(tf_keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., width] -> [..., vocabulary], in full precision."""
-        flat = tf.cast(tf.reshape(x, [-1, x.shape[-1]]), self.precision.compute)
+        flat = tf.cast(rows(x), self.precision.compute)
         logits = product(flat, tf.cast(self.kernel, self.precision.compute))
         logits = tf.cast(logits, self.precision.variable)
         if self.bias is not None:
