@@ -1,6 +1,6 @@
 """Our contender of video.py: inference or training steps of a video network on a resident batch.
 
-Arguments: "infer" or "train", manifest ({"config": a tsm_kinetics configuration, ...}), as _torch_video.py's. Training
+Arguments: "infer" or "train", manifest ({"config": a tsm_kinetics configuration, ...}), as _torch_images.py's. Training
 starts from uint8 pixels, which the step normalises, and runs in the fused loop, as `python -m tsm_kinetics` does.
 """
 

@@ -75,6 +75,7 @@ def commands(
         config = config_of(model, precision, batch, pixels)
         clips = {"name": "batch/frames", "shape": [batch, config.frames, pixels, pixels, 3]}
         manifest = {
+            "benchmark": "tsm_kinetics",
             "config": to_dict(config),
             "batch": {"train": batch},
             "precision": precision,
@@ -83,7 +84,7 @@ def commands(
         text, folder = json.dumps(manifest), ROOT / "bench"
         found[model, "ours"] = [sys.executable, str(folder / "_video_contenders.py"), mode, text]
         if torch_python:
-            found[model, "torch"] = [torch_python, str(folder / "_torch_video.py"), mode, text]
+            found[model, "torch"] = [torch_python, str(folder / "_torch_images.py"), mode, text]
     return found
 
 

@@ -1,7 +1,8 @@
-"""PyTorch's contender of video.py, run in its own environment: inference or training steps on a resident batch.
+"""PyTorch's contender of video.py and ssd_step.py, run in its own environment: inference or training steps on a
+resident batch.
 
-Arguments: "infer" or "train", manifest ({"config": a tsm_kinetics configuration, "batch", "precision", "programs"} as
-an export has them). Eager; inference without gradients and with the moving averages, training with fused SGD. Both
+Arguments: "infer" or "train", manifest ({"benchmark", "config", "batch", "precision", "programs"} as an export has
+them). Eager; inference without gradients and with the moving averages, training with fused SGD. Both
 layouts of the activations are tried at the start, and the faster one stays.
 """
 
@@ -27,7 +28,7 @@ LAYOUTS = (
 def runner(mode: str, manifest: dict, layout: str) -> tuple[Callable[[int], None], int]:
     """What runs N steps, and the network's parameters."""
     torch.manual_seed(0)
-    module, inputs, loss_of = NETWORKS["tsm_kinetics"](manifest, "cpu")
+    module, inputs, loss_of = NETWORKS[manifest["benchmark"]](manifest, "cpu")
     if layout == "contiguous_format":
         module = module.to(memory_format=torch.contiguous_format)
         inputs = tuple(x.contiguous() for x in inputs)
