@@ -56,11 +56,12 @@ class Loop:
         policy = make_precision(config.precision, config.loss_scale)
         self.state = State(task, replicas, policy)
         compiled = compiles(config, replicas)
-        self._summed = summed(replicas, shapes_of(task))
+        self._summed = summed(replicas, shapes_of(task), self._batch_size(True))
         self._train_step = replicas.compile(make_train_step(task, self.state, policy, self.clock), compiled)
         self._evaluated = summed(
             replicas,
             eval_shapes_of(task),
+            self._batch_size(False),
             lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
         )
         self._eval_step = replicas.compile(make_eval_step(task, self.state), compiled)

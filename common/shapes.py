@@ -28,7 +28,10 @@ def eval_shapes_of(task: Any) -> Sequence[Shape]:
 
 
 def summed(
-    replicas: Replicas, shapes: Sequence[Shape], total: Callable[[Any], Any] | None = None
+    replicas: Replicas,
+    shapes: Sequence[Shape],
+    batch_size: int,
+    total: Callable[[Any], Any] | None = None,
 ) -> Callable[[Callable, tuple], Any]:
     """`run(function, (batch, *rest))`: what `function` returns on every replica, added up.
 
@@ -38,6 +41,7 @@ def summed(
     Args:
       replicas: the backend.
       shapes: none where all batches have one.
+      batch_size: of a replica. TensorFlow's strategies forget it where other axes vary.
       total: what is done with the replicas' values in place of adding them up.
     """
     total = total or replicas.sum
@@ -50,7 +54,7 @@ def summed(
 
         def of(shape: Shape) -> Callable[[], Any]:
             def shaped(batch: Mapping[str, tf.Tensor], *rest: Any) -> Any:
-                return function({**batch, **_with_shape(batch, shape)}, *rest)
+                return function(_with_shape(batch, batch_size, shape), *rest)
 
             return lambda: run(shaped, (batch, *rest))
 
@@ -66,9 +70,9 @@ def in_turn(dataset: tf.data.Dataset, replicas: Replicas) -> tf.data.Dataset:
     return dataset.flat_map(lambda batch: tf.data.Dataset.from_tensors(batch).repeat(copies))
 
 
-def _with_shape(batch: Mapping[str, tf.Tensor], shape: Shape) -> dict[str, tf.Tensor]:
+def _with_shape(batch: Mapping[str, tf.Tensor], batch_size: int, shape: Shape) -> dict[str, tf.Tensor]:
     return {
-        name: tf.ensure_shape(batch[name], [batch[name].shape[0], *sizes]) for name, sizes in shape.items()
+        name: tf.ensure_shape(x, [batch_size, *shape.get(name, x.shape[1:])]) for name, x in batch.items()
     }
 
 

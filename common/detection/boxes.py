@@ -37,15 +37,27 @@ def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
     0 where both boxes are empty, so that padding overlaps nothing.
     """
-
-    def shared(low: int) -> tf.Tensor:
-        """Along one axis; one after the other, since a trailing axis of two would double what is held at once."""
-        start = tf.maximum(a[..., :, None, low], b[..., None, :, low])
-        return tf.maximum(tf.minimum(a[..., :, None, low + 2], b[..., None, :, low + 2]) - start, 0)
-
-    intersection = shared(0) * shared(1)
+    intersection = tf.maximum(_shared(a, b, 0), 0) * tf.maximum(_shared(a, b, 1), 0)
     union = area(a)[..., :, None] + area(b)[..., None, :] - intersection
     return tf.math.divide_no_nan(intersection, tf.maximum(union, 0))
+
+
+def overlap(a: tf.Tensor, b: tf.Tensor, threshold: float) -> tf.Tensor:
+    """`iou(a, b) >= threshold`, which must be above 0, in fewer passes over [..., N, M].
+
+    Where a pair is apart along one axis, what is divided here is negative; where both boxes are empty it is NaN: neither
+    reaches the threshold.
+    """
+    intersection = tf.maximum(_shared(a, b, 0), 0) * _shared(a, b, 1)
+    return intersection / (area(a)[..., :, None] + area(b)[..., None, :] - intersection) >= threshold
+
+
+def _shared(a: tf.Tensor, b: tf.Tensor, low: int) -> tf.Tensor:
+    """What every pair shares along one axis, negative where it is apart. One axis after the other, since a trailing axis
+    of two would double what is held at once.
+    """
+    start = tf.maximum(a[..., :, None, low], b[..., None, :, low])
+    return tf.minimum(a[..., :, None, low + 2], b[..., None, :, low + 2]) - start
 
 
 def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Tensor = 1.0) -> tf.Tensor:

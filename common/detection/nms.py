@@ -44,8 +44,8 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int = T
         here = boxes[..., start : start + tile, :]
         left = valid[..., start : start + tile]
         if start:
-            before = box_ops.iou(boxes[..., :start, :], here) >= threshold
-            left &= ~tf.reduce_any(before & tf.concat(kept, -1)[..., None], -2)
+            before = box_ops.overlap(here, boxes[..., :start, :], threshold)
+            left &= ~tf.reduce_any(before & tf.concat(kept, -1)[..., None, :], -1)
         kept.append(_within(here, left, threshold))
     return tf.concat(kept, -1)
 
@@ -53,11 +53,11 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int = T
 def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float) -> tf.Tensor:
     """`suppress` of one tile: the fixed point."""
     size = boxes.shape[-2]
-    earlier = tf.range(size)[:, None] < tf.range(size)
-    overlaps = (box_ops.iou(boxes, boxes) >= threshold) & earlier  # [..., i, j]: i would suppress j
+    earlier = tf.range(size) < tf.range(size)[:, None]
+    overlaps = box_ops.overlap(boxes, boxes, threshold) & earlier  # [..., j, i]: i would suppress j
 
     def round_(_: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        after = valid & ~tf.reduce_any(overlaps & kept[..., None], -2)
+        after = valid & ~tf.reduce_any(overlaps & kept[..., None, :], -1)
         return tf.reduce_any(after != kept), after
 
     _, kept = tf.while_loop(
