@@ -9,7 +9,7 @@ virtual groups inside the replica, a larger one joins neighbouring replicas.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 import tf_keras
@@ -116,8 +116,10 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         Raises:
           UserError: the span does not fit this batch.
         """
-        if not training or not self.trainable:
+        if not training:
             return self._normalise_merged(x)
+        if not self.trainable:
+            return self._frozen(x)
         virtual, groups = self._grouping(x.shape[0])
         if virtual != self.moving_mean.shape[0]:
             raise UserError(
@@ -191,8 +193,34 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return tf.cast(tf.reshape(y, tf.shape(x)), x.dtype), mean, variance
 
     def _normalise_merged(self, x: tf.Tensor) -> tf.Tensor:
-        gamma, beta = self._scale_offset(x.shape[-1])
-        mean, variance = tf.convert_to_tensor(self.merged_mean), tf.convert_to_tensor(self.merged_variance)
+        return self._evaluated(x, *self._constants(x))
+
+    def _frozen(self, x: tf.Tensor) -> tf.Tensor:
+        """`_normalise_merged`, whose gradient is that of `x` alone: TensorFlow's kernel would sum up gamma's and beta's
+        too, over all pixels.
+        """
+
+        # All tensors are arguments: tf.custom_gradient searches what is behind the others for variables.
+        @tf.custom_gradient
+        def normalised(x: tf.Tensor, *constants: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            gamma, _, _, variance = constants
+            scale = gamma * tf.math.rsqrt(variance + self.epsilon)
+
+            def gradient(above: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+                return tf.cast(tf.cast(above, scale.dtype) * scale, above.dtype), *[None] * len(constants)
+
+            return self._evaluated(x, *constants), gradient
+
+        return normalised(x, *self._constants(x))
+
+    def _constants(self, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """gamma, beta, mean and variance of an evaluation, [C] each."""
+        moments = tf.convert_to_tensor(self.merged_mean), tf.convert_to_tensor(self.merged_variance)
+        return *self._scale_offset(x.shape[-1]), *moments
+
+    def _evaluated(
+        self, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    ) -> tf.Tensor:
         if x.dtype in _FUSED_DTYPES:
             return _kernel(x, gamma, beta, mean, variance, self.epsilon, training=False)[0]
         scale = gamma * tf.math.rsqrt(variance + self.epsilon)

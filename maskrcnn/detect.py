@@ -7,8 +7,8 @@ import tensorflow as tf
 from common.detection import boxes as box_ops
 from common.detection import nms
 from common.task import Batch
-from maskrcnn import loss, roi, rpn
 from maskrcnn import model as networks
+from maskrcnn import roi, rpn
 from maskrcnn.config import Config
 
 
@@ -32,7 +32,7 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
             found[:, :2] += config.anchor_shift * 2**level
     limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
-    said = model.heads(features.maps, proposals.boxes, None)
+    said = model.heads(features.maps, proposals.boxes)
     found = nms.per_class(
         boxes_of(said.codes, proposals.boxes, info),
         scores_of(said.logits, proposals.valid),
@@ -41,7 +41,7 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
         proposals.boxes.shape[1],
         config.detections,
     )
-    masks = loss.of_class(model.masks(features.maps, found.boxes), found.classes)
+    masks = model.masks(features.maps, found.boxes, found.classes)
     return {
         "boxes": tf.cast(found.boxes, tf.float32),
         "scores": tf.cast(found.scores, tf.float32),

@@ -107,14 +107,32 @@ class MaskHead(tf_keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         number, size = x.shape[1], 2 * x.shape[2]
+        x = tf.cast(self.score(self.larger(self._seen(x))), self.full)
+        return tf.reshape(x, [-1, number, size, size, x.shape[-1]])
+
+    def of_class(self, x: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+        """[b, n, 14, 14, C] and int32 [b, n] -> the logits of each region's class alone, [b, n, 28, 28].
+
+        Training and detection look at no others: 91 times fewer products in the last layer.
+        """
+        number, size = x.shape[1], 2 * x.shape[2]
+        x = self.larger(self._seen(x))
+        x = tf.reshape(x, [-1, size * size, x.shape[-1]])
+        # As a product, which is faster than a gather's gradient.
+        wanted = tf.one_hot(tf.reshape(classes, [-1]), self.score.filters, dtype=self.score.kernel.dtype)
+        kernel = tf.cast(tf.matmul(wanted, self.score.kernel[0, 0], transpose_b=True), x.dtype)
+        bias = tf.linalg.matvec(wanted, self.score.bias)
+        x = tf.cast(tf.linalg.matvec(x, kernel), self.full) + tf.cast(bias, self.full)[:, None]
+        return tf.reshape(x, [-1, number, size, size])
+
+    def _seen(self, x: tf.Tensor) -> tf.Tensor:
         x = tf.reshape(x, [-1, *x.shape[2:]])
         for layer in self.convs:
             x = layer(x)
-        x = tf.cast(self.score(self.larger(x)), self.full)
-        return tf.reshape(x, [-1, number, size, size, x.shape[-1]])
+        return x
 
     def multiply_adds(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        """For `common.describe`."""
+        """For `common.describe`, as published: all classes."""
         cells, pixels = math.prod(inputs[:-1]), math.prod(outputs[:-1])
         small = sum(math.prod(layer.kernel.shape) for layer in [*self.convs, self.larger])
         return cells * small + pixels * math.prod(self.score.kernel.shape)

@@ -36,7 +36,7 @@ class Features(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Of regions: logits [b, n, classes], codes [b, n, classes, 4]; mask logits [b, m, 28, 28, classes] or None."""
+    """Of regions: logits [b, n, classes], codes [b, n, classes, 4]; mask logits [b, m, 28, 28] or None."""
 
     logits: tf.Tensor
     codes: tf.Tensor
@@ -97,21 +97,28 @@ class MaskRCNN(tf_keras.Model):
         """[b, H, W, 3], normalised, of one of `config.shapes`; on replicas that share images, whole images."""
         return Features(*self.first(tf.cast(images, self.precision.compute), training=training))
 
-    def heads(self, maps: list[tf.Tensor], regions: tf.Tensor, masked: tf.Tensor | None) -> Heads:
-        """What the second stage says of `regions`, corners [b, n, 4], and of those with a mask, [b, m, 4].
+    def heads(
+        self,
+        maps: list[tf.Tensor],
+        regions: tf.Tensor,
+        masked: tf.Tensor | None = None,
+        classes: tf.Tensor | None = None,
+    ) -> Heads:
+        """What the second stage says of `regions`, corners [b, n, 4], and of those with a mask, `masked` [b, m, 4], of
+        which `classes` [b, m] says what they hold.
 
         The replicas that share images share this work, too: one has the boxes, another the masks (section 3 of the
         TPU-v3 paper).
         """
         functions = [lambda: self.box_head(self.crops[0](maps, regions))]
         if masked is not None:
-            functions.append(lambda: self.mask_head(self.crops[1](maps, masked)))
+            functions.append(lambda: self.masks(maps, masked, classes))
         found = branches(self.replicas, functions, self.spatial.groups)
         return Heads(*found[0], found[1] if masked is not None else None)
 
-    def masks(self, maps: list[tf.Tensor], regions: tf.Tensor) -> tf.Tensor:
-        """Mask logits [b, m, 28, 28, classes] of corners [b, m, 4]."""
-        return self.mask_head(self.crops[1](maps, regions))
+    def masks(self, maps: list[tf.Tensor], regions: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+        """Mask logits [b, m, 28, 28] of corners [b, m, 4] that hold objects of `classes`, int32 [b, m]."""
+        return self.mask_head.of_class(self.crops[1](maps, regions), classes)
 
 
 def _first_stage(parts: Parts, images: tf.Tensor) -> tf_keras.Model:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common import product
 from common.convolution import PaddedConv2D
 from common.norm import SpanBatchNorm
 from common.precision import Precision
@@ -96,7 +97,7 @@ class Parts:
         self, units: int, name: str, stddev: float | None = None, activation: str | None = None
     ) -> tf_keras.layers.Dense:
         """N(0, stddev) for the predictors, which are computed in full precision, Glorot's uniform for the others."""
-        return tf_keras.layers.Dense(
+        return product.Dense(
             units,
             activation=activation,
             kernel_initializer=self.glorot() if stddev is None else self.normal(stddev),

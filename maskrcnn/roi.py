@@ -57,9 +57,8 @@ def sample(
     regions = tf.concat([tf.cast(proposals.boxes, boxes.dtype), boxes], 1)
     there = tf.concat([proposals.valid, classes > 0], 1)
     total = regions.shape[1]
-    found = matching.match(
-        box_ops.iou(regions, boxes), classes > 0, config.roi_positive, config.roi_positive, force=False
-    )
+    iou = matching.overlaps(boxes, classes > 0, regions)
+    found = matching.match(iou, config.roi_positive, config.roi_positive, force=False)
     positive = tf.equal(found.state, matching.POSITIVE) & there
     chosen = sampling.compact(
         sampling.balanced(positive, ~positive & there, noise[:, :total], config.roi_batch, positives(config)),

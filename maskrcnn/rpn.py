@@ -91,8 +91,8 @@ def targets(
       config: `rpn_*`.
     """
     centres = tf.constant(anchors, boxes.dtype)
-    iou = box_ops.iou(box_ops.to_corners(centres)[None], boxes)
-    found = matching.match(iou, classes > 0, config.rpn_positive, config.rpn_negative, force=True)
+    iou = matching.overlaps(boxes, classes > 0, box_ops.to_corners(centres)[None])
+    found = matching.match(iou, config.rpn_positive, config.rpn_negative, force=True)
     sample = sampling.balanced(
         tf.equal(found.state, matching.POSITIVE),
         tf.equal(found.state, matching.NEGATIVE),

@@ -30,8 +30,8 @@ def targets(boxes: tf.Tensor, classes: tf.Tensor, anchors: tf.Tensor, overlap: f
       anchors: centres [A, 4], of the boxes' dtype.
       overlap: from which on an anchor is positive.
     """
-    iou = box_ops.iou(box_ops.to_corners(anchors)[None], boxes)
-    found = matching.match(iou, classes > 0, overlap, overlap, force=True)
+    iou = matching.overlaps(boxes, classes > 0, box_ops.to_corners(anchors)[None])
+    found = matching.match(iou, overlap, overlap, force=True)
     matched = tf.gather(boxes, found.index, batch_dims=1)
     label = tf.gather(classes, found.index, batch_dims=1)
     positive = tf.equal(found.state, matching.POSITIVE)

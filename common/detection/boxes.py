@@ -45,16 +45,16 @@ def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 def overlap(a: tf.Tensor, b: tf.Tensor, threshold: float) -> tf.Tensor:
     """`iou(a, b) >= threshold`, which must be above 0, in fewer passes over [..., N, M].
 
-    Where a pair is apart along one axis, what is divided here is negative; where both boxes are empty it is NaN: neither
-    reaches the threshold.
+    Where a pair is apart along one axis what is divided here is negative, where both boxes are empty it is NaN:
+    neither reaches the threshold.
     """
     intersection = tf.maximum(_shared(a, b, 0), 0) * _shared(a, b, 1)
     return intersection / (area(a)[..., :, None] + area(b)[..., None, :] - intersection) >= threshold
 
 
 def _shared(a: tf.Tensor, b: tf.Tensor, low: int) -> tf.Tensor:
-    """What every pair shares along one axis, negative where it is apart. One axis after the other, since a trailing axis
-    of two would double what is held at once.
+    """What every pair shares along one axis, negative where it is apart. One axis after the other, since a trailing
+    axis of two would double what is held at once.
     """
     start = tf.maximum(a[..., :, None, low], b[..., None, :, low])
     return tf.minimum(a[..., :, None, low + 2], b[..., None, :, low + 2]) - start

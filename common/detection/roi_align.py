@@ -2,7 +2,7 @@
 
 "Mask R-CNN" section 3 and "Feature Pyramid Networks" section 4.2. tf-models-official's `multilevel_crop_and_resize`
 samples once per bin and, through its gathers' gradients, keeps every sample; ours averages any number of samples as the
-reference does (two each way) and holds the samples of one line of every bin at a time, forward and backward.
+reference does (two each way) and holds the samples of two lines of every bin at a time, forward and backward.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from common.detection import boxes as box_ops
 
 # A box of so many pixels a side lies on this level of the pyramid (FPN, equation 1).
 CANONICAL_SIZE, CANONICAL_LEVEL = 224.0, 4
+# Of every bin at once: of two samples' four on a CPU 0.8 of the time of one by one; all four, 0.7, hold twice as much.
+LINES = 2
 
 
 def level_of(boxes: tf.Tensor, min_level: int, max_level: int) -> tf.Tensor:
@@ -91,22 +93,25 @@ def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weig
     lines, channels = y.shape[-1], rows.shape[-1]
 
     def terms(after: tf.Tensor, a: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Numbers and weights of the rows that are added for `a`, [b, n, size, size, 2 * sampling], but not before
-        `after` is there: so that one such part is held at once.
+        """Numbers and weights of the rows that are added for LINES lines from `a` on, [b, n, size, size, LINES * 2 *
+        sampling], but not before `after` is there: so that one such part is held at once.
         """
+        these = slice(a, a + LINES)
         with tf.control_dependencies([after]):
-            index = y[..., :, None, None, a] + x[..., None, :, :]
-        return index, weight_y[..., :, None, None, a] * weight_x[..., None, :, :]
+            index = y[..., :, None, these, None] + x[..., None, :, None, :]
+        weight = weight_y[..., :, None, these, None] * weight_x[..., None, :, None, :]
+        shape = tf.concat([tf.shape(index)[:-2], [-1]], 0)
+        return tf.reshape(index, shape), tf.reshape(weight, shape)
 
     total = tf.zeros([*tf.unstack(tf.shape(y)[:-1]), x.shape[-2], channels], weight_y.dtype)
-    for a in range(lines):
+    for a in range(0, lines, LINES):
         index, weight = terms(total, a)
         total += tf.einsum("...k,...kc->...c", weight, tf.cast(tf.gather(rows, index), weight.dtype))
 
     def gradient(upstream: tf.Tensor):
         upstream = tf.cast(upstream, weight_y.dtype)
         found = tf.zeros(tf.shape(rows), weight_y.dtype)
-        for a in range(lines):
+        for a in range(0, lines, LINES):
             index, weight = terms(found, a)
             parts = tf.reshape(weight[..., None] * upstream[..., None, :], [-1, channels])
             found += tf.math.unsorted_segment_sum(parts, tf.reshape(index, [-1]), tf.shape(rows)[0])

@@ -120,7 +120,7 @@ def naive_match(iou: np.ndarray, valid: np.ndarray, positive: float, negative: f
     for row in iou:
         best = max(valid.nonzero()[0], key=lambda g: (row[g], -g), default=0)
         overlap = row[best] if valid.any() else -1
-        index.append(best)
+        index.append(best if overlap > 0 else 0)
         state.append(1 if overlap >= positive else 0 if overlap < negative else -1)
     for truth in reversed(valid.nonzero()[0]) if force else ():
         if iou[:, truth].max() > 0:
@@ -137,11 +137,16 @@ def test_matching_is_the_loop_s(positive, negative, force):
     for case in range(30):
         grid, truths = random_boxes(rng, 40), random_boxes(rng, 6)
         valid = rng.random(6) < (0.7 if case else 0)
+        both = np.stack([truths, truths[::-1]]), np.stack([valid, valid[::-1]])
+        overlaps = matching.overlaps(*map(tf.constant, both), tf.constant(grid)[None])
+        found = matching.match(overlaps, positive, negative, force)
         iou = boxes.iou(tf.constant(grid), tf.constant(truths)).numpy()
-        found = matching.match(tf.constant(iou)[None], tf.constant(valid)[None], positive, negative, force)
         index, state = naive_match(iou, valid, positive, negative, force)
         np.testing.assert_array_equal(found.state[0], state)
         np.testing.assert_array_equal(found.index[0], index)
+        index, state = naive_match(iou[:, ::-1], valid[::-1], positive, negative, force)
+        np.testing.assert_array_equal(found.state[1], state)
+        np.testing.assert_array_equal(found.index[1], index)
 
 
 def test_matching_is_that_of_tf_models():
@@ -151,7 +156,7 @@ def test_matching_is_that_of_tf_models():
     for count in (1, 5, 40):
         iou = boxes.iou(reference, tf.constant(random_boxes(rng, count)))
         index, state = matcher(iou)
-        ours = matching.match(iou, tf.fill([count], True), 0.5, 0.5, True)
+        ours = matching.match(tf.transpose(iou), 0.5, 0.5, True)
         np.testing.assert_array_equal(ours.state, np.maximum(state, 0))
         np.testing.assert_array_equal(
             np.where(ours.state == 1, ours.index, -1), np.where(state == 1, index, -1)
@@ -159,8 +164,8 @@ def test_matching_is_that_of_tf_models():
 
 
 def test_truths_that_want_one_anchor_do_not_lose_the_first():
-    iou = tf.constant([[[0.3, 0.4], [0.1, 0.2]]])
-    found = matching.match(iou, tf.constant([[True, True]]), 0.5, 0.5, True)
+    iou = tf.constant([[[0.3, 0.1], [0.4, 0.2]]])
+    found = matching.match(iou, 0.5, 0.5, True)
     assert found.state.numpy().tolist() == [[1, 0]] and found.index.numpy()[0, 0] == 0
 
 

@@ -239,6 +239,24 @@ def test_frozen_stays_in_its_evaluation_form(name):
     assert not np.any(layer.moving_mean)
 
 
+@pytest.mark.parametrize("name", ["fp32", "fp64"])
+def test_frozen_passes_on_the_gradient_of_its_evaluation_form(name):
+    layer, rng = _layer(Single(), 0, name, trainable=False), np.random.default_rng(5)
+    x = tf.constant(_images(4), precision(name).compute)
+    layer(x)
+    for variable in (layer.gamma, layer.beta, layer.merged_mean, layer.merged_variance):
+        variable.assign(rng.uniform(0.5, 2, CHANNELS))
+    found = []
+    for training in (False, True):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=training)
+            total = tf.reduce_sum(y * y)
+        found.append((y, tape.gradient(total, x)))
+    for mine, other in zip(*found):
+        np.testing.assert_allclose(mine, other, rtol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [[6, CHANNELS], [6, 4, CHANNELS], [6, 2, 3, 4, CHANNELS]])
 def test_any_rank(shape):
     x = np.random.default_rng(3).normal(2, 3, shape).astype(np.float32)

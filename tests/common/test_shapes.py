@@ -49,6 +49,7 @@ class Task(toy.Task):
         return super().synthetic_input(batch_size)
 
     def loss(self, model, batch):
+        assert all(x.shape.is_fully_defined() for x in batch.values())
         length = batch["x"].shape[1]
         self.traced.append(length)
 

@@ -22,7 +22,7 @@ def detections(net, batch):
     anchors = model.anchors(config, *batch["image"].shape[1:3])
     limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
     regions = rpn.propose(features.logits, features.codes, anchors, batch["image_info"], *limits)
-    said = net.heads(features.maps, regions.boxes, None)
+    said = net.heads(features.maps, regions.boxes)
     found = []
     for image, info in enumerate(batch["image_info"].numpy()):
         there = regions.valid[image].numpy()
@@ -42,7 +42,8 @@ def detections(net, batch):
             of_image += kept
         of_image = sorted(of_image, key=lambda d: -d[0])[: config.detections]
         maps = [x[image : image + 1] for x in features.maps]
-        masks = net.masks(maps, tf.constant(np.stack([box for _, _, box in of_image])[None]))[0].numpy()
+        crops = net.crops[1](maps, tf.constant(np.stack([box for _, _, box in of_image])[None]))
+        masks = net.mask_head(crops)[0].numpy()
         found.append([(*d, 1 / (1 + np.exp(-m[..., d[1]]))) for d, m in zip(of_image, masks)])
     return found
 

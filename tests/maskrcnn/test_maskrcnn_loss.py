@@ -87,9 +87,9 @@ def test_box_is_a_mean_over_the_numbers_of_the_objects_class():
     assert value(found) == pytest.approx((0.125 + 2.5 + 0.5) / 8, rel=1e-12)
 
 
-def test_mask_is_a_mean_over_the_pixels_of_the_objects_class():
-    logits = np.full([1, 2, 2, 2, 3], 30.0)
-    logits[0, 0, :, :, 2] = [[0, 0], [0, math.log(3)]]
+def test_mask_is_a_mean_over_the_pixels_of_the_objects():
+    logits = np.full([1, 2, 2, 2], 30.0)
+    logits[0, 0] = [[0, 0], [0, math.log(3)]]
     masks = doubles([[[[1, 0], [1, 1]], [[1, 1], [1, 1]]]])
     found = loss.mask_loss(doubles(logits), masks, tf.constant([[2, 0]]), doubles([1]))
     assert value(found) == pytest.approx((3 * math.log(2) + math.log(4 / 3)) / 4, rel=1e-12)
@@ -100,7 +100,7 @@ def test_without_objects_the_losses_of_objects_are_zero_over_zero_weight():
     for term in (
         loss.box_loss(doubles(np.ones([1, 2, 3, 4])), nothing, doubles([1])),
         loss.mask_loss(
-            doubles(np.ones([1, 2, 2, 2, 3])), doubles(np.ones([1, 2, 2, 2])), nothing.classes, doubles([1])
+            doubles(np.ones([1, 2, 2, 2])), doubles(np.ones([1, 2, 2, 2])), nothing.classes, doubles([1])
         ),
     ):
         assert (float(term.total), float(term.weight)) == (0, 0)
@@ -263,7 +263,7 @@ class Transcription:
             of_image = [x[image] for x in logits], [x[image] for x in codes]
             found = proposed(*of_image, anchors, self.arrays["image_info"][image], *limits)
             wanted = self.regions_wanted(image, found)
-            said = self.second_stage(features.maps, image, wanted)
+            said, of_all_classes = self.second_stage(features.maps, image, wanted)
             for n, (box, label, number) in enumerate(wanted):
                 row = said.logits[0, n].numpy()
                 classes.append(math.log(np.exp(row - row.max()).sum()) + row.max() - row[label])
@@ -272,7 +272,7 @@ class Transcription:
                     code = encoded(target, centred(box), (10, 10, 5, 5))
                     boxes += [huber(e, 1) for e in said.codes[0, n, label].numpy() - code]
                     pixels = self.mask_wanted(box, target, mask)
-                    logit = said.masks[0, n, :, :, label].numpy()
+                    logit = of_all_classes[0, n, :, :, label].numpy()
                     masks += [entropy(a, b) for a, b in zip(logit.ravel(), pixels.ravel())]
         level_means = box_sums / np.maximum(box_counts, 1)
         return {
@@ -285,7 +285,8 @@ class Transcription:
 
     def second_stage(self, maps, image, wanted):
         boxes = tf.constant(np.stack([box for box, _, _ in wanted])[None])
-        return self.net.heads([x[image : image + 1] for x in maps], boxes, boxes)
+        maps = [x[image : image + 1] for x in maps]
+        return self.net.heads(maps, boxes), self.net.mask_head(self.net.crops[1](maps, boxes))
 
 
 @functools.cache

@@ -185,6 +185,25 @@ def test_mask_head_is_numpy_s():
     np.testing.assert_allclose(np.reshape(found, expected.shape), expected, rtol=1e-8)
 
 
+def test_mask_logits_and_gradients_of_one_class_are_those_of_all():
+    net, rng = network(), np.random.default_rng(4)
+    crops = tf.constant(rng.normal(size=[2, 3, 4, 4, 4]))
+    classes, weight = tf.constant([[0, 3, 1], [1, 2, 3]]), tf.constant(rng.normal(size=[2, 3, 8, 8]))
+    found = []
+    for one in (lambda: net.mask_head.of_class(crops, classes), lambda: of_all(net, crops, classes)):
+        with tf.GradientTape() as tape:
+            tape.watch(crops)
+            logits = one()
+            total = tf.reduce_sum(weight * logits)
+        found.append([logits, *tape.gradient(total, [crops, *net.mask_head.trainable_variables])])
+    for mine, other in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-8, atol=1e-10)
+
+
+def of_all(net: model.MaskRCNN, crops: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+    return tf.gather(tf.transpose(net.mask_head(crops), [0, 1, 4, 2, 3]), classes, batch_dims=2)
+
+
 def full_size(**changes) -> Config:
     return dataclasses.replace(Config(), replicas="single", precision="fp32", **changes)
 
@@ -258,7 +277,7 @@ def test_bf16_computes_convolutions_in_bf16_and_the_rest_in_fp32():
     assert {x.dtype for x in features.maps} == {tf.bfloat16}
     assert {x.dtype for x in [*features.logits, *features.codes]} == {tf.float32}
     regions = tf.constant(np.tile([[[0.0, 0, 30, 40], [5, 5, 64, 100]]], [2, 1, 1]), tf.float32)
-    found = net.heads(features.maps, regions, regions[:, :1])
+    found = net.heads(features.maps, regions, regions[:, :1], tf.ones([2, 1], tf.int32))
     assert {x.dtype for x in found} == {tf.float32}
     assert {v.dtype for v in net.trainable_variables} == {tf.float32}
 
