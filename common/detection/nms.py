@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from common.detection import boxes as box_ops
 
-# Candidates compared at once: 256 in G6 ssd, 512 in its Mask R-CNN (mlperf_facts 3.19), as an accelerator likes it. On a
+# Candidates compared at once: 256 in G6 ssd, 512 in its Mask R-CNN (mlperf_facts 3.19), as accelerators like it. On a
 # CPU half of that takes 0.6 to 0.8 of the time of 256, a quarter a little less, but of twice as many loops.
 TILE = 128
 
