@@ -10,10 +10,8 @@ candidates a tile in its suppression, one level after the other.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
+from _serve import serve  # noqa: E402
 
 from common import replicas  # noqa: E402
 from common.config import Optimizer, Schedule  # noqa: E402
@@ -142,12 +141,7 @@ def _objects(batch: int, height: int, width: int) -> dict[str, np.ndarray]:
 def main() -> None:
     """Arguments: contender, precision, batch, height, width. Answers each line "N" with the seconds of N steps."""
     run = {"ours": ours, "official": official}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:6]))
-    print(json.dumps({"version": tf.__version__}), flush=True)
-    for line in sys.stdin:
-        began, used = time.perf_counter(), time.process_time()
-        loss = run(int(line))
-        seconds, cpu = time.perf_counter() - began, time.process_time() - used
-        print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "loss": loss}), flush=True)
+    serve(run, version=tf.__version__)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -9,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,16 +49,27 @@ class Contender:
         sys.exit(f"{self.name} ended: {errors[-1]}")
 
 
+def alternate(contenders: Mapping[Hashable, Callable[[], float]], rounds: int) -> dict[Hashable, list[float]]:
+    """What each contender's function says it took, round by round."""
+    times: dict[Hashable, list[float]] = {key: [] for key in contenders}
+    for i in range(rounds):
+        # Every second round goes backwards: no contender always follows the same one.
+        for key in list(contenders) if i % 2 == 0 else reversed(list(contenders)):
+            times[key].append(contenders[key]())
+    return times
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
+    """The median over rounds of their seconds over ours in the same round."""
+    return statistics.median(t / o for t, o in zip(theirs, ours, strict=True))
+
+
 def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> dict[str, dict[str, Any]]:
     """{contender: seconds of `steps` steps, median over rounds, and its median ratio to "ours" in the same round}."""
     contenders = [Contender(name, command) for name, command in commands.items()]
     for contender in contenders:
         contender.seconds(min(steps, 20))  # Traces, compiles, warms up.
-    times: dict[str, list[float]] = {name: [] for name in commands}
-    for i in range(rounds):
-        # Every second round goes backwards: no contender always follows the same one.
-        for contender in contenders if i % 2 == 0 else reversed(contenders):
-            times[contender.name].append(contender.seconds(steps))
+    times = alternate({c.name: functools.partial(c.seconds, steps) for c in contenders}, rounds)
     rows = {}
     for contender in contenders:
         contender.close()
@@ -65,7 +77,7 @@ def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> d
         rows[contender.name] = {
             "seconds": statistics.median(own),
             "rounds_seconds": [round(t, 4) for t in own],
-            "ratio_to_ours": statistics.median(t / o for t, o in zip(own, times["ours"])),
+            "ratio_to_ours": ratio(own, times["ours"]),
             **contender.about,
         }
     return rows

@@ -19,7 +19,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,8 +26,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from _rounds import ROOT, alternate, compare, ratio
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
@@ -196,60 +196,28 @@ def measure(name: str, rounds: int, jit: bool) -> dict[str, Any]:
     if compiled:
         check({contender: run() for contender, run in compiled.items()})
     seconds = {contender: functools.partial(_seconds, run) for contender, run in compiled.items()}
-    return {"contenders": alternate(seconds, rounds), "cannot": missing, "bar": BARS.get(name)}
+    return {"contenders": alternated(seconds, rounds), "cannot": missing, "bar": BARS.get(name)}
 
 
 def measure_step(size: Sequence[int], rounds: int) -> dict[str, Any]:
     """Mask R-CNN's training step of one image in fp32."""
-    steps = {name: _Step(name, size) for name in ("ours", "official")}
-    rows = alternate(steps, rounds)
-    for step in steps.values():
-        step.close()
+    script = str(ROOT / "bench" / "_maskrcnn_contenders.py")
+    names, settings = ("ours", "official"), ["fp32", "1", *map(str, size)]
+    rows = compare({name: [sys.executable, script, name, *settings] for name in names}, 1, rounds)
     return {"contenders": rows, "cannot": {}, "bar": BARS["step"], "size": list(size)}
 
 
-class _Step:
-    """A process that takes a step when called; the seconds it took."""
-
-    def __init__(self, name: str, size: Sequence[int]):
-        command = [sys.executable, str(ROOT / "bench" / "_maskrcnn_contenders.py"), name, "fp32", "1"]
-        self._process = subprocess.Popen(
-            [*command, *map(str, size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._answer()
-        self()  # traces and warms up
-
-    def __call__(self) -> float:
-        print(1, file=self._process.stdin, flush=True)
-        return self._answer()["seconds"]
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        sys.exit("detection: a contender of the step ended; its error is above")
-
-
-def alternate(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[str, dict]:
+def alternated(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[str, dict]:
     """Seconds of every contender in alternating rounds, and the ratios to ours; None where ours is not among them."""
-    times: dict[str, list[float]] = {contender: [] for contender in contenders}
-    for i in range(rounds):
-        # Every second round goes backwards: no contender always follows the same one.
-        for contender in list(contenders) if i % 2 == 0 else reversed(list(contenders)):
-            times[contender].append(contenders[contender]())
-    rows = {}
-    for contender, own in times.items():
-        ratios = [t / o for t, o in zip(own, times.get("ours", []))]
-        rows[contender] = {
+    times = alternate(contenders, rounds)
+    return {
+        contender: {
             "seconds": statistics.median(own),
             "rounds_seconds": [round(t, 6) for t in own],
-            "ratio_to_ours": statistics.median(ratios) if ratios else None,
+            "ratio_to_ours": ratio(own, times["ours"]) if "ours" in times else None,
         }
-    return rows
+        for contender, own in times.items()
+    }
 
 
 def _seconds(run: Callable[[], Any]) -> float:
@@ -285,8 +253,8 @@ def main() -> int:
         else:
             found[name] = measure(name, options.rounds, options.compile)
         for contender, row in found[name]["contenders"].items():
-            ratio = "     -" if row["ratio_to_ours"] is None else f"{row['ratio_to_ours']:6.2f}x"
-            print(f"{name:22} {contender:10} {row['seconds'] * 1e3:10.2f} ms {ratio}", flush=True)
+            over = "     -" if row["ratio_to_ours"] is None else f"{row['ratio_to_ours']:6.2f}x"
+            print(f"{name:22} {contender:10} {row['seconds'] * 1e3:10.2f} ms {over}", flush=True)
         for contender, reason in found[name]["cannot"].items():
             print(f"{name:22} {contender:10} cannot: {reason}", flush=True)
         options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import statistics
@@ -25,7 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, Contender, compare, left_out, machine, peers
+from _rounds import ROOT, Contender, alternate, compare, left_out, machine, peers, ratio
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(ROOT))
@@ -88,20 +89,6 @@ def commands(
     return found
 
 
-def alternate(
-    contenders: Mapping[tuple[str, str], Any], steps: int, rounds: int
-) -> dict[tuple[str, str], list[float]]:
-    """Seconds of a step of every contender, round by round."""
-    for contender in contenders.values():
-        contender.seconds(1)  # Traces, allocates, warms up.
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in contenders}
-    for i in range(rounds):
-        # Every second round goes backwards: no contender always follows the same one.
-        for key in list(contenders) if i % 2 == 0 else reversed(list(contenders)):
-            times[key].append(contenders[key].seconds(steps) / steps)
-    return times
-
-
 def networks(mode: str, precision: str, options: argparse.Namespace, torch_python: str | None) -> dict:
     """A row for each network and mode.
 
@@ -115,8 +102,11 @@ def networks(mode: str, precision: str, options: argparse.Namespace, torch_pytho
         count, own = (contenders[model, name].about["parameters"] for name in (who, "ours"))
         if count != own:
             sys.exit(f"video: {model}: {count} parameters in PyTorch, {own} in ours: not the same network")
-    times = alternate(contenders, options.steps, options.rounds)
-    rows = summary(times, batch)
+    for contender in contenders.values():
+        contender.seconds(1)  # Traces, allocates, warms up.
+    calls = {key: functools.partial(c.seconds, options.steps) for key, c in contenders.items()}
+    times = alternate(calls, options.rounds)
+    rows = summary({key: [t / options.steps for t in own] for key, own in times.items()}, batch)
     for (model, who), contender in contenders.items():
         contender.close()
         rows[model][who] |= contender.about
@@ -131,22 +121,18 @@ def summary(times: Mapping[tuple[str, str], list[float]], batch: int) -> dict[st
         row[who] = {
             "clips_per_second": batch / statistics.median(own),
             "rounds_seconds": [round(t, 4) for t in own],
-            "over_i3d_3x1x1": _ratio(times[SLOWEST, who], own),
+            "over_i3d_3x1x1": ratio(times[SLOWEST, who], own),
         }
     for model, row in rows.items():
-        ratio = _ratio(times[model, "torch"], times[model, "ours"]) if "torch" in row else None
-        row["torch_seconds_over_ours"], row["bar"] = ratio, BARS[model]
-        row["meets_bar"] = None if ratio is None else ratio >= BARS[model]
+        over = ratio(times[model, "torch"], times[model, "ours"]) if "torch" in row else None
+        row["torch_seconds_over_ours"], row["bar"] = over, BARS[model]
+        row["meets_bar"] = None if over is None else over >= BARS[model]
         paper = PAPER[model]["clips_per_second"]
         row["paper"] = {
             "clips_per_second": paper,
             "over_i3d_3x1x1": round(paper / PAPER[SLOWEST]["clips_per_second"], 1),
         }
     return rows
-
-
-def _ratio(theirs: list[float], ours: list[float]) -> float:
-    return statistics.median(t / o for t, o in zip(theirs, ours))
 
 
 def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> dict[str, dict[str, Any]]:
@@ -164,14 +150,14 @@ def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> di
             rows = compare(called, steps[names[0]], rounds)
             for row in rows.values():
                 row["frames_per_second_and_core"] = each * steps[names[0]] / row["seconds"]
-            ratio = rows[names[1]]["ratio_to_ours"]
+            over = rows[names[1]]["ratio_to_ours"]
             found[names[0]] = {
                 "contenders": rows,
                 "frames_per_step": each,
                 "peer": names[1],
-                "over_peer": ratio,
+                "over_peer": over,
                 "bar": FRAME_BAR,
-                "meets_bar": ratio >= FRAME_BAR,
+                "meets_bar": over >= FRAME_BAR,
             }
     return found
 
@@ -191,8 +177,8 @@ def feeding(frames_per_second: float) -> dict[str, dict[str, float]]:
 def say(mode: str, precision: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints the rows of a mode."""
     for model, row in rows.items():
-        own, ratio = row["ours"], row["torch_seconds_over_ours"]
-        beside = "no PyTorch" if ratio is None else f"{ratio:.3f} x PyTorch (bar {row['bar']})"
+        own, over = row["ours"], row["torch_seconds_over_ours"]
+        beside = "no PyTorch" if over is None else f"{over:.3f} x PyTorch (bar {row['bar']})"
         print(
             f"{precision} {mode} {model:10} {own['clips_per_second']:.3f} clips/s, {beside}, "
             f"{own['over_i3d_3x1x1']:.2f} x i3d_3x1x1 (paper {row['paper']['over_i3d_3x1x1']})",
