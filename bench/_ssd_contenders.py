@@ -48,8 +48,7 @@ def keras_fit(config: Config) -> tuple[Run, int]:
     optimizer = tf_keras.optimizers.SGD(config.optimizer.base_learning_rate, config.optimizer.momentum)
     network.compile(optimizer, multibox_loss(config))
     data = _dataset(config)
-    count = sum(int(tf.size(v)) for v in network.trainable_variables)
-    return lambda steps: network.fit(data, steps_per_epoch=steps, verbose=0), count
+    return lambda steps: network.fit(data, steps_per_epoch=steps, verbose=0), parameters(network)
 
 
 def stock_network(config: Config) -> tf_keras.Model:
@@ -97,9 +96,8 @@ def multibox_loss(config: Config) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
         classes = tf.cast(wanted[..., 4], tf.int32)
         positive = classes > 0
         count = tf.reduce_sum(tf.cast(positive, tf.int32), -1)
-        huber = 4 * tf_keras.losses.huber(
-            wanted[..., :4], found[..., :4]
-        )  # Keras takes the mean of the codes.
+        # Keras takes the mean of the four codes.
+        huber = 4 * tf_keras.losses.huber(wanted[..., :4], found[..., :4])
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, found[..., 4:])
         order = tf.argsort(tf.where(positive, -1.0, entropy), direction="DESCENDING")
         hard = tf.argsort(order) < config.negatives_per_positive * count[:, None]

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from common import checkpoint, events, replicas
+from common import replicas
 from common.config import Optimizer
 from common.detection import drawing
 from common.loop import Loop
+from tests.common import loops
 
 PICTURES = drawing.Pictures(
     train_images=24, eval_images=5, train_files=2, eval_files=1, most=3, radius=(0.2, 0.38), empty=0.0
@@ -83,43 +84,19 @@ def make(request, tmp_path_factory) -> Callable[..., Loop]:
     return make
 
 
-def train(loop: Loop) -> tuple[list[float], list[np.ndarray], dict[str, np.ndarray]]:
-    """Losses of the steps, the weights after them, and the last evaluation's arrays."""
-    losses = [x for e in loop.run() if isinstance(e, events.Trained) for x in e.losses]
-    weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
-    return losses, weights, loop.task.found
-
-
 @pytest.fixture(scope="module")
 def alone(make):
-    return train(make())
+    return loops.train(make())
 
 
 def test_two_replicas_equal_one_and_compile_nothing_on_the_clock(make, alone) -> None:
-    both = make(replicas="mirrored", num_replicas=2)
-    both.compile()
-    traced = both._block.experimental_get_tracing_count()
-    losses, weights, found = train(both)
-    assert both._block.experimental_get_tracing_count() == traced
-    assert len(set(losses)) == 4
-    np.testing.assert_allclose(losses, alone[0], rtol=1e-8)
-    for mine, other in zip(weights, alone[1], strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-9)
-    order, expected = (np.argsort(arrays["image_id"]) for arrays in (found, alone[2]))
+    both = loops.train_compiled(make(replicas="mirrored", num_replicas=2))
+    assert len(set(both[0])) == 4
+    loops.assert_alike(both, alone, 1e-8, 1e-6, 1e-9)
+    order, expected = (np.argsort(arrays["image_id"]) for arrays in (both[2], alone[2]))
     for name, values in alone[2].items():
-        np.testing.assert_allclose(found[name][order], values[expected], rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(both[2][name][order], values[expected], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_a_resumed_run_goes_on_as_if_it_had_not_ended(make, alone, tmp_path) -> None:
-    first, losses = make(steps_per_block=3), []
-    for event in first.run():
-        if isinstance(event, events.Trained):
-            losses += event.losses
-            break
-    checkpoint.save(first, tmp_path)
-    second = make(steps_per_block=3)
-    assert checkpoint.restore_latest(second, tmp_path) == 3
-    rest, weights, _ = train(second)
-    np.testing.assert_allclose([*losses, *rest], alone[0], rtol=1e-12)
-    for mine, other in zip(weights, alone[1], strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-13)
+    loops.assert_alike(loops.train_resumed(make, tmp_path), alone, 1e-12, 1e-10, 1e-13)

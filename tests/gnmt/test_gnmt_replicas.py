@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 
-from common import checkpoint, events, lstm, replicas
+from common import lstm, replicas
 from common.loop import Loop
 from gnmt import tiny
 from gnmt.config import PRESETS, Decode
 from gnmt.task import Task
+from tests.common import loops
 
 pytest.importorskip("subword_nmt", reason="subword-nmt absent")
 pytest.importorskip("sacremoses", reason="sacremoses absent")
@@ -66,41 +66,20 @@ def make(tmp_path_factory):
         yield make
 
 
-def train(loop):
-    losses = [x for e in loop.run() if isinstance(e, events.Trained) for x in e.losses]
-    weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
-    return losses, weights, loop.task.found
-
-
 @pytest.fixture(scope="module")
 def alone(make):
-    return train(make())
+    return loops.train(make())
 
 
 def test_two_replicas_equal_one_and_compile_nothing_on_the_clock(make, alone):
     """Dropout and all."""
-    both = make(replicas="mirrored", num_replicas=2)
-    both.compile()
-    traced = both._block.experimental_get_tracing_count()
-    losses, weights, found = train(both)
-    assert both._block.experimental_get_tracing_count() == traced == 1
-    np.testing.assert_allclose(losses, alone[0], rtol=1e-8)
-    assert len(set(losses)) == 4
-    for mine, other in zip(weights, alone[1], strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-9)
-    assert found == alone[2] and len(found) == 5
+    loop = make(replicas="mirrored", num_replicas=2)
+    both = loops.train_compiled(loop)
+    assert loop._block.experimental_get_tracing_count() == 1
+    assert len(set(both[0])) == 4
+    loops.assert_alike(both, alone, 1e-8, 1e-6, 1e-9)
+    assert both[2] == alone[2] and len(both[2]) == 5
 
 
 def test_a_resumed_run_goes_on_in_the_same_buckets(make, alone, tmp_path):
-    first, losses = make(steps_per_block=3), []
-    for event in first.run():
-        if isinstance(event, events.Trained):
-            losses += event.losses
-            break
-    checkpoint.save(first, tmp_path)
-    second = make(steps_per_block=3)
-    assert checkpoint.restore_latest(second, tmp_path) == 3
-    rest, weights, _ = train(second)
-    np.testing.assert_allclose([*losses, *rest], alone[0], rtol=1e-12)
-    for mine, other in zip(weights, alone[1], strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-13)
+    loops.assert_alike(loops.train_resumed(make, tmp_path), alone, 1e-12, 1e-10, 1e-13)
