@@ -86,7 +86,7 @@ def _calls(model: tf_keras.Model) -> Iterator[tuple[tf_keras.layers.Layer, Shape
         if isinstance(layer, tf_keras.Model):
             for _ in layer.inbound_nodes:
                 yield from _calls(layer)
-        elif layer.trainable_weights and not isinstance(layer, tf_keras.layers.InputLayer):
+        elif layer.weights and not isinstance(layer, tf_keras.layers.InputLayer):  # Frozen ones multiply too.
             for node in layer.inbound_nodes:
                 yield layer, tuple(node.input_shapes)[1:], tuple(node.output_shapes)[1:]
 

@@ -132,7 +132,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # LEGW, section 5.1.1: momentum 0.9, constant rate, 25 epochs, base batch 128. The paper does not give the base rate
 # and the base warmup: docs/mnist-presets.md says how ours were chosen. Its momentum is TensorFlow's, v = m v + g.
 _LSTM = Config(
-    optimizer=Optimizer(name="sgd", base_learning_rate=0.02, momentum=0.9, scaled_momentum=True),
+    optimizer=Optimizer(name="sgd", base_learning_rate=0.04, momentum=0.9, scaled_momentum=True),
     schedule=Schedule(kind="constant", warmup_epochs=0.1),
 )
 LARGEST_FACTOR = 64

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from common import config as configs
 from common.errors import UserError
 from studies import legw_report
 from studies.data import ROOT
@@ -40,6 +42,7 @@ class Study:
       held_out: flags that evaluate on held-out data.
       tuned_rates: figure 6, at the largest batch.
       base_rates: tried by `--tune` at the base batch.
+      close_rates: those of them that one seed does not tell apart; they have three.
       long_epochs: of figure 7.
       long_flags: what else is longer there.
       solvers: {name: flags}, each at its tuned or its usual rate.
@@ -68,6 +71,7 @@ class Study:
     poly: tuple[str, ...]
     data: Callable[[], pathlib.Path]
     compared: tuple[int, ...] = ()
+    close_rates: tuple[float, ...] = ()
     parts: tuple[str, ...] = PARTS
     flags: tuple[str, ...] = ()
 
@@ -163,9 +167,10 @@ def long_rows(study: Study, best_rate: float) -> Iterable[Row]:
 
 def tune_rows(study: Study) -> Iterable[Row]:
     """Base rates at the base batch, on held-out data."""
-    for rate in study.base_rates:
-        flags = (*settings(optimizer__base_learning_rate=rate), *study.held_out)
-        yield Row("tune", "base", study.batch, rate, 0, flags)
+    for seed in range(SEEDS):
+        for rate in study.close_rates if seed else study.base_rates:
+            flags = (*settings(optimizer__base_learning_rate=rate), *study.held_out)
+            yield Row("tune", "base", study.batch, rate, seed, flags)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -197,24 +202,47 @@ def run(study: Study, args: argparse.Namespace) -> int:
         raise UserError(f"--parts={args.parts}: unknown {min(unknown)}; known: {', '.join(PARTS)}")
     whole = list(tune_rows(study)) if args.tune else list(rows(study))
     asked = [row for row in whole if args.tune or row.asked_as in parts]
+    found = _records(study, runner, whole)
     if args.list:
         for row in asked:
-            done = runner.record(row)
-            print(f"{row.id:40} {done['quality'] if done else '-'}")
+            print(f"{row.id:40} {found[row.id]['quality'] if row.id in found else '-'}")
         return 0
-    todo = [row for row in asked if runner.record(row) is None]
-    runner.run_all(todo[: args.limit])
+    todo: dict[tuple[str, int], Row] = {}
+    for row in asked:
+        if row.id not in found:
+            todo.setdefault(_identity(study, row), row)
+    runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:
         # Figure 7's rate is the best of figure 6.
-        long = list(_long(study, filter(None, map(runner.record, whole))))
+        long = list(_long(study, _records(study, runner, whole).values()))
         if "long" in parts and args.limit is None:
             runner.run_all(long)
         whole += long
     # Also what earlier calls trained, with other parts.
-    records = list(filter(None, map(runner.record, whole)))
+    records = list(_records(study, runner, whole).values())
     target = runner.folder if args.epochs else ROOT / "studies" / study.name
     legw_report.publish(study, records, target, "tune" if args.tune else "results")
     return 0
+
+
+def _identity(study: Study, row: Row) -> tuple[str, int]:
+    """What two rows share that ask for the same run: the base batch is in several figures."""
+    config = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
+    for path, value in configs.split_overrides(row.flags)[0]:
+        config = configs.override(config, path, value)
+    return configs.digest(config), row.seed
+
+
+def _records(study: Study, runner: Runner, asked: Sequence[Row]) -> dict[str, dict]:
+    """{id: record} of the rows that are done, also of one whose run another row asked for as well."""
+    identities = {row.id: _identity(study, row) for row in asked}
+    trained = {identities[row.id]: record for row in asked if (record := runner.record(row))}
+    records = {}
+    for row in asked:
+        if record := trained.get(identities[row.id]):
+            names = {key: value for key, value in dataclasses.asdict(row).items() if key != "flags"}
+            records[row.id] = record | names
+    return records
 
 
 def _long(study: Study, records: Iterable[dict]) -> Iterable[Row]:

@@ -76,12 +76,15 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
             ]
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
-    rest = [r for r in records if r["part"] != "methods"]
+    rest: dict[tuple, list[float | None]] = defaultdict(list)
+    for r in records:
+        if r["part"] != "methods":
+            rest[r["part"], r["method"], r["batch"], _plain(r)["rate"]].append(r["quality"])
     if rest:
         lines += ["| part | method | batch | rate | " + study.unit + " |", "|---|---|---|---|---|"]
-        for r in map(_plain, rest):
-            quality = r["quality"] or "diverged"
-            lines.append(f"| {r['part']} | {r['method']} | {r['batch']} | {r['rate']} | {quality} |")
+        for names, qualities in rest.items():
+            quality = "diverged" if None in qualities else spread(qualities)
+            lines.append(f"| {' | '.join(map(str, names))} | {quality} |")
     return "\n".join(lines).rstrip() + "\n"
 
 

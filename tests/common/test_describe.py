@@ -52,6 +52,13 @@ def test_every_call_of_a_shared_layer_and_model_counts():
     assert parameters(model) == 15
 
 
+def test_a_frozen_layer_multiplies_too():
+    frozen = L.Dense(3, trainable=False)
+    model = tf_keras.Sequential([tf_keras.Input([4]), frozen, L.Dense(2)])
+    assert forward_macs(model) == 4 * 3 + 3 * 2
+    assert parameters(model) == 3 * 2 + 2
+
+
 def test_unknown_sizes_are_named():
     model = tf_keras.Sequential([tf_keras.Input([None, 4]), L.Dense(3)])
     with pytest.raises(UserError, match="unknown size"):

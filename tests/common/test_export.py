@@ -40,6 +40,7 @@ SMALL = {
     "ssd": {"global_batch_size": 2, "eval_batch_size": 2},
     "tsm_kinetics": {"global_batch_size": 2, "eval_batch_size": 2},
     "gnmt": {"global_batch_size": 4, "eval_batch_size": 4, "bucket_limits": (18, 36)},
+    "maskrcnn": {"global_batch_size": 2, "eval_batch_size": 2},
 }
 
 
@@ -163,32 +164,40 @@ def test_replay_says_what_is_missing(tmp_path):
 
 def check_float64(folder, manifest, task, config):
     """The first step's loss and every updated weight to 1e-9, all losses to 1e-6, the evaluation to 1e-9."""
-    saved = folder.parent / "state.npz"
-    done, report = replayed(folder, "--steps=0", "--program=train", f"--save={saved}")
+    steps = Steps(task, config)
+    names = {
+        kind: [p["name"] for p in manifest["programs"] if p["kind"] == kind] for kind in ("train", "eval")
+    }
+    for name, batch in zip(names["train"], steps.batches(True), strict=True):
+        check_training_step(folder, manifest, steps, name, batch)
+    for name in names["eval"]:
+        done, report = replayed(folder, "--steps=0", f"--program={name}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert max(report["programs"][0]["output_errors"].values()) <= 1e-9
+
+
+def check_training_step(folder, manifest, steps, name, batch):
+    """A training program beside TensorFlow's compiled step on the same batch."""
+    saved = folder.parent / f"{name}.npz"
+    done, report = replayed(folder, "--steps=0", f"--program={name}", f"--save={saved}")
     assert done.returncode == 0, done.stdout + done.stderr
     (train,) = report["programs"]
     assert train["loss_errors"][0] <= 1e-9 and max(train["loss_errors"]) <= 1e-6
     assert train["state_error"]["relative"] <= 1e-9
-    steps = Steps(task, config)
-    batch = {key: tf.constant(a.value) for key, a in steps.batches(True)[0].items()}
-    steps.train(batch)
+    steps.reset()
+    steps.train({key: tf.constant(a.value) for key, a in batch.items()})
     found, moved = np.load(saved), 0
     # By position: Keras numbers the layers of a process on.
-    for about, (name, variable) in zip(manifest["state"], steps.variables.items(), strict=True):
-        expected, before = variable.numpy(), steps.state[name].value
+    for about, (path, variable) in zip(manifest["state"], steps.variables.items(), strict=True):
+        expected, before = variable.numpy(), steps.state[path].value
         moved += not np.array_equal(expected, before)
         key = about["name"].replace("/", ".")
         if key in found:
             error = np.linalg.norm(found[key] - expected) / (np.linalg.norm(expected) or 1)
-            assert error <= 1e-9, name
+            assert error <= 1e-9, path
         else:
-            assert np.array_equal(expected, before), f"{name} is no part of the program"
+            assert np.array_equal(expected, before), f"{path} is no part of the program"
     assert moved > len(steps.model.trainable_variables)
-    for program in manifest["programs"]:
-        if program["kind"] == "eval":
-            done, report = replayed(folder, "--steps=0", f"--program={program['name']}")
-            assert done.returncode == 0, done.stdout + done.stderr
-            assert max(report["programs"][0]["output_errors"].values()) <= 1e-9
 
 
 @pytest.fixture(scope="module")

@@ -129,16 +129,33 @@ def test_a_study_resumes_row_by_row_and_runs_the_long_ones_last(study, tmp_path)
     assert legw.run(study, flags("--limit=3")) == 0
     assert len(study.trained) == 3
     legw.run(study, flags())
-    assert len(study.trained) == len(set(study.trained)) == len(list(legw.rows(study))) + 2
-    assert set(study.trained[-2:]) == {"long-legw-8192-0.16-0", "long-tuned-8192-0.16-0"}
+    runs = {legw._identity(study, row) for row in legw.rows(study)}
+    assert len(study.trained) == len(set(study.trained)) == len(runs) + 2
+    assert set(study.trained[-2:]) == {"long-legw-8192-0.32-0", "long-tuned-8192-0.64-0"}
     legw.run(study, flags())
     assert len(set(study.trained)) == len(study.trained)
     folder = tmp_path / "studies" / "legw-mnist"
     table = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
-    assert len(table) == len(study.trained) == len(json.loads((folder / "results.json").read_text()))
+    assert (
+        len(table)
+        == len(list(legw.rows(study))) + 2
+        == len(json.loads((folder / "results.json").read_text()))
+    )
     assert {p.name for p in folder.glob("*.png")} == {"methods.png", "rates.png", "long.png"}
     text = (folder / "results.md").read_text()
-    assert "| legw | 0.902 ± 0 (3) | 0.916 ± 0 (3) |" in text and "diverged" in text
+    assert "| legw | 0.904 ± 0 (3) | 0.932 ± 0 (3) |" in text and "diverged" in text
+
+
+def test_a_run_that_two_figures_ask_for_is_trained_once(study, tmp_path) -> None:
+    legw.run(study, flags())
+    assert "methods-legw-128-0.04-0" in study.trained and "solvers-momentum-128-0" not in study.trained
+    table = list(
+        csv.DictReader((tmp_path / "studies" / "legw-mnist" / "results.csv").read_text().splitlines())
+    )
+    (solver,) = (row for row in table if (row["part"], row["method"]) == ("solvers", "momentum"))
+    base = table[0]
+    assert (base["method"], base["batch"], base["seed"]) == ("legw", "128", "0")
+    assert solver["quality"] == base["quality"] and solver["rate"] == ""
 
 
 def test_time_and_trials(study, tmp_path) -> None:
@@ -151,8 +168,11 @@ def test_time_and_trials(study, tmp_path) -> None:
 
 def test_tuning_writes_a_table_of_its_own(study, tmp_path) -> None:
     legw.run(study, flags("--tune"))
-    assert [name.split("-")[0] for name in study.trained] == ["tune"] * 5
-    assert (tmp_path / "studies" / "legw-mnist" / "tune.csv").is_file()
+    assert len(study.trained) == 5 + 2 * 2 and all(name.startswith("tune-") for name in study.trained)
+    folder = tmp_path / "studies" / "legw-mnist"
+    assert (folder / "tune.csv").is_file()
+    text = (folder / "tune.md").read_text()
+    assert "| 0.01 | 0.901 |" in text and "| 0.02 | 0.902 ± 0 (3) |" in text
 
 
 @pytest.mark.parametrize(

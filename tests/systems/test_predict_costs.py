@@ -1,9 +1,17 @@
 """The cached costs: what bench/_hlo reads from a program, and that the files are what it reads today."""
 
+import dataclasses
+import importlib
+
 import pytest
 import tensorflow as tf
 
 from bench import _hlo, costs
+from common.describe import forward_macs, parameters
+from common.export.steps import single_replica
+from common.precision import precision
+from common.replicas.single import Single
+from systems.predict import formulas, network
 
 NETWORKS = [pytest.param(n, marks=[] if n == "alexnet_bn" else [pytest.mark.e2e]) for n in costs.NETWORKS]
 
@@ -69,3 +77,35 @@ def test_only_write_writes(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_committed_costs_are_what_the_program_says(network):
     assert costs.differences(network) == []
+
+
+# Network -> benchmark, preset, and examples whose length makes one of the formula's.
+BY_HAND = {
+    "mnist_lstm": ("mnist", "cpu-128", 1.0),
+    "ptb_lstm": ("ptb", "cpu-20", 1.0),
+    # GNMT's network is counted at the longest sentence of training.
+    "gnmt": ("gnmt", "tpu-v3-32", formulas.GNMT_LENGTH / 48),
+    "maskrcnn": ("maskrcnn", "tpu-v3-128", 1.0),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_what_is_counted_by_hand_is_what_the_network_multiplies(name):
+    """Forward multiply-adds of the full-size network: to 1 %; parameters to 0.5 %."""
+    assert set(BY_HAND) == set(formulas.NETWORKS)
+    benchmark, preset, share = BY_HAND[name]
+    module = importlib.import_module(f"{benchmark}.task")
+    config = single_replica(importlib.import_module(f"{benchmark}.config").PRESETS[preset])
+    if name == "mnist_lstm":  # The formula is the paper's network, which multiplies by both matrices.
+        config = dataclasses.replace(config, folded=False)
+    model = module.Task(config, None).build(Single(), precision("fp32", 1.0))
+    macs = forward_macs(model) * share
+    if name == "maskrcnn":
+        # Evaluation's regions and masks against training's: its batch of regions, the objects among them.
+        box = 12544 * 1024 + 1024 * 1024 + 1024 * 455
+        mask = 14 * 14 * 4 * 9 * 256 * 256 + 28 * 28 * (256 * 256 + 256 * 91)
+        macs += box * (512 - config.rpn_eval_post_nms) + mask * (128 - config.detections)
+    by_hand = formulas.NETWORKS[name]()
+    rows = network.Kernels.of(by_hand["forward"])
+    assert rows.flops_per_example == pytest.approx(2 * macs, rel=0.01)
+    assert by_hand["parameters"] == pytest.approx(parameters(model), rel=0.005)
