@@ -22,9 +22,10 @@ PEAKS = {
     "TPU v6 lite": {"bf16": 918},
 }
 # Relative, of a loss: of the first, and of the two that follow. A device other than the reference's rounds in other
-# places, and fp32 products may be TF32 there.
-TOLERANCES = {"fp64": (1e-9, 1e-6), "fp32": (1e-6, 1e-6), "bf16": (2e-2, 2e-2), "fp16": (5e-3, 5e-3)}
-ELSEWHERE = {"fp32": (2e-3, 1e-2)}
+# places, and fp32 products may be TF32 there. A step that chooses, hard negatives or regions, chooses another one for a
+# rounding: Mask R-CNN's third loss is off by 2e-2 in fp32 and by 1e-14 in fp64.
+TOLERANCES = {"fp64": (1e-9, 1e-6), "fp32": (1e-5, 5e-2), "bf16": (2e-2, 5e-2), "fp16": (5e-3, 5e-2)}
+ELSEWHERE = {"fp32": (2e-3, 5e-2)}
 # Of the weights after a step, relative to their norm. Below 64 bits an ill-conditioned network's gradients differ by
 # percents between two correct compilations, so that nothing is asked of them.
 STATE_TOLERANCE = {"fp64": 1e-9}

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from _torch_gnmt import gnmt
 from _torch_i3d import TIMES, i3d
 from _torch_resnet import Bottleneck, resnet50
 from torch import nn
@@ -271,4 +272,10 @@ def transformer(manifest: dict, device: str) -> Network:
     )
 
 
-NETWORKS = {"resnet": resnet, "tsm_kinetics": tsm_kinetics, "ssd": ssd, "transformer": transformer}
+NETWORKS = {
+    "resnet": resnet,
+    "tsm_kinetics": tsm_kinetics,
+    "ssd": ssd,
+    "transformer": transformer,
+    "gnmt": gnmt,
+}

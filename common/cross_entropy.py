@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tensorflow as tf
+from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
 
 
 def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
@@ -12,7 +13,8 @@ def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float
 
     TensorFlow's kernel computes every exponential twice and subtracts the one-hot target class by class; here the
     powers of the forward pass are kept, the target is taken off one number a row, and the sum of a row and the
-    gradient from above are one factor. Smoothed targets are no tensor either.
+    gradient from above are one factor. Smoothed targets are no tensor either. Behind XLA, which fuses what is done to a
+    logit, exponentials are computed again and the target is found by comparing: nothing as large as the logits is kept.
 
     Args:
       logits: [n, classes].
@@ -22,7 +24,17 @@ def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float
     Returns:
       The losses, [n].
     """
+    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        return _fused(logits, targets, smoothing)
     return _sparse_cross_entropy(smoothing)(logits, targets)
+
+
+def _fused(logits: tf.Tensor, targets: tf.Tensor, smoothing: float) -> tf.Tensor:
+    classes = logits.shape[-1]
+    hit = tf.range(classes, dtype=targets.dtype) == targets[:, None]
+    spread = tf.constant(smoothing / classes, logits.dtype)
+    wanted = tf.where(hit, 1 - smoothing + spread, spread)
+    return tf.reduce_logsumexp(logits, -1) - tf.reduce_sum(wanted * logits, -1)
 
 
 def _sparse_cross_entropy(smoothing: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
