@@ -133,7 +133,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # and the base warmup: docs/mnist-presets.md says how ours were chosen. Its momentum is TensorFlow's, v = m v + g.
 _LSTM = Config(
     optimizer=Optimizer(name="sgd", base_learning_rate=0.04, momentum=0.9, scaled_momentum=True),
-    schedule=Schedule(kind="constant", warmup_epochs=0.1),
+    schedule=Schedule(kind="constant", warmup_epochs=0.05),
 )
 LARGEST_FACTOR = 64
 _LEGW_PRESETS = {

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 
-from common import config as configs
 from common.errors import UserError
 from studies import legw_report
 from studies.data import ROOT
-from studies.runner import Runner, settings
+from studies.runner import Runner, identity, settings
 
 SEEDS = 3  # Of the smallest and the largest batch; the others have one.
 PARTS = ("legw", "competitors", "rates", "solvers", "long")
@@ -42,7 +40,9 @@ class Study:
       held_out: flags that evaluate on held-out data.
       tuned_rates: figure 6, at the largest batch.
       base_rates: tried by `--tune` at the base batch.
-      close_rates: those of them that one seed does not tell apart; they have three.
+      warmups: base warmups in epochs that `--tune` tries at the largest batch, as section 3 of the paper allows; they
+        are scaled down from there.
+      close_rates: base rates that one seed does not tell apart; they have three.
       long_epochs: of figure 7.
       long_flags: what else is longer there.
       solvers: {name: flags}, each at its tuned or its usual rate.
@@ -72,6 +72,7 @@ class Study:
     data: Callable[[], pathlib.Path]
     compared: tuple[int, ...] = ()
     close_rates: tuple[float, ...] = ()
+    warmups: tuple[float, ...] = ()
     parts: tuple[str, ...] = PARTS
     flags: tuple[str, ...] = ()
 
@@ -166,11 +167,15 @@ def long_rows(study: Study, best_rate: float) -> Iterable[Row]:
 
 
 def tune_rows(study: Study) -> Iterable[Row]:
-    """Base rates at the base batch, on held-out data."""
+    """On held-out data: base rates at the base batch, base warmups under LEGW at the largest."""
     for seed in range(SEEDS):
         for rate in study.close_rates if seed else study.base_rates:
             flags = (*settings(optimizer__base_learning_rate=rate), *study.held_out)
             yield Row("tune", "base", study.batch, rate, seed, flags)
+    for warmup in study.warmups:
+        rate, flags = methods(study, study.largest)["legw"]
+        flags = (*flags, *settings(schedule__warmup_epochs=warmup), *study.held_out)
+        yield Row("tune", f"warmup-{warmup:g}", study.batch * study.largest, rate, 0, flags)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -210,7 +215,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
     todo: dict[tuple[str, int], Row] = {}
     for row in asked:
         if row.id not in found:
-            todo.setdefault(_identity(study, row), row)
+            todo.setdefault(identity(study, row), row)
     runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:
         # Figure 7's rate is the best of figure 6.
@@ -225,17 +230,9 @@ def run(study: Study, args: argparse.Namespace) -> int:
     return 0
 
 
-def _identity(study: Study, row: Row) -> tuple[str, int]:
-    """What two rows share that ask for the same run: the base batch is in several figures."""
-    config = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
-    for path, value in configs.split_overrides(row.flags)[0]:
-        config = configs.override(config, path, value)
-    return configs.digest(config), row.seed
-
-
 def _records(study: Study, runner: Runner, asked: Sequence[Row]) -> dict[str, dict]:
     """{id: record} of the rows that are done, also of one whose run another row asked for as well."""
-    identities = {row.id: _identity(study, row) for row in asked}
+    identities = {row.id: identity(study, row) for row in asked}
     trained = {identities[row.id]: record for row in asked if (record := runner.record(row))}
     records = {}
     for row in asked:

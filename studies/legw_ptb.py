@@ -41,6 +41,8 @@ STUDY = dataclasses.replace(
     held_out=("--config.data.eval_split=valid", "--config.num_eval_examples=73760"),
     tuned_rates=(0.1, 0.2, 0.4, 0.8, 1.6),
     base_rates=(0.025, 0.05, 0.1, 0.2),
+    close_rates=(),
+    warmups=(),
     long_epochs=50,
     # The rate is halved over the last six epochs, as in the short run.
     long_flags=("--config.schedule.boundaries=44,45,46,47,48,49",),

@@ -28,7 +28,7 @@ def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str
     print(table)
     drawn = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
     for part, draw in drawn.items():
-        mine = [r for r in records if r["part"] == part]
+        mine = [r for r in records if r["part"] == part and not r["method"].startswith("warmup")]
         if mine:
             draw(study, mine, records, folder / f"{part}.png")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -19,11 +20,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from common import config as configs
 from common.errors import UserError
 from studies.children import Children
 from studies.data import ROOT
 
-VERSION = 1  # Of the rows' records: raise it when the same flags mean another run.
+VERSION = 2  # Of the rows' records: raise it when the same configuration means another run.
 # How the reasons begin that common/loop.py gives for a run that nothing interrupted.
 ENDS = ("the target was not reached", "loss is")
 
@@ -49,6 +51,14 @@ class Row(Protocol):
 def settings(**values: object) -> tuple[str, ...]:
     """Flags from `optimizer__momentum=0.9`."""
     return tuple(f"--config.{k.replace('__', '.')}={v}" for k, v in values.items())
+
+
+def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> tuple[str, int]:
+    """The digest of a row's whole configuration, preset included, and its seed: rows that share it are one run."""
+    config = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
+    for path, value in configs.split_overrides([*row.flags, *extra])[0]:
+        config = configs.override(config, path, value)
+    return configs.digest(config), row.seed
 
 
 class Runner:
@@ -91,7 +101,10 @@ class Runner:
             return None
         try:
             record = json.loads(path.read_text())
-            same = record["version"] == VERSION and record["flags"] == [*row.flags, *self.extra]
+            same = (record["version"], record["config"]) == (
+                VERSION,
+                identity(self.study, row, self.extra)[0],
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: no record of this study ({error}); delete it") from error
         if not same:
@@ -153,7 +166,8 @@ class Runner:
             raise UserError(
                 f"{shlex.join(command)} failed: {lines[-1][:300]} (all of it: {output})", status or 1
             )
-        return {**dataclasses.asdict(row), **_summary(log), "flags": flags, "version": VERSION}
+        about = {"flags": flags, "config": identity(self.study, row, self.extra)[0], "version": VERSION}
+        return {**dataclasses.asdict(row), **_summary(log), **about}
 
 
 def is_whole(log: pathlib.Path) -> bool:

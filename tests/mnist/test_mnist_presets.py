@@ -40,8 +40,6 @@ def test_batches_of_the_paper_follow_legw(batch: int) -> None:
     assert config.schedule.warmup_epochs == pytest.approx(base.schedule.warmup_epochs * k)
     assert (config.train_epochs, config.optimizer.momentum) == (25.0, 0.9)
     assert (config.schedule.kind, config.optimizer.name) == ("constant", "sgd")
-    # The rates within which LEGW 5.3 found the 8K runs to work.
-    assert batch < 8192 or 0.01 <= config.optimizer.base_learning_rate <= 0.16
 
 
 def test_the_flag_gives_the_presets() -> None:

@@ -49,7 +49,7 @@ def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
         reached = {"scaled": 5, "unscaled": 3 + row.seed, "unscaled-tuned": 99}[row.form]
         values = [0.5] * min(reached - 1, 8) + [0.8] * (reached < 9)
         made = {"evaluations": values, "quality": values[-1], "minutes": 0.1, "diverged": False}
-        return {**made, "flags": [*row.flags, *self.extra], "version": runner.VERSION}
+        return {**made, "config": runner.identity(self.study, row, self.extra)[0], "version": runner.VERSION}
 
     monkeypatch.setattr(runner, "ROOT", tmp_path)
     monkeypatch.setattr(study, "ROOT", tmp_path)

@@ -64,7 +64,8 @@ def test_methods_scale_as_their_names_say(study) -> None:
         else:
             assert (config.optimizer.name, rate) == ("adam", 0.001)
         assert ("poly" in row.method) == (schedule.kind == "poly")
-        warmup = {"legw": 0.1 * k, "linear-poly-warmup": 5.0}.get(row.method, 0.0)
+        base = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset].schedule
+        warmup = {"legw": base.warmup_epochs * k, "linear-poly-warmup": 5.0}.get(row.method, 0.0)
         assert schedule.warmup_epochs == pytest.approx(warmup), row.id
 
 
@@ -109,7 +110,7 @@ def study(tmp_path, monkeypatch) -> legw.Study:
         return {
             **dataclasses.asdict(row),
             **result,
-            "flags": [*row.flags, *self.extra],
+            "config": runner.identity(self.study, row, self.extra)[0],
             "version": runner.VERSION,
         }
 
@@ -129,7 +130,7 @@ def test_a_study_resumes_row_by_row_and_runs_the_long_ones_last(study, tmp_path)
     assert legw.run(study, flags("--limit=3")) == 0
     assert len(study.trained) == 3
     legw.run(study, flags())
-    runs = {legw._identity(study, row) for row in legw.rows(study)}
+    runs = {runner.identity(study, row) for row in legw.rows(study)}
     assert len(study.trained) == len(set(study.trained)) == len(runs) + 2
     assert set(study.trained[-2:]) == {"long-legw-8192-0.32-0", "long-tuned-8192-0.64-0"}
     legw.run(study, flags())
@@ -168,16 +169,17 @@ def test_time_and_trials(study, tmp_path) -> None:
 
 def test_tuning_writes_a_table_of_its_own(study, tmp_path) -> None:
     legw.run(study, flags("--tune"))
-    assert len(study.trained) == 5 + 2 * 2 and all(name.startswith("tune-") for name in study.trained)
+    assert len(study.trained) == 5 + 2 * 2 + 4 and all(name.startswith("tune-") for name in study.trained)
     folder = tmp_path / "studies" / "legw-mnist"
     assert (folder / "tune.csv").is_file()
     text = (folder / "tune.md").read_text()
+    assert "| tune | warmup-0.05 | 8192 | 0.32 | 0.932 |" in text
     assert "| 0.01 | 0.901 |" in text and "| 0.02 | 0.902 ± 0 (3) |" in text
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "no record of this study"), ('{"version": 0, "flags": []}', "written by another version")],
+    [("{", "no record of this study"), ('{"version": 0, "config": ""}', "written by another version")],
 )
 def test_rows_of_another_version_are_one_line(study, tmp_path, content, message) -> None:
     row = next(iter(legw.rows(study)))
@@ -187,6 +189,15 @@ def test_rows_of_another_version_are_one_line(study, tmp_path, content, message)
     with pytest.raises(UserError, match=message) as error:
         legw.run(study, flags())
     assert str(path) in str(error.value)
+
+
+def test_a_row_of_another_preset_is_refused(study, monkeypatch) -> None:
+    """The flags are the same, the run is not."""
+    legw.run(study, flags("--limit=1"))
+    presets = importlib.import_module("mnist.config").PRESETS
+    monkeypatch.setitem(presets, "cpu-128", dataclasses.replace(presets["cpu-128"], lstm_units=64))
+    with pytest.raises(UserError, match="written by another version"):
+        legw.run(study, flags("--list"))
 
 
 def test_unknown_parts_are_one_line(study) -> None:

@@ -62,6 +62,9 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "packages" / "idle" / "__main__.py").write_text(MAIN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setattr(
+        runner, "identity", lambda study, row, extra: ("", row.seed)
+    )  # It has no configuration.
     return lambda seed: runner.Runner(Study(), None, None).run_all([Row(seed)])[0]
 
 

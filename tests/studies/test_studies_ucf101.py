@@ -152,7 +152,13 @@ def scripted(source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch) -> list[
             "settings": row.settings,
             "jobs": row.jobs,
         }
-        return {**fields, **result, "flags": [*row.flags, *self.extra], "version": runner.VERSION}
+        return {
+            **fields,
+            **result,
+            "flags": [*row.flags, *self.extra],
+            "config": runner.identity(self.study, row, self.extra)[0],
+            "version": runner.VERSION,
+        }
 
     for module in (runner, ucf101):
         monkeypatch.setattr(module, "ROOT", tmp_path)
