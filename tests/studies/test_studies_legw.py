@@ -169,7 +169,7 @@ def test_time_and_trials(study, tmp_path) -> None:
 
 def test_tuning_writes_a_table_of_its_own(study, tmp_path) -> None:
     legw.run(study, flags("--tune"))
-    assert len(study.trained) == 5 + 2 * 2 + 4 and all(name.startswith("tune-") for name in study.trained)
+    assert len(study.trained) == 5 + 3 * 2 + 4 and all(name.startswith("tune-") for name in study.trained)
     folder = tmp_path / "studies" / "legw-mnist"
     assert (folder / "tune.csv").is_file()
     text = (folder / "tune.md").read_text()
