@@ -195,7 +195,7 @@ def run(folder: Path, manifest: dict, program: dict, options: argparse.Namespace
 
     device, precision = jax.devices()[0], manifest["precision"]
     replay = Replay(folder, manifest, program)
-    report = {"program": program["name"], **replay.check()}
+    report = {"program": program["name"], "chooses": manifest.get("chooses", False), **replay.check()}
     computed_by = (program["reference"] or {}).get("computed_by", "")
     same = device.platform == "cpu" and "CPU" in computed_by
     report["differs"] = verdict(report, precision, same, options.tolerance)

@@ -63,7 +63,8 @@ class Task(Protocol):
     called in a thread with a third argument `spread(function, items)`: `map`, by all of them.
 
     Also optional: `batch_shapes` and `eval_batch_shapes`, where batches come in several static shapes
-    (common/shapes.py), and `synthetic_eval_input`, where evaluation batches look different.
+    (common/shapes.py), `synthetic_eval_input`, where evaluation batches look different, and `chooses`, True where a
+    training step picks examples by comparing what it computed, so that a rounding can pick others.
     """
 
     config: RunConfig

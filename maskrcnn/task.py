@@ -30,6 +30,7 @@ class Task:
     """Detection and segmentation of objects on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     evaluate_in_worker = True
+    chooses = True  # Regions.
 
     def __init__(self, config: Config, data_dir: str | None):
         """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""

@@ -30,6 +30,7 @@ class Task:
     """Object detection on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     evaluate_in_worker = True
+    chooses = True  # Hard negatives.
 
     def __init__(self, config: Config, data_dir: str | None):
         """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
