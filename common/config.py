@@ -31,6 +31,7 @@ __all__ = [
     "from_dict",
     "near",
     "override",
+    "override_all",
     "preset",
     "split_overrides",
     "to_dict",
@@ -58,6 +59,17 @@ def override(config: C, path: str, value: str) -> C:
     if path == "legw":
         return legw(config, _parse(value, float, "config.legw"))
     return _override(config, path.split("."), value, "config." + path)
+
+
+def override_all(config: C, flags: Sequence[str]) -> C:
+    """A copy with every `--config.path=value` of `flags`; other flags are passed over.
+
+    Raises:
+      UserError: as `override` and `split_overrides`.
+    """
+    for path, value in split_overrides(flags)[0]:
+        config = override(config, path, value)
+    return config
 
 
 def field_types(cls: type) -> dict[str, Any]:

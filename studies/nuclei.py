@@ -220,9 +220,7 @@ def _detections(
     from common.loop import Loop
 
     module = importlib.import_module("maskrcnn.config")
-    config = module.PRESETS[SYSTEM]
-    for path, value in configs.split_overrides(overrides)[0]:
-        config = configs.override(config, path, value)
+    config = configs.override_all(module.PRESETS[SYSTEM], overrides)
     config = dataclasses.replace(config, replicas="single")
     task = importlib.import_module("maskrcnn.task").Task(config, str(data_dir))
     loop = Loop(task, replicas.make(config))

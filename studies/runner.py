@@ -55,10 +55,8 @@ def settings(**values: object) -> tuple[str, ...]:
 
 def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> tuple[str, int]:
     """The digest of a row's whole configuration, preset included, and its seed: rows that share it are one run."""
-    config = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
-    for path, value in configs.split_overrides([*row.flags, *extra])[0]:
-        config = configs.override(config, path, value)
-    return configs.digest(config), row.seed
+    preset = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
+    return configs.digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
 
 
 class Runner:

@@ -167,10 +167,7 @@ def _plain(value: object) -> str:
 
 def configured(flags: Sequence[str], seed: int) -> Config:
     """What `python -m tsm_kinetics --system=cpu-ucf101 --seed=SEED FLAGS` runs with."""
-    config = PRESETS[SYSTEM]
-    for path, value in configs.split_overrides(flags)[0]:
-        config = configs.override(config, path, value)
-    return dataclasses.replace(config, seed=seed)
+    return dataclasses.replace(configs.override_all(PRESETS[SYSTEM], flags), seed=seed)
 
 
 def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:

@@ -107,9 +107,7 @@ def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
         module = importlib.import_module(f"{args.benchmark}.config")
     except ModuleNotFoundError as error:
         raise UserError(f"{args.benchmark}: no benchmark of this project ({error})") from None
-    config = configs.preset(module.PRESETS, args.system)
-    for field, value in configs.split_overrides(flags)[0]:
-        config = configs.override(config, field, value)
+    config = configs.override_all(configs.preset(module.PRESETS, args.system), flags)
     config = dataclasses.replace(config, division="open")
     config.validate()
     return config

@@ -15,9 +15,7 @@ from studies import runner
 
 
 def configured(row: study.Row) -> configs.RunConfig:
-    config = PRESETS[study.Study().preset]
-    for path, value in configs.split_overrides([*study.Study().flags, *row.flags])[0]:
-        config = configs.override(config, path, value)
+    config = configs.override_all(PRESETS[study.Study().preset], [*study.Study().flags, *row.flags])
     config.validate()
     return config
 

@@ -21,9 +21,7 @@ STUDIES = [legw_mnist.STUDY, legw_ptb.STUDY]
 def configured(study: legw.Study, row: legw.Row) -> configs.RunConfig:
     """The configuration that a row's flags give."""
     module = importlib.import_module(f"{study.benchmark}.config")
-    config = module.PRESETS[study.preset]
-    for path, value in configs.split_overrides(row.flags)[0]:
-        config = configs.override(config, path, value)
+    config = configs.override_all(module.PRESETS[study.preset], row.flags)
     config.validate()
     return config
 
