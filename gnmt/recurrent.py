@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from common.lstm import LSTM, Tensors, cell, scan
+from common.lstm import LSTM, cell
+from common.scan import Tensors, scan
 from gnmt.attention import Attention, Memory
 
 

@@ -10,6 +10,7 @@ import tf_keras
 from common import lstm
 from common.kinds import kind_of
 from common.precision import precision
+from common.scan import UNROLLED_STEPS
 
 STEPS, BATCH, INPUTS, UNITS = 7, 5, 3, 4
 FP64 = precision("fp64")
@@ -27,20 +28,19 @@ def layer(hoisted: bool, inputs: int = INPUTS, policy=FP64) -> lstm.LSTM:
     return made
 
 
-def everything(made: lstm.LSTM, x: np.ndarray, state: bool, lengths: list[int] | None, known: bool = True):
+def everything(made: lstm.LSTM, x: np.ndarray, state: bool, lengths: list[int] | None):
     """Outputs, last state, and the gradients of all inputs and variables, of a loss that uses all results."""
-    h, c = values(BATCH, UNITS, seed=1), values(BATCH, UNITS, seed=2)
-    shape = x.shape if known else [None, None, x.shape[-1]]
+    batch = x.shape[1]
+    h, c = values(batch, UNITS, seed=1), values(batch, UNITS, seed=2)
+    specs = [tf.TensorSpec(s, tf.float64) for s in (x.shape, h.shape, c.shape)]
 
-    @tf.function(
-        input_signature=[tf.TensorSpec(shape, tf.float64)] + [tf.TensorSpec([BATCH, UNITS], tf.float64)] * 2
-    )
+    @tf.function(input_signature=specs)
     def run(x: tf.Tensor, h: tf.Tensor, c: tf.Tensor):
         with tf.GradientTape() as tape:
             tape.watch([x, h, c])
             outputs, (last_h, last_c) = made(x, (h, c) if state else None, lengths)
             terms = zip((outputs, last_h, last_c), (3, 4, 5))
-            weighted = [t * values(*(x.shape[0], BATCH, UNITS)[-len(t.shape) :], seed=s) for t, s in terms]
+            weighted = [t * values(*(x.shape[0], batch, UNITS)[-len(t.shape) :], seed=s) for t, s in terms]
             loss = tf.add_n([tf.reduce_sum(w * tf.sin(w)) for w in weighted])
         sources = [x, *([h, c] if state else []), *made.trainable_variables]
         return [outputs, last_h, last_c, *tape.gradient(loss, sources)]
@@ -50,12 +50,36 @@ def everything(made: lstm.LSTM, x: np.ndarray, state: bool, lengths: list[int] |
 
 @pytest.mark.parametrize("lengths", [None, [7, 1, 4, 0, 6]])
 @pytest.mark.parametrize("state", [False, True])
-@pytest.mark.parametrize("steps", [STEPS, lstm.UNROLLED_STEPS + 2])
+@pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
 def test_hoisted_equals_plain_forward_and_in_every_gradient(state, lengths, steps) -> None:
     x = values(steps, BATCH, INPUTS, seed=0)
     expected = everything(layer(False), x, state, lengths)
     for got, want in zip(everything(layer(True), x, state, lengths), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("lengths", [None, [7, 1, 4, 0]])
+@pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
+def test_two_chains_of_half_a_batch_equal_one(monkeypatch, lengths, steps) -> None:
+    x, results = values(steps, 4, INPUTS, seed=0), []
+    for limit in (0, lstm.SMALL_PRODUCT):
+        monkeypatch.setattr(lstm, "SMALL_PRODUCT", limit)
+        assert lstm._chains(4, UNITS) == (2 if limit else 1)
+        results.append(everything(layer(True), x, True, lengths))
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
+def test_a_batch_stays_whole_where_it_is_odd_or_its_products_are_large_or_behind_xla() -> None:
+    assert [lstm._chains(*shape) for shape in ((None, 128), (127, 128), (128, 128), (64, 1024))] == [
+        1,
+        1,
+        2,
+        1,
+    ]
+    inside = []
+    tf.function(lambda: tf.constant(inside.append(lstm._chains(128, 128)) or 0), jit_compile=True)()
+    assert inside == [1]
 
 
 def test_a_loop_of_unknown_length_equals_one_that_is_written_out() -> None:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from common import config as configs
-from common import lstm
+from common import scan
 from common.describe import describe
 from common.errors import UserError
 from common.kinds import kind_of
@@ -211,7 +211,7 @@ def test_stepwise_decoding_equals_recomputing_everything(wiring, coverage):
     found = network.translate(tf.constant(data["source"]), tf.constant(data["source_length"]))
     # Sources at full size are longer than what is written out step by step: the same from loops, in a graph.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lstm, "UNROLLED_STEPS", 0)
+        patch.setattr(scan, "UNROLLED_STEPS", 0)
         looped = tf.function(network.translate, autograph=False)(
             tf.constant(data["source"]), tf.constant(data["source_length"])
         )

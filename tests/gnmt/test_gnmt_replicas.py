@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from common import lstm, replicas
+from common import replicas, scan
 from common.loop import Loop
 from gnmt import tiny
 from gnmt.config import PRESETS, Decode
@@ -62,7 +62,7 @@ def make(tmp_path_factory):
 
     # Loops are traced in a moment, unlike steps written out.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lstm, "UNROLLED_STEPS", 0)
+        patch.setattr(scan, "UNROLLED_STEPS", 0)
         yield make
 
 

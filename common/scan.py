@@ -1,0 +1,74 @@
+"""A step along the first axis of sequences: written out where that pays, a `tf.while_loop` where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+Tensors = tuple[tf.Tensor, ...]
+Steps = tf.Tensor | list[tf.Tensor]  # [T, ...], or T of [...].
+# Loops of a known length up to this are written out, which saves tf.while_loop's cost per step and lets steps overlap.
+UNROLLED_STEPS = 64
+
+
+def scan(
+    step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
+    state: Sequence[tf.Tensor],
+    sequences: Sequence[tf.Tensor],
+    widths: Sequence[int],
+    reverse: bool = False,
+    stack: bool = True,
+) -> tuple[Tensors, tuple[Steps, ...]]:
+    """(last state, outputs) of `step(state, inputs) -> (state, outputs)` along axis 0 of `sequences`.
+
+    `widths` are the outputs' last dimensions. `reverse` goes from the last element to the first; outputs stay at the
+    place of their inputs. Without `stack` a loop that is written out leaves them as lists of T tensors, which saves a
+    copy where another loop is what reads them.
+    """
+    state = tuple(state)
+    lists = [s for s in sequences if isinstance(s, list)]
+    length = len(lists[0]) if lists else sequences[0].shape[0]
+    if length is None or length > UNROLLED_STEPS:
+        return _while(step, state, sequences, widths, reverse)
+    parts = list(zip(*(s if isinstance(s, list) else tf.unstack(s, length) for s in sequences)))
+    outputs = []
+    for inputs in reversed(parts) if reverse else parts:
+        state, output = step(state, inputs)
+        outputs.append(output)
+    ordered = outputs[::-1] if reverse else outputs
+    return state, tuple(tf.stack(o) if stack else list(o) for o in zip(*ordered))
+
+
+def stacked(steps: Steps) -> tf.Tensor:
+    """[T, ...]."""
+    return tf.stack(steps) if isinstance(steps, list) else steps
+
+
+def delayed(first: tf.Tensor, steps: Steps) -> Steps:
+    """`steps` a step later, behind `first`."""
+    return [first, *steps[:-1]] if isinstance(steps, list) else tf.concat([first[None], steps[:-1]], 0)
+
+
+def _while(
+    step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
+    state: Tensors,
+    sequences: Sequence[tf.Tensor],
+    widths: Sequence[int],
+    reverse: bool,
+) -> tuple[Tensors, Tensors]:
+    length, batch = tf.shape(sequences[0])[0], sequences[0].shape[1]
+    arrays = [tf.TensorArray(s.dtype, length, element_shape=s.shape[1:]).unstack(s) for s in sequences]
+    results = tuple(tf.TensorArray(state[0].dtype, length, element_shape=[batch, n]) for n in widths)
+
+    def body(i: tf.Tensor, state: Tensors, results: tuple) -> tuple:
+        at = length - 1 - i if reverse else i
+        state, outputs = step(state, tuple(a.read(at) for a in arrays))
+        return i + 1, state, tuple(r.write(at, o) for r, o in zip(results, outputs))
+
+    _, state, results = tf.while_loop(
+        lambda i, *_: i < length, body, (tf.constant(0), state, results), parallel_iterations=1
+    )
+    # A length that is known stays known.
+    static = sequences[0].shape[0]
+    return state, tuple(tf.ensure_shape(r.stack(), [static, batch, n]) for r, n in zip(results, widths))
