@@ -4,6 +4,8 @@ Figures 5 and 6 and Table 1 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": 
 scaled, 70.6 unscaled, 64 unscaled and tuned. Here ResNet-50 at a quarter of the width trains on the generated pictures
 of cpu-tiny at a batch that is a sixteenth of the set (theirs is a fortieth). Rate, warmup and momentum of the three
 forms are in the paper's proportions; the rate is that of round v0.6 at 4,096 under the square-root rule, not tuned.
+As in the paper the target is what such a schedule just reaches: of 12 and 16 epochs tried with seed 0, these are the
+fewest in which every form passes 95 %.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from studies.runner import Runner, settings
 
 NAME = "lars-momentum"
 SEEDS = (0, 1, 2)
-BATCH, EPOCHS, TARGET = 256, 60, 0.759
+BATCH, EPOCHS, TARGET = 256, 16, 0.95
 # Table 1: rate 31.2, 25 of 76 epochs of warmup; 29.0, 18 and momentum 0.929 where tuned.
 # 10.0 at 4,096 (mlperf_facts 1.1) times the root of 256 / 4,096.
-RATE, WARMUP = 2.5, 20.0
+RATE, WARMUP = 2.5, round(EPOCHS * 25 / 76, 2)
 COLUMNS = ("form", "seed", "rate", "warmup", "momentum", "epochs", "quality", "minutes")
 
 
@@ -94,7 +96,7 @@ def rows(rate: float = RATE) -> list[Row]:
     forms = (
         ("scaled", True, rate, WARMUP, 0.9, 72.8),
         ("unscaled", False, rate, WARMUP, 0.9, 70.6),
-        ("unscaled-tuned", False, round(rate * 29.0 / 31.2, 4), WARMUP * 18 / 25, 0.929, 64.0),
+        ("unscaled-tuned", False, round(rate * 29.0 / 31.2, 4), round(WARMUP * 18 / 25, 2), 0.929, 64.0),
     )
     return [Row(*form, seed) for seed in SEEDS for form in forms]
 

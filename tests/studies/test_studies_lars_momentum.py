@@ -29,7 +29,7 @@ def test_the_forms_differ_as_table_1_says() -> None:
     ) == dataclasses.replace(unscaled)
     rate = tuned.optimizer.base_learning_rate / unscaled.optimizer.base_learning_rate
     assert rate == pytest.approx(29.0 / 31.2, abs=1e-4) and tuned.optimizer.momentum == 0.929
-    assert tuned.schedule.warmup_epochs / unscaled.schedule.warmup_epochs == pytest.approx(18 / 25)
+    assert tuned.schedule.warmup_epochs / unscaled.schedule.warmup_epochs == pytest.approx(18 / 25, abs=1e-3)
     assert all(c.optimizer.name == "lars" and c.global_batch_size == study.BATCH for c in by_form.values())
 
 
@@ -45,7 +45,7 @@ def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
     def train(self: runner.Runner, row: study.Row) -> dict:
         trained.append(row.id)
         reached = {"scaled": 5, "unscaled": 3 + row.seed, "unscaled-tuned": 99}[row.form]
-        values = [0.5] * min(reached - 1, 8) + [0.8] * (reached < 9)
+        values = [0.5] * min(reached - 1, 8) + [0.97] * (reached < 9)
         made = {"evaluations": values, "quality": values[-1], "minutes": 0.1, "diverged": False}
         return {**made, "config": runner.identity(self.study, row, self.extra)[0], "version": runner.VERSION}
 
@@ -60,7 +60,7 @@ def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
     )
     folder = tmp_path / "studies" / "lars-momentum"
     text = (folder / "results.md").read_text()
-    assert "| scaled | 2.5 | 20 | 0.9 | 5 | 5 | 5 | 5.0 | 72.8 |" in text
+    assert "| scaled | 2.5 | 5.26 | 0.9 | 5 | 5 | 5 | 5.0 | 72.8 |" in text
     assert "| 0.9 | 3 | 4 | 5 | 4.0 | 70.6 |" in text
     assert "| 0.929 | not in 8 | not in 8 | not in 8 |  | 64 |" in text
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
