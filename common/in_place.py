@@ -34,6 +34,8 @@ def apply(
 ) -> tf.Operation:
     """Updates a variable that has a kernel, and its slots; arguments as for a rule. Returns what does it."""
     gradient = optimizers.raw_gradient(config, weight, gradient, segments)
+    if config.name == "sgd" and not config.momentum:
+        return _gradient_descent(config.weight_decay * segments.adapts, weight, gradient, rate)
     gradient = optimizers.with_decay(config, weight, gradient, segments)
     dtype = rate.dtype
     if config.name != "sgd":
@@ -51,8 +53,6 @@ def apply(
             epsilon=tf.constant(config.epsilon, dtype),
             grad=gradient,
         )
-    if not config.momentum:
-        return tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)
     if not config.scaled_momentum:
         # The kernel keeps sums of gradients, as scaled momentum does; the other is of their products with the rate.
         gradient, rate = rate * gradient, tf.ones_like(rate)
@@ -63,4 +63,23 @@ def apply(
         grad=gradient,
         momentum=tf.constant(config.momentum, dtype),
         use_nesterov=config.nesterov,
+    )
+
+
+def _gradient_descent(
+    decay: float, weight: tf.Variable, gradient: tf.Tensor, rate: tf.Tensor
+) -> tf.Operation:
+    """weight - rate (gradient + decay weight), with nothing as large as the weight in between.
+
+    With decay, a proximal step for the L2 norm gives (weight - a gradient) / (1 + a decay), which is that for
+    a = rate / (1 - rate decay).
+    """
+    if not decay:
+        return tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)
+    return tf.raw_ops.ResourceApplyProximalGradientDescent(
+        var=weight.handle,
+        alpha=rate / (1 - rate * decay),
+        l1=tf.zeros([], rate.dtype),
+        l2=tf.constant(decay, rate.dtype),
+        delta=gradient,
     )
