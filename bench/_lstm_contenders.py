@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
+from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
 from common import lstm, replicas  # noqa: E402
@@ -95,7 +96,7 @@ def keras_fit(
     shape = [2, config.global_batch_size, length]
     source, target = tf.unstack(tf.random.stateless_uniform(shape, [0, 0], 3, classes, tf.int32))
     data = tf.data.Dataset.from_tensors(((source, target), target)).repeat()
-    return lambda steps: model.fit(data, steps_per_epoch=steps, verbose=0), model
+    return fit(model, data), model
 
 
 def keras_tuned(config: Config) -> tuple[Run, tf.Module]:

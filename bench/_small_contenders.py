@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
+from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
 import mnist.config  # noqa: E402
@@ -86,7 +87,7 @@ def keras_fit(network: str, layers: int) -> Run:
     model.compile(optimizer, tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     data = (_language_data if network == "ptb" else _image_data)(config)
     # The dataset, not an iterator over it: that would be a Python generator to Keras, without static shapes.
-    return lambda steps: model.fit(data, steps_per_epoch=steps, verbose=0)
+    return fit(model, data)
 
 
 def _mlp(config: mnist.config.Config) -> tf_keras.Model:
@@ -115,9 +116,11 @@ def _language_model(config: ptb.config.Config) -> tf_keras.Model:
 def _image_data(config: mnist.config.Config) -> tf.data.Dataset:
     images, labels = digits()
     pixels = images.astype(np.float32) * config.data.pixel_scale + config.data.pixel_offset
-    # Every call of `fit` begins anew: noise need not be shuffled, and filling a buffer would cost each call.
-    data = tf.data.Dataset.from_tensor_slices((pixels, labels.astype(np.int32)))
-    return data.batch(config.global_batch_size, drop_remainder=True).repeat().prefetch(4)
+    # Cut beforehand: noise need not be shuffled, and nothing is left to do per image.
+    size = config.global_batch_size
+    count = len(pixels) // size
+    cut = [x[: count * size].reshape(count, size, *x.shape[1:]) for x in (pixels, labels.astype(np.int32))]
+    return tf.data.Dataset.from_tensor_slices(tuple(cut)).repeat().prefetch(4)
 
 
 def _language_data(config: ptb.config.Config) -> tf.data.Dataset:

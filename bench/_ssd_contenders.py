@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
+from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
 from common import replicas  # noqa: E402
@@ -48,7 +49,7 @@ def keras_fit(config: Config) -> tuple[Run, int]:
     optimizer = tf_keras.optimizers.SGD(config.optimizer.base_learning_rate, config.optimizer.momentum)
     network.compile(optimizer, multibox_loss(config))
     data = _dataset(config)
-    return lambda steps: network.fit(data, steps_per_epoch=steps, verbose=0), parameters(network)
+    return fit(network, data), parameters(network)
 
 
 def stock_network(config: Config) -> tf_keras.Model:

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import orbit  # noqa: E402
 import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
+from _fit import fit  # noqa: E402
 from official.vision.modeling import classification_model  # noqa: E402
 from official.vision.modeling.backbones import resnet as tfm_resnet  # noqa: E402
 
@@ -104,7 +105,7 @@ def keras_fit(precision: str, batch: int, pixels: int) -> Run:
     model = _stock_resnet50(pixels)
     model.compile(tf_keras.optimizers.SGD(RATE, momentum=MOMENTUM), _loss())
     data = _dataset(batch, pixels)
-    return lambda steps: model.fit(data, steps_per_epoch=steps, verbose=0).history["loss"][-1]
+    return fit(model, data)
 
 
 def _stock_resnet50(pixels: int) -> tf_keras.Model:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
+from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
 from common import replicas  # noqa: E402
@@ -45,7 +46,7 @@ def keras_fit(config: Config, adam: type = tf_keras.optimizers.Adam) -> tuple[Ru
     model.compile(_adam(config, adam), lambda labels, logits: _losses(config, labels, logits))
     inputs, targets = _tokens(config)
     data = tf.data.Dataset.from_tensors(((inputs, targets), targets)).repeat()
-    return lambda steps: model.fit(data, steps_per_epoch=steps, verbose=0), model
+    return fit(model, data), model
 
 
 def keras_fused_adam(config: Config) -> tuple[Run, tf_keras.Model]:
