@@ -158,18 +158,23 @@ def hoisted(
     Returns:
       (outputs [T, b, u], (h, c) at the end).
     """
+
+    def chain(x: tf.Tensor, h: tf.Tensor, c: tf.Tensor, mask: tf.Tensor | None) -> Tensors:
+        shape = tf.shape(x)
+        z = product(tf.cast(rows(x), precision.compute), tf.cast(kernel, precision.compute))
+        z = tf.nn.bias_add(tf.cast(z, precision.variable), bias)
+        z = tf.reshape(z, [shape[0], shape[1], z.shape[-1]])
+        z.set_shape([x.shape[0], x.shape[1], z.shape[-1]])
+        return _make_core(mask, precision)(z, recurrent, h, c)
+
     parts = _chains(x.shape[1], recurrent.shape[0])
     if parts == 1:
-        return _chain(x, kernel, recurrent, bias, state, mask, precision)
+        outputs, h, c = chain(x, *state, mask)
+        return outputs, (h, c)
     masks = [None] * parts if mask is None else tf.split(mask, parts, axis=1)
-    starts = zip(*(tf.split(s, parts) for s in state))
-    runs = [
-        _chain(part, kernel, recurrent, bias, start, its_mask, precision)
-        for part, start, its_mask in zip(tf.split(x, parts, axis=1), starts, masks)
-    ]
-    outputs, states = zip(*runs)
-    h, c = (tf.concat(ends, 0) for ends in zip(*states))
-    return tf.concat(outputs, 1), (h, c)
+    cut = zip(tf.split(x, parts, axis=1), *(tf.split(s, parts) for s in state), masks)
+    outputs, h, c = zip(*(chain(*part) for part in cut))
+    return tf.concat(outputs, 1), (tf.concat(h, 0), tf.concat(c, 0))
 
 
 def _chains(batch: int | None, units: int) -> int:
@@ -177,26 +182,6 @@ def _chains(batch: int | None, units: int) -> int:
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return 1
     return 2 if batch and batch % 2 == 0 and batch * 4 * units**2 < SMALL_PRODUCT else 1
-
-
-def _chain(
-    x: tf.Tensor,
-    kernel: tf.Tensor,
-    recurrent: tf.Tensor,
-    bias: tf.Tensor,
-    state: State,
-    mask: tf.Tensor | None,
-    precision: Precision,
-) -> tuple[tf.Tensor, State]:
-    """`hoisted` of all of a batch at once."""
-    shape = tf.shape(x)
-    z = product(tf.cast(rows(x), precision.compute), tf.cast(kernel, precision.compute))
-    z = tf.nn.bias_add(tf.cast(z, precision.variable), bias)
-    z = tf.reshape(z, [shape[0], shape[1], z.shape[-1]])
-    z.set_shape([x.shape[0], x.shape[1], z.shape[-1]])
-    core = _make_core(mask, precision)
-    outputs, h, c = core(z, recurrent, *state)
-    return outputs, (h, c)
 
 
 def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Tensors]:
