@@ -1,4 +1,4 @@
-"""Every rule against its formulas in numpy, against other libraries, and whole against flat."""
+"""LARS and SGD against their formulas in numpy and against other libraries, whole against flat; clipping."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from common import optimizers
 from common.config import Optimizer
 from common.errors import UserError
 from tests.common import updates
+from tests.common.rules import KINDS, SHAPES, STEPS, problem, run, worst
 
-KINDS = {"conv": "kernel", "dense": "kernel", "bias": "bias", "gamma": "norm", "table": "embedding"}
-SHAPES = {"conv": (3, 3, 4, 5), "dense": (20, 7), "bias": (7,), "gamma": (5,), "table": (9, 4)}
-STEPS = 20
 # tpu-v3-2048 (scaled momentum, L2 twice, epsilon), tpu-v3-8192 (unscaled), and others around them.
 RULES = {
     "lars scaled": Optimizer(
@@ -31,29 +29,6 @@ RULES = {
     "sgd nesterov": Optimizer("sgd", momentum=0.9, weight_decay=5e-5, nesterov=True),
     "sgd scaled": Optimizer("sgd", momentum=0.9, weight_decay=5e-5, l2_in_loss=1e-4, scaled_momentum=True),
 }
-# GNMT's Adam, the Transformer's LazyAdam at 512 and 2048 sequences (mlperf_facts 1.4, 1.5), and the study's solvers.
-ADAPTIVE = {
-    "adam": Optimizer("adam", epsilon=1e-8),
-    "adam with decay": Optimizer("adam", epsilon=1e-8, weight_decay=1e-2, l2_in_loss=1e-2),
-    "lazy_adam 512": Optimizer("lazy_adam", beta_2=0.98, epsilon=1e-9),
-    "lazy_adam 2048": Optimizer("lazy_adam", beta_1=0.86, beta_2=0.92, epsilon=1e-9),
-    "adagrad": Optimizer("adagrad"),
-    "adagrad from zero": Optimizer("adagrad", initial_accumulator=0.0, epsilon=1e-7),
-    "rmsprop": Optimizer("rmsprop", epsilon=1e-7),
-    "adadelta": Optimizer("adadelta", rho=0.95, epsilon=1e-7),
-}
-RATE = 1 / 64  # Exact in every precision: tf_keras keeps its rate in float32.
-
-
-def problem(dtype: type = np.float64) -> tuple[dict, list[dict], np.ndarray]:
-    """Weights, the gradients of 20 steps and rates that rise and fall, as a warmup and a decay do."""
-    rng = np.random.default_rng(0)
-    weights = {n: rng.normal(size=s).astype(dtype) for n, s in SHAPES.items()}
-    gradients = [{n: 0.1 * rng.normal(size=s).astype(dtype) for n, s in SHAPES.items()} for _ in range(STEPS)]
-    for gradient in gradients:  # Rows of the table that were not looked up, and one that never is.
-        gradient["table"][[*rng.permutation(8)[:4], 8]] = 0
-    rates = (3 * np.minimum(np.arange(STEPS) / 5, 1) * (1 - np.arange(STEPS) / 40) ** 2).astype(dtype)
-    return weights, gradients, rates
 
 
 def transcribed(c: Optimizer, weights: dict, gradients: list[dict], rates: np.ndarray) -> dict:
@@ -81,31 +56,6 @@ def transcribed(c: Optimizer, weights: dict, gradients: list[dict], rates: np.nd
     return result
 
 
-def run(
-    c: Optimizer, weights: dict, gradients: list[dict], rates: np.ndarray, compiled: bool = False
-) -> dict:
-    """The rule under test, variable by variable."""
-    rule = optimizers.rule(c)
-    update = tf.function(rule.update, jit_compile=True) if compiled else rule.update
-    result = {}
-    for name, value in weights.items():
-        weight, segments = tf.constant(value), optimizers.Whole(KINDS[name], c.skip_kinds)
-        slots = rule.init(weight)
-        assert tuple(slots) == rule.slots
-        for step, rate in enumerate(rates):
-            gradient = tf.constant(gradients[step][name])
-            weight, slots = update(
-                weight, gradient, slots, tf.constant(rate), tf.constant(step, tf.int64), segments
-            )
-        result[name] = weight.numpy()
-    return result
-
-
-def worst(a: dict, b: dict) -> float:
-    """Largest difference over the variables, relative to the largest element."""
-    return max(np.abs(a[n] - b[n]).max() / np.abs(b[n]).max() for n in b)
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_equals_the_papers_formulas_over_20_steps(name: str) -> None:
     for dtype, bound in ((np.float64, 1e-12), (np.float32, 1e-6)):
@@ -115,135 +65,6 @@ def test_equals_the_papers_formulas_over_20_steps(name: str) -> None:
             "the weights must move"
         )
         assert worst(run(RULES[name], weights, gradients, rates), expected) < bound
-
-
-def transcribed_adaptive(c: Optimizer, weights: dict, gradients: list[dict], rate: float) -> dict:
-    """Kingma and Ba's Adam with "epsilon hat", row-wise where lazy; Duchi's Adagrad; Hinton's RMSprop; Zeiler's
-    Adadelta."""
-    result = {}
-    for name, w in weights.items():
-        w = w.copy()
-        m, v, moved = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
-        if c.name == "adagrad":
-            v += c.initial_accumulator
-        for step in range(STEPS):
-            g = gradients[step][name]
-            row = np.ones(len(w), bool)
-            if c.name == "lazy_adam" and KINDS[name] == "embedding":
-                row = np.array([any(r) for r in g])
-            if KINDS[name] != "norm":
-                g = g + c.l2_in_loss * w
-            if KINDS[name] not in c.skip_kinds:
-                g = g + c.weight_decay * w
-            if c.name in ("adam", "lazy_adam"):
-                m[row] = c.beta_1 * m[row] + (1 - c.beta_1) * g[row]
-                v[row] = c.beta_2 * v[row] + (1 - c.beta_2) * g[row] ** 2
-                lr = rate * np.sqrt(1 - c.beta_2 ** (step + 1)) / (1 - c.beta_1 ** (step + 1))
-                w[row] -= lr * m[row] / (np.sqrt(v[row]) + c.epsilon)
-            elif c.name == "adagrad":
-                v += g**2
-                w -= rate * g / np.sqrt(v + c.epsilon)
-            elif c.name == "rmsprop":
-                v = c.rho * v + (1 - c.rho) * g**2
-                w -= rate * g / np.sqrt(v + c.epsilon)
-            elif c.name == "adadelta":
-                v = c.rho * v + (1 - c.rho) * g**2
-                d = np.sqrt(moved + c.epsilon) / np.sqrt(v + c.epsilon) * g
-                moved = c.rho * moved + (1 - c.rho) * d**2
-                w -= rate * d
-        result[name] = w
-    return result
-
-
-@pytest.mark.parametrize("name", ADAPTIVE)
-def test_adaptive_rules_equal_their_formulas_over_20_steps(name: str) -> None:
-    rates = np.full(STEPS, RATE)
-    for dtype, bound in ((np.float64, 1e-10), (np.float32, 1e-6)):
-        weights, gradients, _ = problem(dtype)
-        expected = transcribed_adaptive(ADAPTIVE[name], *problem()[:2], RATE)
-        moved = worst(expected, problem()[0])
-        assert moved > (1e-5 if name == "adadelta" else 1e-3), "the weights must move"
-        assert worst(run(ADAPTIVE[name], weights, gradients, rates.astype(dtype)), expected) < bound
-
-
-def keras_optimizer(c: Optimizer) -> tf_keras.optimizers.Optimizer:
-    rate, epsilon = RATE, c.epsilon
-    if c.name == "adam":
-        return tf_keras.optimizers.Adam(rate, c.beta_1, c.beta_2, epsilon)
-    if c.name == "adagrad":
-        return tf_keras.optimizers.Adagrad(rate, c.initial_accumulator, epsilon)
-    if c.name == "rmsprop":
-        return tf_keras.optimizers.RMSprop(rate, c.rho, epsilon=epsilon)
-    return tf_keras.optimizers.Adadelta(rate, c.rho, epsilon)
-
-
-@pytest.mark.parametrize("name", ["adam", "adagrad", "rmsprop", "adadelta"])
-def test_adaptive_rules_equal_keras(name: str) -> None:
-    for dtype, bound in ((np.float64, 1e-10), (np.float32, 1e-6)):
-        weights, gradients, _ = problem(dtype)
-        # tf_keras rounds what it is given to float32: 0.875 and 0.984375 are what it says they are.
-        config = dataclasses.replace(
-            ADAPTIVE[name],
-            rho=0.875,
-            beta_1=0.875,
-            beta_2=0.984375,
-            initial_accumulator=0.125,
-            epsilon=2.0**-24,
-        )
-        ours = run(config, weights, gradients, np.full(STEPS, RATE, dtype))
-        variables = {n: tf.Variable(w) for n, w in weights.items()}
-        theirs = keras_optimizer(config)
-        for step in range(STEPS):
-            theirs.apply_gradients([(tf.constant(gradients[step][n]), v) for n, v in variables.items()])
-        assert worst(ours, {n: v.numpy() for n, v in variables.items()}) < bound
-
-
-def test_lazy_adam_equals_keras_adam_where_every_row_has_a_gradient() -> None:
-    weights, gradients, _ = problem()
-    for gradient in gradients:
-        gradient["table"] += 0.01
-    rates = np.full(STEPS, RATE)
-    lazy, dense = (
-        run(Optimizer(name, epsilon=1e-9), weights, gradients, rates) for name in ("lazy_adam", "adam")
-    )
-    assert worst(lazy, dense) == 0
-
-
-def test_lazy_adam_leaves_rows_without_gradient_alone() -> None:
-    weights, gradients, _ = problem()
-    rates = np.full(STEPS, RATE)
-    lazy, dense = (
-        run(Optimizer(name, epsilon=1e-9), weights, gradients, rates) for name in ("lazy_adam", "adam")
-    )
-    np.testing.assert_array_equal(lazy["table"][8], weights["table"][8])
-    assert np.abs(lazy["table"] - dense["table"]).max() > 1e-4, "Adam moves rows by their momentum"
-    np.testing.assert_array_equal(lazy["conv"], dense["conv"])
-
-
-def test_lazy_adam_of_a_mask_equals_that_of_indexed_slices() -> None:
-    """The reference gathers the rows that were looked up, repeated ones summed, and updates only those."""
-    rng = np.random.default_rng(1)
-    c = Optimizer("lazy_adam", beta_2=0.98, epsilon=1e-9)
-    rule = optimizers.rule(c)
-    table = tf.constant(rng.normal(size=[6, 3]))
-    weight, slots = table, rule.init(table)
-    w, m, v = table.numpy(), np.zeros([6, 3]), np.zeros([6, 3])
-    for step in range(STEPS):
-        ids = rng.integers(0, 5, 4)
-        values = rng.normal(size=[4, 3])
-        dense = tf.convert_to_tensor(
-            tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([6, 3]))
-        )
-        rate = tf.constant(RATE, tf.float64)
-        weight, slots = rule.update(
-            weight, dense, slots, rate, tf.constant(step), optimizers.Whole("embedding")
-        )
-        for i in set(ids):
-            g = values[ids == i].sum(0)
-            m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.98 * v[i] + 0.02 * g * g
-            lr = RATE * np.sqrt(1 - 0.98 ** (step + 1)) / (1 - 0.9 ** (step + 1))
-            w[i] -= lr * m[i] / (np.sqrt(v[i]) + 1e-9)
-    np.testing.assert_allclose(weight.numpy(), w, rtol=1e-12)
 
 
 @pytest.mark.parametrize("norm", [1e-3, 1.0, 1e3])
@@ -376,15 +197,6 @@ def test_kinds_choose_what_decays(kind: str, decays: bool, regularised: bool) ->
 def test_unknown_rule_names_the_near_one() -> None:
     with pytest.raises(UserError, match="config.optimizer.name='larz'.*did you mean lars"):
         optimizers.rule(Optimizer("larz"))
-
-
-@pytest.mark.parametrize("name", ["adam", "lazy_adam", "rmsprop", "adadelta"])
-def test_epsilon_of_zero_is_refused_where_it_divides_zero_by_zero(name: str) -> None:
-    with pytest.raises(
-        UserError, match=f"config.optimizer.epsilon=0.0: {name} would divide 0 by 0; use .* 1e-8"
-    ):
-        optimizers.rule(Optimizer(name))
-    optimizers.rule(Optimizer("adagrad"))
 
 
 def test_gradients_of_biases_have_their_factor():
