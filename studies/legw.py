@@ -187,6 +187,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=int, help="train at most so many rows now")
     parser.add_argument("--minutes", type=float, help="start no row after so many minutes")
+    parser.add_argument(
+        "--published", action="store_true", help="the runs in studies/NAME are done; go on from there"
+    )
     parser.add_argument("--epochs", type=float, help="a trial: so many epochs, in a folder of its own")
     parser.add_argument("overrides", nargs="*", help="flags of every run, after --: --config.precision=bf16")
     parser.add_argument(
@@ -200,7 +203,10 @@ def run(study: Study, args: argparse.Namespace) -> int:
         raise UserError(f"--jobs={args.jobs}: must be at least 1")
     target = settings(quality_target=study.never, division="open")
     study = dataclasses.replace(study, flags=(*target, *study.flags))
-    runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
+    name = "tune" if args.tune else "results"
+    home = ROOT / "studies" / study.name
+    published = home / f"{name}.json" if args.published else None
+    runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, published)
     parts = args.parts.split(",") if args.parts else study.parts
     unknown = set(parts) - set(PARTS)
     if unknown:
@@ -225,8 +231,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
         whole += long
     # Also what earlier calls trained, with other parts.
     records = list(_records(study, runner, whole).values())
-    target = runner.folder if args.epochs else ROOT / "studies" / study.name
-    legw_report.publish(study, records, target, "tune" if args.tune else "results")
+    legw_report.publish(study, records, runner.folder if args.epochs else home, name)
     return 0
 
 

@@ -69,6 +69,7 @@ class Runner:
         minutes: float | None,
         overrides: Iterable[str] = (),
         jobs: int = 1,
+        published: pathlib.Path | None = None,
     ):
         """Prepares; trains nothing.
 
@@ -78,12 +79,17 @@ class Runner:
           minutes: no row is started after so many.
           overrides: flags of every run, besides the study's.
           jobs: rows that train at the same time.
+          published: a list of records, as `legw_report.publish` writes it; the rows they are of count as done.
+
+        Raises:
+          UserError: `published` holds no records.
         """
         self.study, self.jobs = study, jobs
         self.extra = (*study.flags, *overrides, *(settings(train_epochs=epochs) if epochs else ()))
         trial = f"-trial-{epochs:g}" if epochs else ""
         self.folder = ROOT / "results" / f"study-{study.name}{trial}"
         self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
+        self._published = _published(published) if published else {}
         self._data: pathlib.Path | None = None
         self._lock = threading.Lock()
         self._children = Children()
@@ -94,15 +100,12 @@ class Runner:
         Raises:
           UserError: it was written by another version of the study, or is damaged.
         """
-        path = self._path(row)
+        path, wanted = self._path(row), identity(self.study, row, self.extra)
         if not path.is_file():
-            return None
+            return self._published.get(wanted)
         try:
             record = json.loads(path.read_text())
-            same = (record["version"], record["config"]) == (
-                VERSION,
-                identity(self.study, row, self.extra)[0],
-            )
+            same = (record["version"], record["config"]) == (VERSION, wanted[0])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: no record of this study ({error}); delete it") from error
         if not same:
@@ -166,6 +169,15 @@ class Runner:
             )
         about = {"flags": flags, "config": identity(self.study, row, self.extra)[0], "version": VERSION}
         return {**dataclasses.asdict(row), **_summary(log), **about}
+
+
+def _published(path: pathlib.Path) -> dict[tuple[str, int], dict]:
+    """{identity: record} of a published table, without the records of another version."""
+    try:
+        records = json.loads(path.read_text())
+        return {(r["config"], r["seed"]): r for r in records if r["version"] == VERSION}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: no table of this study ({error}); leave out --published") from error
 
 
 def is_whole(log: pathlib.Path) -> bool:

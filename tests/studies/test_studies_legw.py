@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import json
 import math
+import shutil
 
 import pytest
 
@@ -210,6 +211,23 @@ def test_parts_add_up_to_one_table(study, tmp_path) -> None:
     assert not any(name.startswith(("rates", "solvers", "long")) for name in study.trained)
     text = (tmp_path / "studies" / "legw-mnist" / "results.md").read_text()
     assert "| legw |" in text and "| linear-poly |" in text
+
+
+def test_a_study_goes_on_from_what_is_published(study, tmp_path) -> None:
+    legw.run(study, flags("--parts=legw"))
+    before = len(study.trained)
+    shutil.rmtree(tmp_path / "results")
+    legw.run(study, flags("--published"))
+    everything = {runner.identity(study, row) for row in legw.rows(study)}
+    assert len(set(study.trained)) == len(study.trained) == len(everything) + 2 and before == 6
+    # Runs of another configuration are not done.
+    legw.run(study, flags("--published", "--limit=1", "--epochs=0.5"))
+    assert len(study.trained) == len(everything) + 3
+
+
+def test_going_on_from_nothing_is_one_line(study, tmp_path) -> None:
+    with pytest.raises(UserError, match="results.json: no table of this study .*leave out --published"):
+        legw.run(study, flags("--published"))
 
 
 def test_a_failed_run_ends_the_study_and_begins_no_other(study, monkeypatch) -> None:
