@@ -229,7 +229,6 @@ _CPU_TINY = replace(
 _CPU_NUCLEI = replace(
     _CPU_TINY,
     source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
-    smoke_run=False,
     num_train_examples=271,
     num_eval_examples=63,
     eval_batch_size=21,
