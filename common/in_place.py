@@ -20,7 +20,10 @@ def has_kernel(config: Optimizer, segments: Whole) -> bool:
     """Whether `apply` does to a variable what `optimizers.rule(config)` does."""
     # LazyAdam leaves out rows of embeddings; for other variables it is Adam.
     lazy = config.name == "lazy_adam" and segments.kind == "embedding"
-    return config.name in ("sgd", "adam", "lazy_adam") and not lazy
+    # The kernel of `_gradient_descent` divides by 1 - rate decay.
+    decays_fast = config.base_learning_rate * config.weight_decay * segments.adapts > 0.1
+    plain = config.name == "sgd" and not config.momentum
+    return config.name in ("sgd", "adam", "lazy_adam") and not lazy and not (plain and decays_fast)
 
 
 def apply(

@@ -178,8 +178,8 @@ def hoisted(
 
 
 def _chains(batch: int | None, units: int) -> int:
-    """Into how many parts the batch is cut; see SMALL_PRODUCT. XLA has other ways to use its threads."""
-    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    """Into how many parts the batch is cut; see SMALL_PRODUCT. XLA and a GPU have other ways to use their threads."""
+    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()) or tf.config.list_physical_devices("GPU"):
         return 1
     return 2 if batch and batch % 2 == 0 and batch * 4 * units**2 < SMALL_PRODUCT else 1
 

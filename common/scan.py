@@ -15,13 +15,15 @@ UNROLLED_STEPS = 64
 def scan(
     step: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]],
     state: Sequence[tf.Tensor],
-    sequences: Sequence[tf.Tensor],
+    sequences: Sequence[Steps],
     widths: Sequence[int],
     reverse: bool = False,
     stack: bool = True,
 ) -> tuple[Tensors, tuple[Steps, ...]]:
     """(last state, outputs) of `step(state, inputs) -> (state, outputs)` along axis 0 of `sequences`.
 
+    Of sequences that are lists, as a loop that was written out leaves them, there are T elements, T at most
+    `UNROLLED_STEPS`.
     `widths` are the outputs' last dimensions. `reverse` goes from the last element to the first; outputs stay at the
     place of their inputs. Without `stack` a loop that is written out leaves them as lists of T tensors, which saves a
     copy where another loop is what reads them.
@@ -67,7 +69,11 @@ def _while(
         return i + 1, state, tuple(r.write(at, o) for r, o in zip(results, outputs))
 
     _, state, results = tf.while_loop(
-        lambda i, *_: i < length, body, (tf.constant(0), state, results), parallel_iterations=1
+        lambda i, *_: i < length,
+        body,
+        (tf.constant(0), state, results),
+        parallel_iterations=1,
+        maximum_iterations=length,  # XLA differentiates no loop without a bound.
     )
     # A length that is known stays known.
     static = sequences[0].shape[0]

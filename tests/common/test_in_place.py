@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +14,9 @@ from common.config import Optimizer
 from common.optimizers import Whole
 from common.update import WholeUpdate
 from tests.common import toy
-from tests.common.test_optimizers import ADAPTIVE, KINDS, RULES, problem, worst
+from tests.common.rules import KINDS, problem, worst
+from tests.common.test_optimizers import RULES
+from tests.common.test_optimizers_adaptive import ADAPTIVE
 
 CONFIGS = {**RULES, **ADAPTIVE, "sgd scaled nesterov": Optimizer("sgd", nesterov=True, scaled_momentum=True)}
 WITH_KERNEL = [name for name, config in CONFIGS.items() if in_place.has_kernel(config, Whole("kernel"))]
@@ -50,6 +54,14 @@ def test_momentum_and_adam_have_kernels() -> None:
     }
     assert not in_place.has_kernel(CONFIGS["lazy_adam 512"], Whole("embedding"))
     assert in_place.has_kernel(CONFIGS["adam"], Whole("embedding"))
+
+
+def test_a_rate_and_a_decay_that_take_away_most_of_a_weight_are_left_to_the_rule() -> None:
+    """The kernel divides by 1 - rate decay."""
+    plain = Optimizer("sgd", momentum=0.0, base_learning_rate=0.5, weight_decay=1.0)
+    assert not in_place.has_kernel(plain, Whole("kernel"))
+    assert in_place.has_kernel(plain, Whole("bias", ("bias",)))  # Does not decay.
+    assert in_place.has_kernel(dataclasses.replace(plain, momentum=0.9), Whole("kernel"))
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "through XLA"])

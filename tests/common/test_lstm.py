@@ -82,6 +82,27 @@ def test_a_batch_stays_whole_where_it_is_odd_or_its_products_are_large_or_behind
     assert inside == [1]
 
 
+def test_a_batch_stays_whole_beside_a_gpu(monkeypatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    assert lstm._chains(128, 128) == 1
+
+
+@pytest.mark.parametrize("hoisted", [False, True])
+@pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
+def test_compiled_equals_as_it_is(hoisted, steps) -> None:
+    x, made = tf.constant(values(steps, BATCH, INPUTS, seed=0)), layer(hoisted)
+    made(x)
+
+    def gradients(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(made(x)[0]))
+        return tape.gradient(loss, made.trainable_variables)
+
+    compiled = tf.function(gradients, jit_compile=True)(x)
+    for got, want in zip(compiled, gradients(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
 def test_a_loop_of_unknown_length_equals_one_that_is_written_out() -> None:
     x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0))
     made = layer(True)
@@ -178,6 +199,19 @@ def test_lower_precision_is_near_and_keeps_its_variables_in_fp32(name) -> None:
     outputs, _ = made(tf.constant(x, policy.compute))
     assert outputs.dtype == tf.float32 and all(v.dtype == tf.float32 for v in made.variables)
     np.testing.assert_allclose(outputs, exact, atol={"fp32": 1e-5, "bf16": 0.05}[name])
+
+
+def test_gradients_in_bf16_are_near_those_in_fp64() -> None:
+    """What the PTB study trains in; relative to the largest element of each gradient."""
+    policy, found = precision("bf16"), []
+    for made in (layer(True), layer(True, policy=policy)):
+        x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0), made.compute_dtype)
+        with tf.GradientTape() as tape:
+            outputs, _ = made(x)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        found.append([tf.cast(g, tf.float64).numpy() for g in tape.gradient(loss, made.trainable_variables)])
+    for exact, near in zip(*found, strict=True):
+        np.testing.assert_allclose(near, exact, atol=0.02 * np.abs(exact).max())
 
 
 def test_variables_have_kinds_and_the_forget_gate_its_bias() -> None:
