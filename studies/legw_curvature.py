@@ -17,7 +17,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from common.errors import UserError
-from studies import legw_mnist, legw_ptb
+from studies import legw, legw_mnist, legw_ptb
 from studies.data import ROOT
 
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--factors", default="1,4,16,64", help="by which the base batch is multiplied")
     parser.add_argument("--steps", type=int, default=400, help="iterations of each batch")
     parser.add_argument("--every", type=int, default=4, help="iterations between two measurements")
-    parser.add_argument("--examples", type=int, default=256, help="of the fixed batch; for ptb streams of it")
+    parser.add_argument(
+        "--examples", type=int, help="of the fixed batch, for ptb streams of it; default: the base batch"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,12 +44,20 @@ def run(args: argparse.Namespace) -> int:
         factors = [int(k) for k in args.factors.split(",")]
     except ValueError:
         raise UserError(f"--factors={args.factors}: not whole numbers; give a value such as 1,4,16") from None
+    examples = study.batch if args.examples is None else args.examples
+    for flag, value in (("factors", min(factors)), ("steps", args.steps), ("every", args.every)):
+        if value < 1:
+            raise UserError(f"--{flag}: {value} is not at least 1")
+    if not 1 <= examples <= study.batch * min(factors):
+        raise UserError(
+            f"--examples={examples}: must be 1..{study.batch * min(factors)}, the smallest batch; it is one for all"
+        )
     name = f"legw-curvature-{args.benchmark}"
-    settings = {"steps": args.steps, "every": args.every, "examples": args.examples, "rate": study.rate}
+    settings = {"steps": args.steps, "every": args.every, "examples": examples, "rate": study.rate}
     curves = {}
     for k in factors:
         path = ROOT / "results" / f"study-{name}" / f"{study.batch * k}.json"
-        curves[study.batch * k] = _recorded(path, settings) or _measured(path, settings, study, k, args)
+        curves[study.batch * k] = _recorded(path, settings) or _measured(path, settings, study, k)
     _publish(ROOT / "studies" / name, curves)
     return 0
 
@@ -64,7 +74,7 @@ def _recorded(path: pathlib.Path, settings: Mapping) -> list[tuple[int, float]] 
     raise UserError(f"{path}: measured with other settings {record['settings']}; move it away")
 
 
-def _measured(path: pathlib.Path, settings: Mapping, study: object, k: int, args: argparse.Namespace) -> list:
+def _measured(path: pathlib.Path, settings: Mapping, study: legw.Study, k: int) -> list:
     config = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
     # The rate of the base batch and no warmup: what a warmup has to cover is to be seen, not hidden by one.
     config = dataclasses.replace(
@@ -72,18 +82,21 @@ def _measured(path: pathlib.Path, settings: Mapping, study: object, k: int, args
         global_batch_size=study.batch * k,
         schedule=dataclasses.replace(config.schedule, warmup_epochs=0.0),
     )
+    config.validate()
     task = importlib.import_module(f"{study.benchmark}.task").Task(config, str(study.data()))
-    curve = curvature(task, args.steps, args.every, args.examples)
+    curve = curvature(task, settings["steps"], settings["every"], settings["examples"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"settings": settings, "curve": curve}))
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"settings": settings, "curve": curve}))
+    partial.replace(path)
     return curve
 
 
 def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple[int, float]]:
     """[(iteration, L)] while `task` trains from its seed on one replica.
 
-    The fixed batch is the first `examples` training examples of another seed; it cannot be larger than the batch
-    that a stateful model was built for.
+    The fixed batch has `examples` training examples, the same whatever the batch of the task; it cannot be larger
+    than that, for which a stateful model was built.
     """
     from common.clock import Clock
     from common.precision import precision
@@ -94,9 +107,7 @@ def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple
     config, replicas = task.config, Single()
     policy = precision(config.precision)
     state = State(task, replicas, policy)
-    fixed_task = type(task)(dataclasses.replace(config, seed=config.seed + 1), str(task.data_dir))
-    whole = next(iter(fixed_task.train_input(Shard(), config.global_batch_size, 0)))
-    probe = make_probe(task, state.model, {name: x[:examples] for name, x in whole.items()})
+    probe = make_probe(task, state.model, fixed_batch(task, examples))
     train = tf_function(make_train_step(task, state, policy, Clock.of(config)))
     batches = iter(task.train_input(Shard(), config.global_batch_size, 0))
     curve = []
@@ -106,6 +117,14 @@ def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple
         train(next(batches), state.step)
         state.step.assign_add(1)
     return curve
+
+
+def fixed_batch(task: object, examples: int) -> Mapping:
+    """The first batch of `examples` of another seed: digits, or the first words of as many streams of a text."""
+    from common.replicas.base import Shard
+
+    config = dataclasses.replace(task.config, seed=task.config.seed + 1, global_batch_size=examples)
+    return next(iter(type(task)(config, str(task.data_dir)).train_input(Shard(), examples, 0)))
 
 
 def tf_function(function: Callable) -> Callable:

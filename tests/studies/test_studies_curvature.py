@@ -17,6 +17,9 @@ from common.replicas.single import Single
 from mnist import tiny
 from mnist.config import PRESETS
 from mnist.task import Task
+from ptb import tiny as ptb_tiny
+from ptb.config import PRESETS as PTB_PRESETS
+from ptb.task import Task as PtbTask
 from studies import legw_curvature
 
 CONFIG = dataclasses.replace(
@@ -58,6 +61,50 @@ def test_measuring_does_not_disturb_the_training(tmp_path) -> None:
     seldom = legw_curvature.curvature(task, 6, 3, 32)
     assert [step for step, _ in often] == [0, 1, 2, 3, 4, 5]
     assert seldom == [often[0], often[3]]
+
+
+def test_the_fixed_batch_is_the_same_whatever_the_batch(tmp_path) -> None:
+    tiny.generate(tmp_path)
+    small, large = (
+        legw_curvature.fixed_batch(
+            Task(dataclasses.replace(CONFIG, global_batch_size=size), str(tmp_path)), 16
+        )
+        for size in (16, 64)
+    )
+    assert small["image"].shape[0] == 16
+    for name in small:
+        np.testing.assert_array_equal(small[name], large[name])
+
+
+def test_a_carried_state_is_put_back(tmp_path) -> None:
+    """The language model's training goes on as if nothing had been measured, and its fixed batch is one for all."""
+    ptb_tiny.generate(tmp_path)
+    tasks = [
+        PtbTask(dataclasses.replace(PTB_PRESETS["cpu-tiny"], global_batch_size=size), str(tmp_path))
+        for size in (20, 40)
+    ]
+    often, seldom = (legw_curvature.curvature(tasks[1], 5, every, 20) for every in (1, 4))
+    assert seldom == [often[0], often[4]]
+    batches = [legw_curvature.fixed_batch(task, 20) for task in tasks]
+    np.testing.assert_array_equal(*(batch["words"] for batch in batches))
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--every=0", "--every: 0 is not at least 1"),
+        ("--steps=0", "--steps: 0 is not at least 1"),
+        ("--factors=4,0", "--factors: 0 is not at least 1"),
+        ("--examples=129", "--examples=129: must be 1..128, the smallest batch"),
+        ("--factors=1000", "config.global_batch_size=128000 is more than the 60000 training images"),
+    ],
+)
+def test_flags_that_cannot_be_are_one_line(tmp_path, monkeypatch, flag, message) -> None:
+    monkeypatch.setattr(legw_curvature, "ROOT", tmp_path)
+    parser = argparse.ArgumentParser()
+    legw_curvature.add_arguments(parser)
+    with pytest.raises(UserError, match=message):
+        legw_curvature.run(parser.parse_args(["mnist", flag]))
 
 
 def test_a_record_with_other_settings_is_one_line(tmp_path, monkeypatch) -> None:
