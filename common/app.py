@@ -112,7 +112,7 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
         return _export(importlib.import_module(f"{benchmark}.task").Task, config)
     if FLAGS.system is None:
         raise UserError(f"--system: name a preset; known: {', '.join(module.PRESETS)}")
-    _check_data_dir(FLAGS.data_dir, benchmark)
+    check_data_dir(FLAGS.data_dir, benchmark)
     if FLAGS.evaluate:
         return _evaluate(importlib.import_module(f"{benchmark}.task").Task(config, FLAGS.data_dir))
     from common import run
@@ -126,7 +126,8 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     return run.Run(benchmark, config, process, module.hyperparameters(config), overrides).execute()
 
 
-def _check_data_dir(path: str | None, benchmark: str) -> None:
+def check_data_dir(path: str | None, benchmark: str) -> None:
+    """Raises UserError where `--data_dir` is missing or no folder."""
     fix = f"name the folder that {benchmark}/init_datasets.sh filled"
     if not path:
         raise UserError(f"--data_dir: missing; {fix}")

@@ -18,8 +18,13 @@ def shared_data() -> Path:
     return Path(os.environ.get("TTT_SHARED", ROOT.parent / "shared")) / "data"
 
 
+def cache() -> Path:
+    """Where data is unpacked or generated once: TTT_CACHE, by default in the system's temporary folder."""
+    return Path(os.environ.get("TTT_CACHE", Path(tempfile.gettempdir()) / f"timetotrain-{os.getuid()}"))
+
+
 def unpack(name: str) -> Path:
-    """The folder that `name`.tar.xz unpacks to, in TTT_CACHE (default: the system's temporary folder).
+    """The folder that `name`.tar.xz unpacks to, in `cache()`.
 
     Raises:
       UserError: the archive is not there.
@@ -27,11 +32,10 @@ def unpack(name: str) -> Path:
     archive = shared_data() / f"{name}.tar.xz"
     if not archive.is_file():
         raise UserError(f"{archive} is not there; set TTT_SHARED to the folder that holds data/{name}.tar.xz")
-    cache = Path(os.environ.get("TTT_CACHE", Path(tempfile.gettempdir()) / f"timetotrain-{os.getuid()}"))
-    folder = cache / name
+    folder = cache() / name
     if not folder.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=cache))
+        cache().mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=cache()))
         try:
             with tarfile.open(archive) as tar:
                 tar.extractall(partial, filter="data")

@@ -18,10 +18,9 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 
 from common.errors import UserError
-from studies.data import ROOT
+from studies.data import ROOT, cache
 from studies.runner import Runner, settings
 
 NAME = "lars-momentum"
@@ -55,10 +54,7 @@ class Study:
 
     def data(self) -> pathlib.Path:
         """The generated pictures, made once."""
-        cache = os.environ.get(
-            "TTT_CACHE", pathlib.Path(tempfile.gettempdir()) / f"timetotrain-{os.getuid()}"
-        )
-        folder = pathlib.Path(cache) / "resnet-tiny"
+        folder = cache() / "resnet-tiny"
         done = subprocess.run([sys.executable, "-m", "resnet.tiny", str(folder)], cwd=ROOT, check=False)
         if done.returncode:
             raise UserError(f"making {folder} failed; see above", done.returncode)
@@ -114,8 +110,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains what is missing; writes table, csv and picture of what there is."""
-    if args.jobs < 1:
-        raise UserError(f"--jobs={args.jobs}: must be at least 1")
     runner = Runner(Study(), args.epochs, args.minutes, args.overrides, args.jobs)
     todo = [row for row in rows() if runner.record(row) is None]
     runner.run_all(todo[: args.limit])

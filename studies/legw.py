@@ -12,12 +12,12 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from common.errors import UserError
 from studies import legw_report
 from studies.data import ROOT
-from studies.runner import Runner, identity, settings
+from studies.runner import Identity, Runner, identity, published, settings
 
 SEEDS = 3  # Of the smallest and the largest batch; the others have one.
 PARTS = ("legw", "competitors", "rates", "solvers", "long")
@@ -199,46 +199,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(study: Study, args: argparse.Namespace) -> int:
     """Trains what is missing, then writes table and pictures of what there is."""
-    if args.jobs < 1:
-        raise UserError(f"--jobs={args.jobs}: must be at least 1")
     target = settings(quality_target=study.never, division="open")
     study = dataclasses.replace(study, flags=(*target, *study.flags))
-    name = "tune" if args.tune else "results"
-    home = ROOT / "studies" / study.name
-    published = home / f"{name}.json" if args.published else None
-    runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, published)
     parts = args.parts.split(",") if args.parts else study.parts
     unknown = set(parts) - set(PARTS)
     if unknown:
         raise UserError(f"--parts={args.parts}: unknown {min(unknown)}; known: {', '.join(PARTS)}")
+    home, name = ROOT / "studies" / study.name, "tune" if args.tune else "results"
+    table = home / f"{name}.json"
+    before = published(table) if args.published or table.is_file() else {}
+    done = before if args.published else {}
+    runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, done)
     whole = list(tune_rows(study)) if args.tune else list(rows(study))
     asked = [row for row in whole if args.tune or row.asked_as in parts]
-    found = _records(study, runner, whole)
+    found = _records(runner, whole)
     if args.list:
         for row in asked:
             print(f"{row.id:40} {found[row.id]['quality'] if row.id in found else '-'}")
         return 0
-    todo: dict[tuple[str, int], Row] = {}
+    todo: dict[Identity, Row] = {}
     for row in asked:
         if row.id not in found:
             todo.setdefault(identity(study, row), row)
     runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:
-        # Figure 7's rate is the best of figure 6.
-        long = list(_long(study, _records(study, runner, whole).values()))
-        if "long" in parts and args.limit is None:
-            runner.run_all(long)
-        whole += long
-    # Also what earlier calls trained, with other parts.
-    records = list(_records(study, runner, whole).values())
+        whole += _train_long(runner, whole, "long" in parts and args.limit is None)
+    # Also what earlier calls trained, with other parts, and what the table has of this configuration.
+    records = list(_records(runner, whole, before).values())
     legw_report.publish(study, records, runner.folder if args.epochs else home, name)
     return 0
 
 
-def _records(study: Study, runner: Runner, asked: Sequence[Row]) -> dict[str, dict]:
-    """{id: record} of the rows that are done, also of one whose run another row asked for as well."""
-    identities = {row.id: identity(study, row) for row in asked}
-    trained = {identities[row.id]: record for row in asked if (record := runner.record(row))}
+def _train_long(runner: Runner, whole: Sequence[Row], asked: bool) -> list[Row]:
+    """Figure 7's rows, trained if they are asked for; none before figure 6, whose best rate they take, is whole."""
+    long = list(_long(runner.study, _records(runner, whole).values()))
+    if asked and not long:
+        print('part "long" waits for all runs of "rates": it takes the best rate of them')
+    if asked:
+        runner.run_all(long)
+    return long
+
+
+def _records(
+    runner: Runner, asked: Sequence[Row], before: Mapping[Identity, dict] | None = None
+) -> dict[str, dict]:
+    """{id: record} of the rows that are done, also of one whose run another row asked for as well.
+
+    Without a record of its own a row has that of `before`.
+    """
+    identities = {row.id: identity(runner.study, row, runner.extra) for row in asked}
+    trained = dict(before or {})
+    trained |= {identities[row.id]: record for row in asked if (record := runner.record(row))}
     records = {}
     for row in asked:
         if record := trained.get(identities[row.id]):

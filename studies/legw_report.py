@@ -60,6 +60,15 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.5g} ± {statistics.stdev(values):.2g} ({len(values)})"
 
 
+def cell(qualities: Sequence[float | None]) -> str:
+    """Runs of one kind: their spread, and how many diverged."""
+    finite = [q for q in qualities if q is not None]
+    lost = len(qualities) - len(finite)
+    if not finite:
+        return "diverged" if lost else ""
+    return spread(finite) + (f", {lost} diverged" if lost else "")
+
+
 def markdown(study: Any, records: Sequence[dict]) -> str:
     """Quality by method and batch, then the other parts as lists."""
     lines = []
@@ -67,13 +76,9 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
     if compared:
         batches = sorted({r["batch"] for r in compared})
         lines += ["| method | " + " | ".join(map(str, batches)) + " |", "|---" * (len(batches) + 1) + "|"]
-        groups = grouped(compared, "batch")
         for method in dict.fromkeys(r["method"] for r in compared):
-            tried = {r["batch"] for r in compared if r["method"] == method}
-            cells = [
-                spread(groups[method][b]) if groups[method][b] else "diverged" if b in tried else ""
-                for b in batches
-            ]
+            mine = [r for r in compared if r["method"] == method]
+            cells = [cell([r["quality"] for r in mine if r["batch"] == b]) for b in batches]
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
     rest: dict[tuple, list[float | None]] = defaultdict(list)
@@ -83,8 +88,7 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
     if rest:
         lines += ["| part | method | batch | rate | " + study.unit + " |", "|---|---|---|---|---|"]
         for names, qualities in rest.items():
-            quality = "diverged" if None in qualities else spread(qualities)
-            lines.append(f"| {' | '.join(map(str, names))} | {quality} |")
+            lines.append(f"| {' | '.join(map(str, names))} | {cell(qualities)} |")
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from common import config as configs
+from common.ending import is_whole
 from common.errors import UserError
 from studies.children import Children
 from studies.data import ROOT, unpack
-from studies.runner import is_whole
 
 ARCHIVE = "dsb2018_256"
 FOLDER = ROOT / "studies" / "nuclei"

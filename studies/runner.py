@@ -15,19 +15,20 @@ import os
 import pathlib
 import shlex
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from common import config as configs
+from common import cores, ending
 from common.errors import UserError
 from studies.children import Children
 from studies.data import ROOT
 
+Identity = tuple[str, int]  # A configuration's digest and a seed.
 VERSION = 2  # Of the rows' records: raise it when the same configuration means another run.
-# How the reasons begin that common/loop.py gives for a run that nothing interrupted.
-ENDS = ("the target was not reached", "loss is")
 
 
 class Study(Protocol):
@@ -53,7 +54,7 @@ def settings(**values: object) -> tuple[str, ...]:
     return tuple(f"--config.{k.replace('__', '.')}={v}" for k, v in values.items())
 
 
-def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> tuple[str, int]:
+def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> Identity:
     """The digest of a row's whole configuration, preset included, and its seed: rows that share it are one run."""
     preset = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
     return configs.digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
@@ -69,7 +70,7 @@ class Runner:
         minutes: float | None,
         overrides: Iterable[str] = (),
         jobs: int = 1,
-        published: pathlib.Path | None = None,
+        done: Mapping[Identity, dict] | None = None,
     ):
         """Prepares; trains nothing.
 
@@ -79,17 +80,20 @@ class Runner:
           minutes: no row is started after so many.
           overrides: flags of every run, besides the study's.
           jobs: rows that train at the same time.
-          published: a list of records, as `legw_report.publish` writes it; the rows they are of count as done.
+          done: records of runs that are not to be trained again, from `published`.
 
         Raises:
-          UserError: `published` holds no records.
+          UserError: a number that is not above 0.
         """
+        for name, value in (("jobs", jobs), ("minutes", minutes), ("epochs", epochs)):
+            if value is not None and value <= 0:
+                raise UserError(f"--{name}={value:g}: must be above 0")
         self.study, self.jobs = study, jobs
         self.extra = (*study.flags, *overrides, *(settings(train_epochs=epochs) if epochs else ()))
         trial = f"-trial-{epochs:g}" if epochs else ""
         self.folder = ROOT / "results" / f"study-{study.name}{trial}"
         self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
-        self._published = _published(published) if published else {}
+        self._done = done or {}
         self._data: pathlib.Path | None = None
         self._lock = threading.Lock()
         self._children = Children()
@@ -102,7 +106,7 @@ class Runner:
         """
         path, wanted = self._path(row), identity(self.study, row, self.extra)
         if not path.is_file():
-            return self._published.get(wanted)
+            return self._done.get(wanted)
         try:
             record = json.loads(path.read_text())
             same = (record["version"], record["config"]) == (VERSION, wanted[0])
@@ -150,66 +154,48 @@ class Runner:
         with self._lock:
             self._data = self._data or self.study.data()
         # A row that was interrupted leaves a log: each try has a folder of its own.
-        results = self.folder / "logs" / f"{row.id}-{os.getpid()}"
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        results = pathlib.Path(tempfile.mkdtemp(prefix=f"{row.id}-", dir=self.folder / "logs"))
         flags = [*row.flags, *self.extra]
         command = [sys.executable, "-m", self.study.benchmark, f"--system={self.study.preset}"]
         command += [f"--data_dir={self._data}", f"--result_dir={results}", f"--seed={row.seed}", "--run=0"]
         command += flags
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **_share_of_cores(self.jobs), **os.environ}
-        results.mkdir(parents=True, exist_ok=True)
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **cores.share(self.jobs), **os.environ}
         output = results / "output.txt"
         with open(output, "w") as file:
             status = self._children.run(command, env=environment, stdout=file, stderr=file)
         log = results / self.study.preset / self.study.benchmark / "result_0.txt"
         # An exception ends Python with 1 too, as a missed target does: the log tells them apart.
-        if status not in (0, 1) or not is_whole(log):
+        end = ending.read(log)
+        if status not in (0, 1) or end is None or not end.whole:
             lines = output.read_text(errors="replace").strip().splitlines() or ["no message"]
             raise UserError(
                 f"{shlex.join(command)} failed: {lines[-1][:300]} (all of it: {output})", status or 1
             )
         about = {"flags": flags, "config": identity(self.study, row, self.extra)[0], "version": VERSION}
-        return {**dataclasses.asdict(row), **_summary(log), **about}
+        return {**dataclasses.asdict(row), **_summary(end), **about}
 
 
-def _published(path: pathlib.Path) -> dict[tuple[str, int], dict]:
-    """{identity: record} of a published table, without the records of another version."""
+def published(path: pathlib.Path) -> dict[Identity, dict]:
+    """The records of a table that `legw_report.publish` wrote.
+
+    Raises:
+      UserError: there is no such table, or another version of the study wrote it.
+    """
     try:
         records = json.loads(path.read_text())
-        return {(r["config"], r["seed"]): r for r in records if r["version"] == VERSION}
+        if any(r["version"] != VERSION for r in records):
+            raise UserError(f"{path}: written by another version of the study; move it away")
+        return {(r["config"], r["seed"]): r for r in records}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: no table of this study ({error}); leave out --published") from error
+        raise UserError(f"{path}: no table of this study ({error}); move it away") from error
 
 
-def is_whole(log: pathlib.Path) -> bool:
-    """Whether a run came to its end, with whatever result: no signal and no exception ended it."""
-    from compliance.logs import Record, read_log
-
-    if not log.is_file():
-        return False
-    stops = [r.metadata for r in read_log(log) if isinstance(r, Record) and r.key == "run_stop"]
-    return any(s.get("status") == "success" or str(s.get("reason", "")).startswith(ENDS) for s in stops)
-
-
-def _share_of_cores(jobs: int) -> dict[str, str]:
-    """What gives TensorFlow its part of the machine; nothing where a run has it alone."""
-    if jobs == 1:
-        return {}
-    threads = str(max(len(os.sched_getaffinity(0)) // jobs, 1))
-    return {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads}
-
-
-def _summary(log: pathlib.Path) -> dict:
-    """What a log says: every evaluation, the last one as the quality (None after a loss that is no number)."""
-    from compliance.logs import Record, read_log
-
-    found = [r for r in read_log(log) if isinstance(r, Record)]
-    times = {r.key: r.time_ms for r in found}
-    stop = next(r for r in found if r.key == "run_stop")
-    diverged = "loss is" in stop.metadata.get("reason", "")
-    evaluations = [r.value for r in found if r.key == "eval_accuracy"]
+def _summary(end: ending.Ending) -> dict:
+    """What a log says: every evaluation, the last one as the quality."""
     return {
-        "quality": None if diverged or not evaluations else evaluations[-1],
-        "evaluations": evaluations,
-        "diverged": diverged,
-        "minutes": (times["run_stop"] - times["run_start"]) / 60000,
+        "quality": end.quality,
+        "evaluations": list(end.evaluations),
+        "diverged": end.diverged,
+        "minutes": end.minutes,
     }

@@ -109,8 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains what is missing; writes the tables and the curve of what there is; 0 if the goals are met."""
-    if args.jobs < 1:
-        raise UserError(f"--jobs={args.jobs}: must be at least 1")
     if args.seeds is not None and not 1 <= args.seeds <= len(SEEDS):
         raise UserError(f"--seeds={args.seeds}: must be 1..{len(SEEDS)}")
     if args.overrides and not (args.tune or args.epochs):

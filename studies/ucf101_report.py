@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from studies.runner import is_whole
+from common.ending import is_whole
 
 COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
 WANTED = 0.45  # Top-1 of TSM.

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import config as configs
+from common import cores
 from common.errors import UserError
 
+TRIALS = 40  # Where the sampler is no grid.
 OBJECTIVES = {
     "quality": ("quality",),
     "accuracy": ("quality",),
@@ -28,7 +30,7 @@ OBJECTIVES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 1 if no trial has a result; 2 for a bad command."""
+    """Exit status: 0; 1 if no trial has a result; 2 for a bad command; 128 + the number of a signal."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     at = arguments.index("--") if "--" in arguments else len(arguments)
     args = _parser().parse_args(arguments[:at])
@@ -50,10 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("benchmark", help="a package such as mnist")
     parser.add_argument("--system", required=True, help="the preset that the search starts from")
-    parser.add_argument("--data-dir", help="of every run")
+    parser.add_argument("--data-dir", required=True, help="of every run")
     parser.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
     parser.add_argument("--sampler", choices=SAMPLERS, default="tpe")
-    parser.add_argument("--trials", type=int, help="of all processes together; default: the grid, or 40")
+    parser.add_argument(
+        "--trials", type=int, help=f"of all processes together; default: the grid, or {TRIALS}"
+    )
     parser.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
     parser.add_argument(
         "--objective",
@@ -76,28 +80,32 @@ def _parser() -> argparse.ArgumentParser:
 
 def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     base = _base(args, flags)
+    from common.app import check_data_dir
     from common.search import space as spaces
     from common.search.driver import Plan, Search, open_storage
     from common.search.report import publish
     from common.search.trial import Command
 
     space = spaces.parse(args.space, base)
+    spaces.check(space, base)
+    check_data_dir(args.data_dir, args.benchmark)
     objectives = OBJECTIVES[args.objective]
-    trials = args.trials or (len(spaces.grid(space)) if args.sampler == "grid" else 40)
-    if args.sampler == "grid":
-        trials = min(trials, len(spaces.grid(space)))
+    points = len(spaces.grid(space)) if args.sampler == "grid" else None
+    trials = (points or TRIALS) if args.trials is None else min(args.trials, points or args.trials)
     if min(trials, args.processes) < 1:
         raise UserError("--trials and --processes: at least 1")
     lower = lower_is_better(args.benchmark, base)
     plan = Plan(space, args.sampler, trials, objectives, lower, args.stop_at, args.seed)
     name = args.name or f"{args.benchmark}-{args.system}-{args.objective}-{args.sampler}"
     folder = (args.result_dir / "search" / name).resolve()
-    command = Command(args.benchmark, _flags(args, flags, objectives, lower), _threads(args.processes))
+    command = Command(args.benchmark, _flags(args, flags, objectives, lower), cores.share(args.processes))
     storage = open_storage(args.storage or folder / "journal.log")
     search = Search(name, plan, command, folder, storage)
     search.run(args.processes, lambda line: print(line, flush=True))
     print(publish(search.study, plan, folder))
     print(f"table   {folder / 'search.md'}\npicture {folder / 'search.png'}")
+    if search.ended_by:
+        return 128 + search.ended_by
     return 0 if any(t.values for t in search.study.trials) else 1
 
 
@@ -126,17 +134,12 @@ def _flags(
     args: argparse.Namespace, flags: Sequence[str], objectives: Sequence[str], lower: bool
 ) -> tuple[str, ...]:
     """Of every trial. A changed field is no closed result; where quality counts, no target ends a run early."""
-    fixed = [f"--system={args.system}", f"--seed={args.seed}", "--config.division=open"]
-    if args.data_dir:
-        fixed.append(f"--data_dir={os.path.abspath(args.data_dir)}")
+    # An object store has no path on this machine.
+    data = args.data_dir if "://" in args.data_dir else os.path.abspath(args.data_dir)
+    fixed = [f"--system={args.system}", f"--seed={args.seed}", "--config.division=open", f"--data_dir={data}"]
     if "quality" in objectives:
         fixed.append(f"--config.quality_target={'0' if lower else '1000000000'}")
     return (*fixed, *flags)
-
-
-def _threads(processes: int) -> int | None:
-    """The cores of each trial; all of them where there is one at a time."""
-    return max(len(os.sched_getaffinity(0)) // processes, 1) if processes > 1 else None
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -92,14 +93,12 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with contextlib.suppress(optuna.exceptions.DuplicatedStudyError):
             optuna.create_study(storage=storage, study_name=name, directions=plan.directions)
-        before = optuna.load_study(study_name=name, storage=storage)
-        self.study = optuna.load_study(
-            study_name=name, storage=storage, sampler=_sampler(plan, len(before.trials))
-        )
+        opened = _opened(optuna.load_study(study_name=name, storage=storage))
+        self.study = optuna.load_study(study_name=name, storage=storage, sampler=_sampler(plan, opened))
         self._check(name)
         self._lock = threading.Lock()
         self._processes: set[subprocess.Popen] = set()
-        self._stopping = False
+        self.ended_by = 0  # The number of a signal.
 
     def _check(self, name: str) -> None:
         said = {
@@ -137,7 +136,7 @@ class Search:
                     workers = [pool.submit(self._work, say) for _ in range(processes)]
                     for worker in workers:
                         worker.result()
-                if self._stopping or not self._left_behind():
+                if self.ended_by or not self._left_behind():
                     return
                 time.sleep(1)
         finally:
@@ -145,14 +144,14 @@ class Search:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: Any) -> None:
-        self._stopping = True
+        self.ended_by = number
         for process in list(self._processes):
             process.terminate()
 
     def _work(self, say: Callable[[str], None]) -> None:
         while (trial := self._next()) is not None:
             outcome = self._train(trial)
-            if self._stopping:
+            if self.ended_by:
                 return  # It stays open; the next search begins it again.
             self._tell(trial, outcome)
             say(describe(trial.number, trial.params, outcome))
@@ -167,7 +166,7 @@ class Search:
         trials = self.study.get_trials(deepcopy=False)
         begun = sum(t.state != TrialState.WAITING and "again" not in t.user_attrs for t in trials)
         good = any(t.state == TrialState.COMPLETE and self.plan.good_enough(t.values[0]) for t in trials)
-        if self._stopping or good or begun >= self.plan.trials:
+        if self.ended_by or good or begun >= self.plan.trials:
             return None
         if self.plan.sampler == "grid" and all(t.state != TrialState.WAITING for t in trials):
             return None
@@ -196,7 +195,7 @@ class Search:
         def started(process: subprocess.Popen) -> None:
             self._processes.add(process)
             trial.set_user_attr("process", process.pid)
-            if self._stopping:
+            if self.ended_by:
                 process.terminate()
 
         return self.command.run(trial.params, self._folder_of(trial.number), started)
@@ -250,9 +249,20 @@ def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
     return f"trial {number}: {fields}: {quality}, {minutes} {outcome.message}".rstrip()
 
 
-def _sampler(plan: Plan, trials: int) -> optuna.samplers.BaseSampler:
-    # A search that is taken up must not draw again what it began with.
-    seed = plan.seed + trials
+def _opened(study: optuna.Study) -> tuple[int, int]:
+    """How many searches have opened the study, and which of them in time this one is: a pair that no other has.
+
+    Of two that count alike each sees the other, and they differ in their places.
+    """
+    mine = f"opened {time.time_ns():020} {socket.gethostname()} {os.getpid()}"
+    study.set_user_attr(mine, True)
+    all_of_them = sorted(key for key in study.user_attrs if key.startswith("opened "))
+    return len(all_of_them), all_of_them.index(mine)
+
+
+def _sampler(plan: Plan, opened: tuple[int, int]) -> optuna.samplers.BaseSampler:
+    # Searches that start together, or one that is taken up, must not draw the same.
+    seed = int(np.random.SeedSequence([plan.seed, *opened]).generate_state(1)[0])
     if plan.sampler == "tpe":
         # constant_liar: those that are running count as bad, so that processes do not try the same.
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

@@ -17,6 +17,7 @@ from optuna.distributions import (
 from common import config as configs
 from common.errors import UserError
 
+MOST_CORNERS = 4096
 Space = dict[str, BaseDistribution]
 FORMS = "FIELD=A,B,C or FIELD=LOW..HIGH or FIELD=LOW..HIGH:log or FIELD=LOW..HIGH:STEP"
 
@@ -42,6 +43,33 @@ def parse(entries: Sequence[str], config: Any) -> Space:
             _range(entry, field, values, config) if ".." in values else _choices(field, values, config)
         )
     return space
+
+
+def check(space: Space, config: Any) -> None:
+    """Refuses a value with which no corner of the space is a sound configuration.
+
+    Corners are the choices and the ends of ranges; of very many the first `MOST_CORNERS` are looked at.
+
+    Raises:
+      UserError: names the value, and what is wrong with it.
+    """
+    axes = {
+        field: list(d.choices) if isinstance(d, CategoricalDistribution) else [d.low, d.high]
+        for field, d in space.items()
+    }
+    sound: set[tuple[str, Any]] = set()
+    wrong: dict[tuple[str, Any], UserError] = {}
+    for corner in itertools.islice(itertools.product(*axes.values()), MOST_CORNERS):
+        values = dict(zip(axes, corner))
+        try:
+            configured(config, values).validate()
+            sound.update(values.items())
+        except UserError as error:
+            for item in values.items():
+                wrong.setdefault(item, error)
+    for item, error in wrong.items():
+        if item not in sound:
+            raise UserError(f"--space {item[0]}: {text(item[1])} cannot be: {error}")
 
 
 def configured(config: Any, values: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from common import ending
 from common.search import space as spaces
 
 
@@ -18,7 +19,7 @@ class Outcome:
     """What a run came to.
 
     Attributes:
-      quality: the last evaluation's; None where there is none, or the loss was no number.
+      quality: the last evaluation's; None where there is none, or the run diverged or was interrupted.
       minutes: from run_start to run_stop.
       reached: the target was met.
       message: why there is no result, in a line.
@@ -46,12 +47,12 @@ class Command:
     Attributes:
       benchmark: the package.
       flags: of every trial.
-      threads: of TensorFlow in each; None leaves it the machine.
+      environment: of every trial, where this process does not set it itself.
     """
 
     benchmark: str
     flags: tuple[str, ...]
-    threads: int | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def run(
         self, values: Mapping[str, Any], folder: pathlib.Path, started: Callable[[subprocess.Popen], None]
@@ -69,40 +70,36 @@ class Command:
         command += [f"--result_dir={folder}", "--run=0"]
         with open(folder / "output.txt", "w") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment()
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**self.environment, **os.environ},
             )
             started(process)
             status = process.wait()
         return read(folder) if status in (0, 1) else Outcome(message=_last_line(folder) or f"exit {status}")
 
-    def _environment(self) -> dict[str, str]:
-        if self.threads is None:
-            return dict(os.environ)
-        threads = str(self.threads)
-        return {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads, **os.environ}
-
 
 def read(folder: pathlib.Path) -> Outcome:
-    """What the log in a trial's folder says."""
-    from compliance.logs import Record, read_log
-
-    logs = sorted(folder.glob("*/*/result_0.txt"))
-    found = [r for r in read_log(logs[0]) if isinstance(r, Record)] if logs else []
-    last = {r.key: r for r in found}
-    if "run_stop" not in last or "run_start" not in last:
+    """What the log in a trial's folder says; a run that was interrupted has come to nothing."""
+    end = _ending(folder)
+    if end is None or not end.whole:
         return Outcome(message=_last_line(folder) or "no log")
-    stop = last["run_stop"]
-    reason = str(stop.metadata.get("reason", ""))
-    minutes = (stop.time_ms - last["run_start"].time_ms) / 60000
-    if "eval_accuracy" not in last or "loss is" in reason:
-        return Outcome(minutes=minutes, message=reason or "no evaluation")
-    reached = stop.metadata.get("status") == "success"
-    return Outcome(float(last["eval_accuracy"].value), minutes, reached, "" if reached else reason)
+    if end.quality is None:
+        return Outcome(minutes=end.minutes, message=end.reason or "no finite evaluation")
+    return Outcome(end.quality, end.minutes, end.reached, end.reason)
 
 
 def finished(folder: pathlib.Path) -> bool:
     """Whether the run in a trial's folder came to its end."""
-    return any(b'"run_stop"' in log.read_bytes() for log in folder.glob("*/*/result_0.txt"))
+    end = _ending(folder)
+    return end is not None and end.whole
+
+
+def _ending(folder: pathlib.Path) -> ending.Ending | None:
+    logs = sorted(folder.glob("*/*/result_0.txt"))
+    return ending.read(logs[0]) if logs else None
 
 
 def _last_line(folder: pathlib.Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import os
 import pathlib
 import signal
@@ -37,26 +38,40 @@ class Config(RunConfig):
 PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Optimizer(name="sgd"))}
 """
 MAIN = """
-import json, math, os, pathlib, sys, time
+import json, math, os, pathlib, signal, sys, time
 flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
 get = lambda name, default: float(flags.get("config." + name, default))
-if get("optimizer.momentum", 0.9) == 0.5:
+momentum = get("optimizer.momentum", 0.9)
+if momentum == 0.5:
     sys.exit("error: no run with this momentum")
 rate, decay = get("optimizer.base_learning_rate", 1.0), get("optimizer.weight_decay", 0)
 epochs = get("train_epochs", 10)
 distance = (math.log10(rate) + 1) ** 2 + (decay - 0.3) ** 2
-quality = 1 - distance - 0.1 / epochs
+quality = float("nan") if momentum == 0.75 else 1 - distance - 0.1 / epochs
+
+def log(quality, status, reason):
+    folder = pathlib.Path(flags["result_dir"], flags["system"], "bowl")
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [("run_start", None, 0, {}), ("eval_accuracy", quality, 60000 * epochs, {"epoch_num": epochs}),
+             ("run_stop", None, 60000 * epochs, {"status": status, "reason": reason})]
+    with open(folder / "result_0.txt", "w") as file:
+        for key, value, at, metadata in lines:
+            record = {"namespace": "", "time_ms": at, "event_type": "POINT_IN_TIME", "key": key, "value": value,
+                      "metadata": {"file": "", "lineno": 1, **metadata}}
+            file.write(":::MLLOG " + json.dumps(record) + "\\n")
+
+def terminated(number, frame):
+    log(0.99, "aborted", "SIGTERM")
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, terminated)
+print("trained", flush=True)
 time.sleep(float(os.environ.get("BOWL_SECONDS", 0)))
-folder = pathlib.Path(flags["result_dir"], flags["system"], "bowl")
-folder.mkdir(parents=True, exist_ok=True)
+if momentum == 0.25:
+    log(0.99, "aborted", "IndexError: out of range")
+    sys.exit(1)
 reached = quality >= get("quality_target", 0.9)
-lines = [("run_start", None, 0, {}), ("eval_accuracy", quality, 60000 * epochs, {"epoch_num": epochs}),
-         ("run_stop", None, 60000 * epochs, {"status": "success" if reached else "aborted"})]
-with open(folder / "result_0.txt", "w") as file:
-    for key, value, at, metadata in lines:
-        record = {"namespace": "", "time_ms": at, "event_type": "POINT_IN_TIME", "key": key, "value": value,
-                  "metadata": {"file": "", "lineno": 1, **metadata}}
-        file.write(":::MLLOG " + json.dumps(record) + "\\n")
+log(quality, *(("success", "") if reached else ("aborted", "the target was not reached in 10 steps")))
 sys.exit(0 if reached else 1)
 """
 RATE = "optimizer.base_learning_rate=0.0001..10:log"
@@ -79,7 +94,7 @@ def bowl(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
 
 
 def search(*flags: str) -> list[str]:
-    return ["bowl", "--system=cpu-tiny", "--name=it", *flags]
+    return ["bowl", "--system=cpu-tiny", "--data-dir=.", "--name=it", *flags]
 
 
 def table(folder: pathlib.Path) -> list[dict[str, str]]:
@@ -131,12 +146,22 @@ def test_sigterm_ends_the_runs_and_a_later_search_begins_them_again(bowl, monkey
         journal.is_file() and journal.read_text().count('"process"') == 2
     ):
         time.sleep(0.1)
+    folder = bowl / "results" / "search" / "it"
+    while (
+        time.monotonic() < deadline
+        and sum(p.read_text() == "trained\n" for p in folder.glob("*/output.txt")) < 2
+    ):
+        time.sleep(0.1)
     first.terminate()
-    assert first.wait(30) == 1  # No trial has a result.
+    assert first.wait(30) == 128 + signal.SIGTERM
+    assert len(list(folder.glob("trial-*/*/*/result_0.txt"))) == 2  # With an evaluation, and cut short.
     left = [t for t in study(bowl).trials if t.state == optuna.trial.TrialState.RUNNING]
     assert len(left) == 2
     monkeypatch.setenv("BOWL_SECONDS", "0")
     assert command.main(flags) == 0
+    assert {row["state"] for row in table(bowl)} == {"done"} and all(
+        float(row["quality"]) < 0.99 for row in table(bowl)
+    )
     rates = {float(row["optimizer.base_learning_rate"]) for row in table(bowl)}
     assert rates == {t.params["optimizer.base_learning_rate"] for t in left}
 
@@ -277,6 +302,31 @@ def test_a_failed_run_is_in_the_table_with_its_message(bowl) -> None:
     assert failed["message"] == "error: no run with this momentum"
 
 
+def test_an_evaluation_before_an_exception_is_no_result(bowl) -> None:
+    spec = ["optimizer.momentum=0.25,0.9"]
+    assert command.main(search("--space", *spec, "--sampler=grid", "--objective=both")) == 0
+    states = {row["optimizer.momentum"]: row["state"] for row in table(bowl)}
+    assert states == {"0.25": "failed", "0.9": "done"}
+
+
+@pytest.mark.parametrize("objective", ["quality", "both"])
+def test_an_evaluation_that_is_no_number_does_not_end_the_search(bowl, objective) -> None:
+    spec = ["optimizer.momentum=0.75,0.9"]
+    assert command.main(search("--space", *spec, "--sampler=grid", f"--objective={objective}")) == 0
+    rows = {row["optimizer.momentum"]: row for row in table(bowl)}
+    assert rows["0.75"]["state"] != "done" and rows["0.9"]["state"] == "done"
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_searches_that_start_together_draw_other_points(bowl, sampler) -> None:
+    parsed = space.parse([RATE], BASE)
+    storage = driver.open_storage(bowl / "journal.log")
+    plan = Plan(parsed, sampler, 40, ("quality",))
+    both = [driver.Search("it", plan, driver.Command("bowl", ()), bowl, storage) for _ in range(2)]
+    drawn = [found._ask().params["optimizer.base_learning_rate"] for _ in range(3) for found in both]
+    assert len(set(drawn)) == 6
+
+
 def test_a_random_search_that_is_taken_up_draws_other_points(bowl) -> None:
     for trials in (3, 6):
         assert command.main(search("--space", RATE, "--sampler=random", f"--trials={trials}")) == 0
@@ -309,15 +359,37 @@ def test_a_bad_space_is_refused_in_one_line_before_anything_runs(entry: str, mes
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (["model=lstm,cmn"], "--space model: cmn cannot be: config.model='cmn'"),
+        (["global_batch_size=64..70000"], "--space global_batch_size: 70000 cannot be"),
+        (["precision=fp32,fp31", "train_epochs=1..3"], "--space precision: fp31 cannot be"),
+    ],
+)
+def test_a_value_with_which_nothing_is_sound_is_refused(entries, message) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        space.check(space.parse(entries, BASE), BASE)
+    assert "\n" not in str(error.value)
+
+
+def test_a_value_that_some_other_value_makes_sound_is_taken() -> None:
+    """Four replicas alone do not divide a batch of 50."""
+    parsed = space.parse(["num_replicas=1,4", "global_batch_size=50,64"], BASE)
+    space.check(parsed, dataclasses.replace(BASE, replicas="mirrored"))
+
+
 def test_the_command_refuses_in_one_line(bowl, capsys) -> None:
     for flags, message in (
         (["--space", "optimizer.rate=1"], "no field 'rate'"),
         (["--space", "train_epochs=1..3", "--sampler=grid"], "needs values"),
         (["--space", "train_epochs=1,2", "--", "--config.epochs=3"], "no field 'epochs'"),
+        (["--space", RATE, "--trials=0"], "--trials and --processes: at least 1"),
+        (["--space", RATE, "--data-dir=nowhere"], "--data_dir=nowhere: no such folder"),
     ):
         assert command.main(search(*flags)) == 2
         assert message in capsys.readouterr().err
-    assert command.main(["nothing", "--system=a", "--space", "a=1"]) == 2
+    assert command.main(["nothing", "--system=a", "--data-dir=.", "--space", "a=1"]) == 2
     assert "no benchmark" in capsys.readouterr().err
     assert not (bowl / "results").exists()
 

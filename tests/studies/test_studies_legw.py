@@ -14,7 +14,7 @@ import pytest
 
 from common import config as configs
 from common.errors import UserError
-from studies import legw, legw_mnist, legw_ptb, runner
+from studies import legw, legw_mnist, legw_ptb, legw_report, runner
 
 STUDIES = [legw_mnist.STUDY, legw_ptb.STUDY]
 
@@ -226,8 +226,47 @@ def test_a_study_goes_on_from_what_is_published(study, tmp_path) -> None:
 
 
 def test_going_on_from_nothing_is_one_line(study, tmp_path) -> None:
-    with pytest.raises(UserError, match="results.json: no table of this study .*leave out --published"):
+    with pytest.raises(UserError, match="results.json: no table of this study .*move it away"):
         legw.run(study, flags("--published"))
+
+
+def test_a_table_of_another_version_is_neither_used_nor_lost(study, tmp_path) -> None:
+    table = tmp_path / "studies" / "legw-mnist" / "results.json"
+    table.parent.mkdir(parents=True)
+    table.write_text('[{"version": 1, "config": "", "seed": 0}]')
+    for flag in ("--published", "--parts=legw"):
+        with pytest.raises(UserError, match="written by another version of the study; move it away"):
+            legw.run(study, flags(flag))
+    assert study.trained == [] and table.read_text().startswith('[{"version": 1')
+
+
+def test_a_table_keeps_the_runs_that_a_later_call_has_no_record_of(study, tmp_path) -> None:
+    legw.run(study, flags("--parts=legw"))
+    table = tmp_path / "studies" / "legw-mnist" / "results.json"
+
+    def ids() -> set[tuple]:
+        return {(r["part"], r["method"], r["batch"], r["seed"]) for r in json.loads(table.read_text())}
+
+    before = ids()
+    shutil.rmtree(tmp_path / "results")
+    legw.run(study, flags("--parts=solvers", "--limit=2"))
+    assert before < ids()
+
+
+def test_long_runs_alone_say_what_they_wait_for(study, capsys) -> None:
+    legw.run(study, flags("--parts=long"))
+    assert study.trained == [] and 'part "long" waits for all runs of "rates"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["--jobs=0", "--minutes=0", "--epochs=0"])
+def test_a_number_that_is_not_above_zero_is_one_line(study, flag) -> None:
+    with pytest.raises(UserError, match=f"{flag}: must be above 0"):
+        legw.run(study, flags(flag))
+
+
+def test_a_cell_says_how_many_runs_diverged() -> None:
+    assert legw_report.cell([0.5, None, 0.7]) == "0.6 ± 0.14 (2), 1 diverged"
+    assert [legw_report.cell(q) for q in ([None, None], [0.5], [])] == ["diverged", "0.5", ""]
 
 
 def test_a_failed_run_ends_the_study_and_begins_no_other(study, monkeypatch) -> None:
@@ -239,10 +278,3 @@ def test_a_failed_run_ends_the_study_and_begins_no_other(study, monkeypatch) -> 
     with pytest.raises(UserError, match="out of memory"):
         legw.run(study, flags("--jobs=2"))
     assert len(study.trained) < 6
-
-
-def test_runs_side_by_side_share_the_cores(monkeypatch) -> None:
-    monkeypatch.setattr(runner.os, "sched_getaffinity", lambda _: set(range(8)))
-    assert runner._share_of_cores(1) == {}
-    assert runner._share_of_cores(4)["TF_NUM_INTRAOP_THREADS"] == "2"
-    assert runner._share_of_cores(16)["TF_NUM_INTRAOP_THREADS"] == "1"
