@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
+import pathlib
 
 import pytest
 from hypothesis import given
@@ -14,8 +16,9 @@ from common.clock import Clock
 from common.config import Optimizer, RunConfig, Schedule
 from common.errors import UserError
 from common.legw import legw
-from resnet.config import PRESETS
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BENCHMARKS = sorted(p.parent.name for p in ROOT.glob("*/task.py") if p.parent.name != "common")
 # (batch, rate, warmup epochs): the rows of Table 1, rates as powers of two.
 TABLE_1 = [(1024 * 2**i, 2 ** (2.5 + i / 2), 0.3125 * 2**i) for i in range(6)]
 
@@ -88,13 +91,14 @@ def test_rate_by_the_root_and_warmup_as_many_steps(values, k) -> None:
 
 
 def test_what_is_counted_in_steps_keeps_its_epochs() -> None:
-    schedule = Schedule(warmup_steps=40)
+    schedule = Schedule(warmup_steps=40, decay_start_step=600, decay_interval=50)
     config = dataclasses.replace(
         row(1024, 1.0, 0.5), train_steps=1001, steps_per_block=100, schedule=schedule
     )
     got = legw(dataclasses.replace(config, first_block_steps=50), 4)
     assert (got.train_steps, got.steps_per_block, got.first_block_steps) == (251, 25, 13)
     assert got.schedule.warmup_steps == 40
+    assert (got.schedule.decay_start_step, got.schedule.decay_interval) == (150, 13)
 
 
 @pytest.mark.parametrize("k", [0, -1, 1 / 3])
@@ -103,14 +107,22 @@ def test_refuses_what_is_no_batch(k: float) -> None:
         legw(row(1024, 1.0, 1.0), k)
 
 
-@pytest.mark.parametrize("name", ["cpu-tiny", "tpu-v3-32", "tpu-v3-8192", "cpu-cluster-1024-alexnet"])
-def test_any_preset_of_resnet(name: str) -> None:
-    config = PRESETS[name]
-    got = configs.override(config, "legw", "2")
-    assert numbers(got) == pytest.approx(numbers(legw(config, 2)))
-    assert Clock.of(got).epoch(Clock.of(got).train_steps) == pytest.approx(
-        Clock.of(config).epoch(Clock.of(config).train_steps), rel=0.01
-    )
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_any_preset_trains_as_many_epochs(benchmark: str) -> None:
+    """Or the doubled batch does not fit the preset's data, pieces or replicas, which one line says."""
+    fitting = 0
+    for name, config in importlib.import_module(f"{benchmark}.config").PRESETS.items():
+        got = configs.override(config, "legw", "2")
+        assert numbers(got) == pytest.approx(numbers(legw(config, 2)))
+        try:
+            got.validate()
+        except UserError as error:
+            assert "config." in str(error), name
+            continue
+        fitting += 1
+        epochs = [Clock.of(c).epoch(Clock.of(c).train_steps) for c in (config, got)]
+        assert epochs[1] == pytest.approx(epochs[0], rel=0.02), name
+    assert fitting
 
 
 def test_the_flag_scales_what_the_other_flags_set_wherever_it_stands() -> None:
