@@ -92,17 +92,24 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _figure(study: Any, xlabel: str, logarithmic: bool = True) -> tuple[Any, Any]:
+def _drawn(study: Any, quality: float) -> float:
+    """What a picture shows: the error, whose scale is logarithmic as that of the perplexity is."""
+    return quality if study.lower_is_better else 1 - quality
+
+
+def _figure(study: Any, xlabel: str, ticks: Sequence[float] = ()) -> tuple[Any, Any]:
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     axes.set_xlabel(xlabel)
-    axes.set_ylabel(study.unit)
-    if logarithmic:
-        axes.set_xscale("log", base=2)
-    if study.lower_is_better:
-        axes.set_yscale("log")
+    axes.set_ylabel(study.unit if study.lower_is_better else f"1 - {study.unit}")
+    axes.set_yscale("log")
+    if ticks:
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
     return figure, axes
 
 
@@ -117,33 +124,37 @@ def _save(figure: Any, axes: Any, path: pathlib.Path) -> None:
 
 
 def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
-    """Figures 1, 4 and 5: quality over batch. A run that diverged has no point."""
-    figure, axes = _figure(study, "batch")
+    """Figures 1, 4 and 5: quality over batch, the mean and the range of the seeds. A run that diverged has no point."""
+    figure, axes = _figure(study, "batch", sorted({r["batch"] for r in mine}))
     for method, by_batch in grouped(mine, "batch").items():
         batches = sorted(by_batch)
-        means = [statistics.mean(by_batch[b]) for b in batches]
-        spreads = [max(by_batch[b]) - min(by_batch[b]) for b in batches]
-        axes.errorbar(batches, means, yerr=[s / 2 for s in spreads], marker="o", label=method, capsize=3)
+        values = [[_drawn(study, q) for q in by_batch[b]] for b in batches]
+        means = [statistics.mean(v) for v in values]
+        reach = [[m - min(v) for m, v in zip(means, values)], [max(v) - m for m, v in zip(means, values)]]
+        axes.errorbar(batches, means, yerr=reach, marker="o", label=method, capsize=3)
     _save(figure, axes, path)
 
 
 def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Figure 6: quality over rate, and LEGW's beside it."""
-    figure, axes = _figure(study, "learning rate")
+    figure, axes = _figure(study, "learning rate", sorted({r["rate"] for r in mine}))
     for method, by_rate in grouped(mine, "rate").items():
         rates = sorted(by_rate)
-        axes.plot(rates, [statistics.mean(by_rate[r]) for r in rates], marker="o", label=method)
+        means = [_drawn(study, statistics.mean(by_rate[r])) for r in rates]
+        axes.plot(rates, means, marker="o", label=method)
     batch = mine[0]["batch"]
     ours = [r for r in records if (r["part"], r["method"], r["batch"]) == ("methods", "legw", batch)]
     values = [r["quality"] for r in ours if r["quality"] is not None]
     if values:
-        axes.axhline(statistics.mean(values), color="k", linestyle="--", label="legw")
+        mean = _drawn(study, statistics.mean(values))
+        axes.axhline(mean, color="k", linestyle="--", label="legw")
     _save(figure, axes, path)
 
 
 def _draw_curves(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Figure 7: quality over evaluations."""
-    figure, axes = _figure(study, "evaluation", logarithmic=False)
+    figure, axes = _figure(study, "evaluation")
     for record in mine:
-        axes.plot(range(1, len(record["evaluations"]) + 1), record["evaluations"], label=record["method"])
+        values = [_drawn(study, q) for q in record["evaluations"]]
+        axes.plot(range(1, len(values) + 1), values, label=record["method"])
     _save(figure, axes, path)
