@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pathlib
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from common.errors import UserError
@@ -24,6 +25,7 @@ STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
 # Length of the step on either side, in the space of all weights; their norm is some ten. Between rounding, which
 # needs it long, and the third derivative, which needs it short.
 STEP = 1e-3
+WINDOW = 9  # Of measurements: a single one may be ten times its neighbours.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -169,6 +171,15 @@ def make_probe(task: object, model: object, batch: Mapping) -> Callable[[], obje
     return probe
 
 
+def running_median(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The median of `WINDOW` measurements around each; of fewer at the ends."""
+    half = WINDOW // 2
+    return [
+        (step, statistics.median(value for _, value in curve[max(i - half, 0) : i + half + 1]))
+        for i, (step, _) in enumerate(curve)
+    ]
+
+
 def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
@@ -180,11 +191,13 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
         writer.writerows([batch, *point] for batch, curve in curves.items() for point in curve)
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     lines = ["| batch | iteration of the peak | L there | L at the end |", "|---|---|---|---|"]
-    for batch, curve in curves.items():
-        axes.plot(*zip(*curve), label=f"batch {batch}")
-        peak, height = max(curve, key=lambda point: point[1])
-        lines.append(f"| {batch} | {peak} | {height:.4g} | {curve[-1][1]:.4g} |")
-    axes.set(xlabel="iteration", ylabel="L(x, g)", yscale="log")
+    for number, (batch, curve) in enumerate(curves.items()):
+        smooth = running_median(curve)
+        axes.plot(*zip(*curve), color=f"C{number}", alpha=0.25)
+        axes.plot(*zip(*smooth), color=f"C{number}", label=f"batch {batch}")
+        peak, height = max(smooth, key=lambda point: point[1])
+        lines.append(f"| {batch} | {peak} | {height:.3g} | {smooth[-1][1]:.3g} |")
+    axes.set(xlabel="iteration", ylabel=f"L(x, g), and its median over {WINDOW} measurements", yscale="log")
     axes.legend()
     figure.tight_layout()
     figure.savefig(folder / "curvature.png")

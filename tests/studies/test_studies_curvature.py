@@ -54,6 +54,13 @@ def test_finite_differences_give_the_exact_curvature_and_change_nothing() -> Non
         np.testing.assert_array_equal(variable, value)
 
 
+def test_the_median_of_what_is_around() -> None:
+    curve = [(4 * i, 100.0 if i == 5 else float(i)) for i in range(12)]
+    smooth = legw_curvature.running_median(curve)
+    assert [step for step, _ in smooth] == [step for step, _ in curve]
+    assert smooth[0][1] == 2.0 and smooth[5][1] == 6.0 and smooth[-1][1] == 9.0
+
+
 def test_measuring_does_not_disturb_the_training(tmp_path) -> None:
     tiny.generate(tmp_path)
     task = Task(CONFIG, str(tmp_path))
