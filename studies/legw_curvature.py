@@ -190,13 +190,17 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
         writer.writerow(["batch", "iteration", "curvature"])
         writer.writerows([batch, *point] for batch, curve in curves.items() for point in curve)
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
-    lines = ["| batch | iteration of the peak | L there | L at the end |", "|---|---|---|---|"]
+    lines = [
+        "| batch | largest L, at iteration | largest median, at iteration | median at the end |",
+        "|---|---|---|---|",
+    ]
     for number, (batch, curve) in enumerate(curves.items()):
         smooth = running_median(curve)
         axes.plot(*zip(*curve), color=f"C{number}", alpha=0.25)
         axes.plot(*zip(*smooth), color=f"C{number}", label=f"batch {batch}")
-        peak, height = max(smooth, key=lambda point: point[1])
-        lines.append(f"| {batch} | {peak} | {height:.3g} | {smooth[-1][1]:.3g} |")
+        peaks = [max(points, key=lambda point: point[1]) for points in (curve, smooth)]
+        cells = [f"{height:.3g}, {at}" for at, height in peaks]
+        lines.append(f"| {batch} | {' | '.join(cells)} | {smooth[-1][1]:.3g} |")
     axes.set(xlabel="iteration", ylabel=f"L(x, g), and its median over {WINDOW} measurements", yscale="log")
     axes.legend()
     figure.tight_layout()
