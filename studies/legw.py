@@ -223,16 +223,18 @@ def run(study: Study, args: argparse.Namespace) -> int:
             todo.setdefault(identity(study, row), row)
     runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:
-        whole += _train_long(runner, whole, "long" in parts and args.limit is None)
+        whole += _train_long(runner, whole, before, "long" in parts and args.limit is None)
     # Also what earlier calls trained, with other parts, and what the table has of this configuration.
     records = list(_records(runner, whole, before).values())
     legw_report.publish(study, records, runner.folder if args.epochs else home, name)
     return 0
 
 
-def _train_long(runner: Runner, whole: Sequence[Row], asked: bool) -> list[Row]:
+def _train_long(
+    runner: Runner, whole: Sequence[Row], before: Mapping[Identity, dict], asked: bool
+) -> list[Row]:
     """Figure 7's rows, trained if they are asked for; none before figure 6, whose best rate they take, is whole."""
-    long = list(_long(runner.study, _records(runner, whole).values()))
+    long = list(_long(runner.study, _records(runner, whole, before).values()))
     if asked and not long:
         print('part "long" waits for all runs of "rates": it takes the best rate of them')
     if asked:

@@ -253,6 +253,16 @@ def test_a_table_keeps_the_runs_that_a_later_call_has_no_record_of(study, tmp_pa
     assert before < ids()
 
 
+def test_a_table_keeps_its_long_runs(study, tmp_path) -> None:
+    legw.run(study, flags())
+    table = tmp_path / "studies" / "legw-mnist" / "results.json"
+    before = json.loads(table.read_text())
+    shutil.rmtree(tmp_path / "results")
+    legw.run(study, flags("--parts=solvers", "--limit=1"))
+    after = json.loads(table.read_text())
+    assert sum(r["part"] == "long" for r in after) == 2 and len(after) == len(before)
+
+
 def test_long_runs_alone_say_what_they_wait_for(study, capsys) -> None:
     legw.run(study, flags("--parts=long"))
     assert study.trained == [] and 'part "long" waits for all runs of "rates"' in capsys.readouterr().out
