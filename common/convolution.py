@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tensorflow as tf
-import tf_keras
 
+from common.bias import Conv2D
 from common.errors import UserError
 from common.spatial import WHOLE_IMAGES, Spatial
 from common.spatial.geometry import output_size
 
 
-class PaddedConv2D(tf_keras.layers.Conv2D):
+class PaddedConv2D(Conv2D):
     """Conv2D of [b, H, W, C] that pads `pad` zeros on every side of an image, of which `spatial` may leave it a
     part.
 
@@ -86,7 +86,6 @@ class GroupedConv2D(PaddedConv2D):
     layer goes through XLA, which the mirrored backend cannot.
     """
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        parts = zip(tf.split(inputs, self.groups, axis=-1), tf.split(self.kernel, self.groups, axis=-1))
-        outputs = tf.concat([self.convolution_op(x, kernel) for x, kernel in parts], axis=-1)
-        return tf.nn.bias_add(outputs, self.bias) if self.use_bias else outputs
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        parts = zip(tf.split(inputs, self.groups, axis=-1), tf.split(kernel, self.groups, axis=-1))
+        return tf.concat([super(GroupedConv2D, self).convolution_op(*part) for part in parts], axis=-1)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import tensorflow as tf
 import tf_keras
 
+from common.bias import add_bias
+
 # Measured on an AMD EPYC with 2 cores, 1024 x 4096: 0.67 of the time at 256 rows, 0.80 at 512, 0.95 at 1024.
 FEW_ROWS = 512
 
@@ -53,7 +55,7 @@ class Dense(tf_keras.layers.Dense):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         found = product(rows(tf.cast(inputs, self.compute_dtype)), tf.convert_to_tensor(self.kernel))
         if self.use_bias:
-            found = tf.nn.bias_add(found, self.bias)
+            found = add_bias(found, self.bias)
         if self.activation is not None:
             found = self.activation(found)
         return tf.reshape(found, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))

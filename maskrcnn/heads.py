@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 import tf_keras
 
+from common.bias import Conv2DTranspose
 from common.detection import roi_align
 from common.detection.anchors import PYRAMID_ASPECTS
 from common.spatial.layers import Leave
@@ -94,10 +95,9 @@ class MaskHead(tf_keras.layers.Layer):
         config, channels = parts.config, parts.config.mask_channels
         self.full = parts.precision.variable
         self.convs = [parts.mask_conv(channels, 3, f"mask_conv{i + 1}") for i in range(config.mask_convs)]
-        self.larger = tf_keras.layers.Conv2DTranspose(
+        self.larger = Conv2DTranspose(
             channels,
             2,
-            strides=2,
             activation="relu",
             kernel_initializer=parts.fan_out(),
             dtype=parts.precision.layer,

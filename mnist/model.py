@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.bias import Conv2D, Dense
 from common.dropout import Dropout
 from common.lstm import LSTM, hoisted
 from common.precision import Precision
@@ -80,7 +81,7 @@ def _mlp(config: Config, replicas: Replicas, precision: Precision, x: tf.Tensor)
     x = tf_keras.layers.Flatten(dtype=precision.layer)(x)
     seeds = np.random.SeedSequence(config.seed).generate_state(config.hidden_layers)
     for seed in seeds:
-        x = tf_keras.layers.Dense(config.hidden_units, config.activation, dtype=precision.layer)(x)
+        x = Dense(config.hidden_units, config.activation, dtype=precision.layer)(x)
         if config.dropout:
             x = Dropout(replicas, config.dropout, int(seed >> 1), dtype=precision.layer)(x)
     return x
@@ -90,7 +91,7 @@ def _cnn(config: Config, replicas: Replicas, precision: Precision, x: tf.Tensor)
     """MagmaDNN/magmadnn examples/cnn_2d.cpp: 5x5x32, ReLU, mean over 2x2, 128, ReLU."""
     size = config.image_size
     x = tf_keras.layers.Reshape([size, size, 1], dtype=precision.layer)(x)
-    x = tf_keras.layers.Conv2D(32, 5, activation="relu", dtype=precision.layer)(x)
+    x = Conv2D(32, 5, activation="relu", dtype=precision.layer)(x)
     x = tf_keras.layers.AveragePooling2D(2, dtype=precision.layer)(x)
     x = tf_keras.layers.Flatten(dtype=precision.layer)(x)
-    return tf_keras.layers.Dense(128, "relu", dtype=precision.layer)(x)
+    return Dense(128, "relu", dtype=precision.layer)(x)

@@ -7,6 +7,7 @@ import tf_keras
 
 from common.lstm import LSTM
 from common.precision import Precision
+from common.product import rows
 from common.replicas.base import Replicas
 from ptb.config import Config
 
@@ -20,15 +21,13 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     words = replicas.model_input([config.num_steps], batch, tf.int32)
     state = replicas.model_input([state_size(config)], batch, precision.variable)
     features, after = Reader(config, precision, name="reader")([words, state])
-    logits = Rows(
+    logits = Logits(
         config.vocabulary_size,
+        precision,
         kernel_initializer=_uniform(config),
         bias_initializer=_uniform(config),
-        dtype=precision.layer,
         name="logits",
     )(features)
-    # The product over the vocabulary is nearly all of the work; the loss is computed in full precision.
-    logits = tf_keras.layers.Activation("linear", dtype=precision.full)(logits)
     model = tf_keras.Model([words, state], [logits, after], name="ptb")
     model.carried = CarriedState(config, replicas, precision)
     return model
@@ -39,12 +38,19 @@ def state_size(config: Config) -> int:
     return 2 * config.layers * config.units
 
 
-class Rows(tf_keras.layers.Dense):
-    """A dense layer that sees [b, T, n] as rows: TensorFlow adds the bias inside a product of two matrices only."""
+class Logits(tf_keras.layers.Dense):
+    """A dense layer of [b, T, n] in `precision.variable` but for its product, which is nearly all of the work."""
+
+    def __init__(self, units: int, precision: Precision, **kwargs):
+        super().__init__(units, dtype=precision.full, **kwargs)
+        self._precision = precision
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        rows = super().call(tf.reshape(inputs, [-1, inputs.shape[-1]]))
-        return tf.reshape(rows, [-1, *inputs.shape[1:-1], self.units])
+        compute, variable = self._precision.compute, self._precision.variable
+        # Of two matrices: TensorFlow adds the bias inside no other product.
+        found = tf.matmul(tf.cast(rows(inputs), compute), tf.cast(self.kernel, compute))
+        found = tf.nn.bias_add(tf.cast(found, variable), self.bias)
+        return tf.reshape(found, [-1, *inputs.shape[1:-1], self.units])
 
 
 class Reader(tf_keras.layers.Layer):

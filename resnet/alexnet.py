@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.bias import Dense
 from common.convolution import GroupedConv2D, PaddedConv2D
 from common.dropout import Dropout
 from common.errors import UserError
@@ -107,7 +108,7 @@ class _Layers:
 
     def dense(self, x: tf.Tensor, units: int) -> tf.Tensor:
         """Fully connected layer and ReLU; weights N(0, .005), bias .1."""
-        return tf_keras.layers.Dense(
+        return Dense(
             self._scaled(units),
             activation="relu",
             kernel_initializer=self._normal(0.005),
