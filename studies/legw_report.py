@@ -99,12 +99,15 @@ def _drawn(study: Any, quality: float) -> float:
 
 def _figure(study: Any, xlabel: str, ticks: Sequence[float] = ()) -> tuple[Any, Any]:
     os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(study.unit if study.lower_is_better else f"1 - {study.unit}")
     axes.set_yscale("log")
+    if study.lower_is_better:  # A perplexity of 122, not 1.22 x 10^2.
+        axes.yaxis.set_major_formatter(ticker.LogFormatter())
+        axes.yaxis.set_minor_formatter(ticker.LogFormatter(labelOnlyBase=False))
     if ticks:
         axes.set_xscale("log")
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
