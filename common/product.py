@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tensorflow as tf
-import tf_keras
 
-from common.bias import add_bias
+from common import bias
 
 # Measured on an AMD EPYC with 2 cores, 1024 x 4096: 0.67 of the time at 256 rows, 0.80 at 512, 0.95 at 1024.
 FEW_ROWS = 512
@@ -49,13 +48,12 @@ def rows(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[-1]])
 
 
-class Dense(tf_keras.layers.Dense):
+class Dense(bias.Dense):
     """The stock layer of [b, n, k], with `product`."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        found = product(rows(tf.cast(inputs, self.compute_dtype)), tf.convert_to_tensor(self.kernel))
-        if self.use_bias:
-            found = add_bias(found, self.bias)
-        if self.activation is not None:
-            found = self.activation(found)
+        found = super().call(rows(inputs))
         return tf.reshape(found, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))
+
+    def _product(self, inputs: tf.Tensor) -> tf.Tensor:
+        return product(inputs, tf.convert_to_tensor(self.kernel))

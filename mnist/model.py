@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common import product
 from common.bias import Conv2D, Dense
 from common.dropout import Dropout
 from common.lstm import LSTM, hoisted
@@ -33,7 +34,7 @@ class RowReader(tf_keras.layers.Layer):
     def __init__(self, config: Config, precision: Precision, name: str | None = None):
         super().__init__(name=name, dtype=precision.full, autocast=False)
         self._config, self._precision = config, precision
-        self.transform = tf_keras.layers.Dense(config.lstm_units, dtype=precision.layer, name="transform")
+        self.transform = product.Dense(config.lstm_units, dtype=precision.layer, name="transform")
         self.lstm = LSTM(config.lstm_units, precision, config.hoisted, name="lstm")
 
     def build(self, input_shape: tf.TensorShape) -> None:
