@@ -10,17 +10,22 @@ import tf_keras
 from common import bias
 from common.convolution import GroupedConv2D, PaddedConv2D
 from common.product import Dense as ProductDense
+from tests.common.layers import value_and_gradients
 
 ROWS = 4096
 PAIRS = {
     "dense": (bias.Dense(5, "relu"), tf_keras.layers.Dense(5, "relu"), [7, 6]),
-    "conv": (bias.Conv2D(5, 3, activation="relu"), tf_keras.layers.Conv2D(5, 3, activation="relu"), [2, 8, 6, 3]),
+    "conv": (
+        bias.Conv2D(5, 3, activation="relu"),
+        tf_keras.layers.Conv2D(5, 3, activation="relu"),
+        [2, 8, 6, 3],
+    ),
     "transposed": (
         bias.Conv2DTranspose(5, 2, activation="relu"),
         tf_keras.layers.Conv2DTranspose(5, 2, 2, activation="relu"),
         [2, 4, 6, 3],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -30,14 +35,7 @@ def test_equals_the_stock_layer(name: str) -> None:
     for layer in (mine, stock):
         layer.build(shape)
         layer.set_weights([np.random.default_rng(0).normal(size=w.shape) for w in layer.weights])
-    found = []
-    for layer in (mine, stock):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x)
-            loss = tf.reduce_sum(y * y)
-        found.append([y, *tape.gradient(loss, [x, *layer.trainable_variables])])
-    for got, want in zip(*found, strict=True):
+    for got, want in zip(value_and_gradients(mine, x), value_and_gradients(stock, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     assert mine.compute_output_shape(shape) == stock.compute_output_shape(shape)
 

@@ -17,6 +17,7 @@ from common.precision import precision
 from common.replicas.single import Single
 from resnet import model
 from resnet.config import Config
+from tests.common.layers import value_and_gradients
 
 TINY = Config(image_size=32, num_classes=10, width=8, global_batch_size=4, replicas="single")
 
@@ -146,14 +147,7 @@ def test_space_to_depth_stem_equals_the_plain_one():
     plain(x), blocks(x)
     blocks.kernel.assign(plain.kernel)
     assert blocks.kernel.shape == [7, 7, 3, 5]
-    results = []
-    for layer in (plain, blocks):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x)
-            loss = tf.reduce_sum(y * y)
-        results.append([y, *tape.gradient(loss, [x, layer.kernel])])
-    for got, want in zip(*results):
+    for got, want in zip(value_and_gradients(plain, x), value_and_gradients(blocks, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
 
 
