@@ -139,12 +139,21 @@ class Runner:
           UserError: a run failed, and the others that had begun are finished; or a signal, which ends them. No
             further one is begun.
         """
+        ended = threading.Event()
+
+        def run_unless_ended(row: Row) -> dict | None:
+            try:
+                return None if ended.is_set() else self.run(row)
+            except BaseException:
+                ended.set()  # Here, not where results are awaited: that may be an hour with an earlier row.
+                raise
+
         with self._children.ended_by_signals(), concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            futures = [pool.submit(self.run, row) for row in rows]
+            futures = [pool.submit(run_unless_ended, row) for row in rows]
             try:
                 return [record for f in futures if (record := f.result())]
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                ended.set()
                 raise
 
     def _path(self, row: Row) -> pathlib.Path:

@@ -9,6 +9,8 @@ import importlib
 import json
 import math
 import shutil
+import threading
+import time
 
 import pytest
 
@@ -287,4 +289,23 @@ def test_a_failed_run_ends_the_study_and_begins_no_other(study, monkeypatch) -> 
     monkeypatch.setattr(runner.Runner, "_train", fail)
     with pytest.raises(UserError, match="out of memory"):
         legw.run(study, flags("--jobs=2"))
-    assert len(study.trained) < 6
+    assert len(study.trained) <= 2
+
+
+def test_a_failed_run_is_noticed_while_an_earlier_one_still_trains(study, monkeypatch) -> None:
+    failed = threading.Event()
+
+    def train(self: runner.Runner, row: legw.Row) -> dict:
+        study.trained.append(row.id)
+        if len(study.trained) == 2:
+            failed.set()
+            raise UserError("out of memory")
+        assert failed.wait(60)
+        time.sleep(0.2)  # Long enough for the other thread to begin one that it should not.
+        return whole(self, row)
+
+    whole = runner.Runner._train
+    monkeypatch.setattr(runner.Runner, "_train", train)
+    with pytest.raises(UserError, match="out of memory"):
+        legw.run(study, flags("--jobs=2"))
+    assert len(set(study.trained)) == 2  # The one that is whole is named twice.
