@@ -140,7 +140,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # ours were chosen.
 _LEGW = Config(
     optimizer=Optimizer(
-        name="sgd", base_learning_rate=0.1, momentum=0.9, scaled_momentum=True, clip_norm=5.0
+        name="sgd", base_learning_rate=0.025, momentum=0.9, scaled_momentum=True, clip_norm=5.0
     ),
     schedule=Schedule(
         kind="step", warmup_epochs=0.1, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5
@@ -167,6 +167,7 @@ _CPU_TINY = replace(
     units=64,
     num_steps=10,
     quality_target=4.0,
+    optimizer=replace(_LEGW.optimizer, base_learning_rate=0.1),
 )
 
 PRESETS: dict[str, Config] = {
