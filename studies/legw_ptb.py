@@ -42,7 +42,7 @@ STUDY = dataclasses.replace(
     tuned_rates=(0.1, 0.2, 0.4, 0.8, 1.6),
     base_rates=(0.0175, 0.025, 0.035, 0.05, 0.1),
     close_rates=(),
-    warmups=(0.1, 0.025),
+    warmups=(0.1, 0.025, 0.00625),
     long_epochs=50,
     # The rate is halved over the last six epochs, as in the short run.
     long_flags=("--config.schedule.boundaries=44,45,46,47,48,49",),
