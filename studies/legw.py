@@ -40,6 +40,7 @@ class Study:
       held_out: flags that evaluate on held-out data.
       tuned_rates: figure 6, at the largest batch.
       base_rates: tried by `--tune` at the base batch.
+      base_warmup: of those runs, in epochs, whatever the preset's has since become.
       warmups: base warmups in epochs that `--tune` tries at the largest batch, as section 3 of the paper allows; they
         are scaled down from there.
       close_rates: base rates that one seed does not tell apart; they have three.
@@ -65,6 +66,7 @@ class Study:
     held_out: tuple[str, ...]
     tuned_rates: tuple[float, ...]
     base_rates: tuple[float, ...]
+    base_warmup: float
     long_epochs: int
     long_flags: tuple[str, ...]
     solvers: dict[str, tuple[str, ...]]
@@ -170,7 +172,8 @@ def tune_rows(study: Study) -> Iterable[Row]:
     """On held-out data: base rates at the base batch, base warmups under LEGW at the largest."""
     for seed in range(SEEDS):
         for rate in study.close_rates if seed else study.base_rates:
-            flags = (*settings(optimizer__base_learning_rate=rate), *study.held_out)
+            chosen = settings(optimizer__base_learning_rate=rate, schedule__warmup_epochs=study.base_warmup)
+            flags = (*chosen, *study.held_out)
             yield Row("tune", "base", study.batch, rate, seed, flags)
     for warmup in study.warmups:
         rate, flags = methods(study, study.largest)["legw"]

@@ -26,6 +26,7 @@ STUDY = legw.Study(
     ),
     tuned_rates=(0.04, 0.08, 0.16, 0.32, 0.64),
     base_rates=(0.005, 0.01, 0.02, 0.04, 0.08),
+    base_warmup=0.05,
     close_rates=(0.02, 0.04, 0.08),
     warmups=(0.00625, 0.025, 0.05, 0.1),
     long_epochs=100,

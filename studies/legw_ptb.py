@@ -41,6 +41,7 @@ STUDY = dataclasses.replace(
     held_out=("--config.data.eval_split=valid", "--config.num_eval_examples=73760"),
     tuned_rates=(0.1, 0.2, 0.4, 0.8, 1.6),
     base_rates=(0.0175, 0.025, 0.035, 0.05, 0.1),
+    base_warmup=0.1,
     close_rates=(),
     warmups=(0.1, 0.025, 0.00625),
     long_epochs=50,

@@ -87,6 +87,16 @@ def test_tuning_never_sees_the_test_set(study) -> None:
         assert getattr(data, "held_out", 0) > 0 or getattr(data, "eval_split", "test") == "valid"
 
 
+@pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
+def test_choosing_a_warmup_leaves_the_runs_that_chose_it(study, monkeypatch) -> None:
+    """They say which warmup they had; a table of tuning stays whole when the preset takes the best of them."""
+    before = [runner.identity(study, row) for row in legw.tune_rows(study)]
+    presets = importlib.import_module(f"{study.benchmark}.config").PRESETS
+    schedule = dataclasses.replace(presets[study.preset].schedule, warmup_epochs=0.3)
+    monkeypatch.setitem(presets, study.preset, dataclasses.replace(presets[study.preset], schedule=schedule))
+    assert [runner.identity(study, row) for row in legw.tune_rows(study)] == before
+
+
 def test_seven_solvers() -> None:
     for study in STUDIES:
         names = [
