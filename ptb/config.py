@@ -143,7 +143,7 @@ _LEGW = Config(
         name="sgd", base_learning_rate=0.025, momentum=0.9, scaled_momentum=True, clip_norm=5.0
     ),
     schedule=Schedule(
-        kind="step", warmup_epochs=0.1, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5
+        kind="step", warmup_epochs=0.025, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5
     ),
 )
 LARGEST_FACTOR = 32
@@ -168,6 +168,7 @@ _CPU_TINY = replace(
     num_steps=10,
     quality_target=4.0,
     optimizer=replace(_LEGW.optimizer, base_learning_rate=0.1),
+    schedule=replace(_LEGW.schedule, warmup_epochs=0.1),
 )
 
 PRESETS: dict[str, Config] = {
