@@ -33,7 +33,8 @@ study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)
 
 bench: $(VENV)/.dev ## measured comparisons with named peers, into bench/results/
-	@for script in bench/*.py; do case $$script in */_*) ;; *) $(PY) $$script $(ARGS) ;; esac; done
+	@failed=; for script in bench/[a-z]*.py; do $(PY) $$script $(ARGS) || failed="$$failed $$script"; done; \
+	  [ -z "$$failed" ] || { echo "error: these ended with an error, see above:$$failed" >&2; exit 1; }
 
 lint: $(VENV)/.dev ## format and lint
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
@@ -50,8 +51,8 @@ clean: ## remove the environment and every cache; results stay
 
 $(VENV)/bin/python:
 	@[ -n "$(PYTHON)" ] || { echo "error: no python3 found; install Python 3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' || \
-	  { echo "error: $(PYTHON) is no Python 3.10 to 3.12, which TensorFlow 2.20 and the lock file need; set PYTHON=" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
+	  { echo "error: $(PYTHON) is no Python 3.11 or 3.12, which TensorFlow 2.20 and the lock file need; set PYTHON=" >&2; exit 1; }
 	@if [ -n "$(UV)" ]; then $(UV) venv -q --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
 
 $(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.txt tools/horovod/*.patch) $(VENV)/.train

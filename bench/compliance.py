@@ -1,6 +1,6 @@
 """How fast `compliance check` is, beside the stock checker on the same machine in the same run.
 
-`python -m bench.compliance [--logs DIR] [-o FILE]`: the v0.7 subset of the published logs (unpacked in
+`python bench/compliance.py [--logs DIR] [-o FILE]`: the v0.7 subset of the published logs (unpacked in
 DIR), one log from the shell including start-up, and a generated log of 200 MB of MLLOG lines, with the
 memory each side needed. Median of `--rounds` rounds, ours and theirs alternating; writes a JSON file with
 the machine and versions.
@@ -20,9 +20,11 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from compliance.rules import compiled
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # In front of this folder, in which `compliance` is this file.
 
-ROOT = Path(__file__).parents[1]
+from compliance.rules import compiled  # noqa: E402
+
 _RESULT = Path(__file__).parent / "results" / "compliance.json"
 # The stock command-line checks one file a process; in one process is how package_checker uses it.
 _STOCK_TREE = """

@@ -16,11 +16,15 @@ BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu")
 def imports(path):
     """Full names of all that a file imports, wherever in it."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from _imported(node, path)
+
+
+def _imported(node, path=""):
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{path}: relative import"
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def found(folder, forbidden):
@@ -56,6 +60,16 @@ def test_a_benchmark_sees_one_replica(benchmark):
 def test_only_replicas_know_tensorflow_s_strategies():
     for path in sorted((ROOT / "common").glob("*.py")):
         assert "tf.distribute" not in path.read_text(), path
+
+
+def test_a_bench_script_finds_the_project():
+    """`python bench/NAME.py` has bench/ on its path, not the project."""
+    packages = {p.parent.name for p in ROOT.glob("*/__init__.py")}
+    for path in sorted((ROOT / "bench").glob("[a-z]*.py")):
+        body = ast.parse(path.read_text()).body
+        names = {name.split(".")[0] for node in body for name in _imported(node)}
+        if names & packages:
+            assert "sys.path.insert(0," in path.read_text(), path
 
 
 PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in sys.modules])"
