@@ -54,13 +54,11 @@ class Elastic:
         self._save(
             int(self._owner.loop.state.step)
         )  # A process may be lost before the first block has ended.
-        started, blocks = False, set()
+        told = _Told()
         while True:
             try:
                 for event in self._owner.loop.run(self._save):
-                    again = started if isinstance(event, events.RunStarted) else _again(event, blocks)
-                    started = True
-                    if not again:
+                    if told.first_time(event):
                         yield event
                 return
             except Exception as error:
@@ -84,9 +82,39 @@ class Elastic:
         return events.ReplicasChanged(time.time(), count, step)
 
 
-def _again(event: events.Event, blocks: set[int]) -> bool:
-    if not isinstance(event, events.BlockStarted):
-        return False
-    again = event.block.index in blocks
-    blocks.add(event.block.index)
-    return again
+class _Told:
+    """Which events of a run its log has.
+
+    A block of which the checkpoint has the steps, and not yet the result of its evaluation, comes again as an
+    evaluation alone; of one that is trained again all is new but its start.
+    """
+
+    def __init__(self) -> None:
+        self._started: set[int | None] = set()  # Blocks; None is the run.
+        self._stopped: set[int] = set()
+        self._evaluated: set[int] = set()
+
+    def first_time(self, event: events.Event) -> bool:
+        """Whether the log lacks `event`, which it is taken to have from now on."""
+        if isinstance(event, events.RunStarted):
+            return _added(self._started, None)
+        if isinstance(event, events.BlockStarted):
+            return _added(self._started, event.block.index)
+        block = getattr(event, "block", None)
+        if block is None or isinstance(event, events.Progress):
+            return True
+        evaluation_alone = block.num_steps == 0
+        if isinstance(event, events.Evaluated):
+            return _added(self._evaluated, block.index) or not evaluation_alone
+        if evaluation_alone and block.index in self._stopped:
+            return False
+        if isinstance(event, events.BlockStopped):
+            self._stopped.add(block.index)
+        return True
+
+
+def _added(members: set, member: int | None) -> bool:
+    """Whether `member` was not yet one."""
+    new = member not in members
+    members.add(member)
+    return new

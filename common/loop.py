@@ -331,7 +331,10 @@ class Loop:
             yield events.BlockStopped(time.time(), block)
         decision = self._agreement.decide(bool(success), self._stop_reason, self._stop_time)
         if decision.success:
-            return dataclasses.replace(success or self._success(), time=time.time())
+            ended = dataclasses.replace(success or self._success(), time=time.time())
+            if save:  # The weights that met the target; not where it was met by a block before this one.
+                save(step)
+            return ended
         if save and (decision.reason or (block.index + 1) % self.config.checkpoint_blocks == 0):
             save(step)
             decision = self._agreement.decide(False, self._stop_reason, self._stop_time)

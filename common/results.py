@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -113,20 +114,37 @@ def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, A
       UserError: an existing run.json is damaged or of another version, or the folder is not writable.
     """
     path = folder / "run.json"
-    runs: dict[str, Any] = {}
-    if path.exists():
-        try:
-            existing = json.loads(path.read_text())
-            runs = existing["runs"]
-            if existing["schema"] != SCHEMA:
-                raise ValueError(f"schema {existing['schema']}")
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: not a run.json of this version ({error}); move it away") from error
     sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in [log]}
-    runs[log.name] = {**record, "files": sums}
-    text = json.dumps({"schema": SCHEMA, "runs": dict(sorted(runs.items()))}, indent=2)
-    write_atomically(path, text.encode() + b"\n")
+    with _locked(folder):
+        runs = _runs(path)
+        runs[log.name] = {**record, "files": sums}
+        text = json.dumps({"schema": SCHEMA, "runs": dict(sorted(runs.items()))}, indent=2)
+        write_atomically(path, text.encode() + b"\n")
     return path
+
+
+def _runs(path: pathlib.Path) -> dict[str, Any]:
+    """The records that are there."""
+    if not path.exists():
+        return {}
+    try:
+        existing = json.loads(path.read_text())
+        if existing["schema"] != SCHEMA:
+            raise ValueError(f"schema {existing['schema']}")
+        return dict(existing["runs"].items())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a run.json of this version ({error}); move it away") from error
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """One process at a time: runs that end together each read the file, add to it and write it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 class Curve:

@@ -33,6 +33,8 @@ class Training:
         self.benchmark, self.config = benchmark, config
         self.reporter = Reporter(config, sys.stderr if process.main else None)
         self.loop: Any = None
+        self._stopped_by = ""  # A signal's name; it also ends a loop that takes this one's place.
+        self._training = False
         self._replicas: Any = None
         self._start = 0
 
@@ -56,9 +58,11 @@ class Training:
     def _on_signal(self, number: int, _: Any) -> None:
         name = signal.Signals(number).name
         heartbeat.tell(signal=name)
-        if self.loop is None:
+        self._stopped_by = self._stopped_by or name
+        if self.loop is not None:
+            self.loop.stop(name)
+        elif not self._training:
             raise UserError(f"{name} during initialisation: nothing was trained", 128 + number)
-        self.loop.stop(name)
 
     def _initialise(self) -> None:
         self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initialising")
@@ -77,6 +81,8 @@ class Training:
         loop = Loop(task, self._replicas)
         loop.compile()
         self.loop = loop
+        if self._stopped_by:
+            loop.stop(self._stopped_by)
         return loop
 
     def _resume(self) -> int:
@@ -96,12 +102,17 @@ class Training:
 
     def _train(self) -> Any:
         """The last event."""
-        event = None
+        event, self._training = None, True
         for event in self._events(self._save if FLAGS.checkpoint_dir else None):
             if isinstance(event, events.Progress):
                 heartbeat.at_step(event.step)
             self._record(event)
-        self._replicas.close()
+        try:
+            self._replicas.close()
+        except (
+            Exception
+        ) as error:  # What was to be told is told: a peer that dies while all leave changes nothing.
+            self.reporter.say(f"leaving the other processes: {error}")
         return event
 
     def _events(self, save: Any) -> Iterator[events.Event]:
@@ -202,8 +213,14 @@ class Run(Training):
     def _finish(self, stopped: Any) -> int:
         scored = stopped.status == "success" and not self._start
         minutes = (stopped.time - self.curve.start) / 60
-        curve = self.curve.draw(self.folder / f"curve_{self.index}.png")
         self._write_record(stopped.status, minutes if scored else None)
+        try:
+            curve: Any = self.curve.draw(self.folder / f"curve_{self.index}.png")
+        except (
+            OSError,
+            UserError,
+        ) as error:  # The run has its log and its record; a picture can be drawn later.
+            curve = f"none: {error}"
         print(f"result   {self.path}")
         print(f"score    {minutes:.3f} minutes" if scored else f"score    none: {stopped.status}")
         print(f"verdict  {_verdict(self.path)}")

@@ -180,6 +180,13 @@ def test_a_long_block_stops_within_a_step_and_is_saved():
     assert int(loop.state.step) == stopped.step
 
 
+def test_the_weights_that_met_the_target_are_saved():
+    loop, saved = make(quality_target=0.0), []
+    *_, stopped = loop.run(saved.append)
+    assert stopped.status == "success" and saved == [4]
+    assert int(loop.state.step) == int(loop.state.evaluated) == stopped.step
+
+
 def test_stopped_in_an_evaluation_it_resumes_with_it():
     whole = make(quality_target=NEVER, train_epochs=2)
     expected = [e.value for e in of(events.Evaluated, whole.run())]
