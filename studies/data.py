@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def shared_data() -> Path:
-    """The folder of the archives: TTT_SHARED/data, by default beside the project."""
+    """The folder of the data sets: TTT_SHARED/data, by default beside the project."""
     return Path(os.environ.get("TTT_SHARED", ROOT.parent / "shared")) / "data"
 
 
@@ -24,15 +24,23 @@ def cache() -> Path:
 
 
 def unpack(name: str) -> Path:
-    """The folder that `name`.tar.xz unpacks to, in `cache()`.
+    """The folder `name` of `cache()`: what `name`.tar.xz unpacks to, or a link to the folder of that name beside it.
+
+    A link, because studies write what they make of a data set beside it.
 
     Raises:
-      UserError: the archive is not there.
+      UserError: there is neither.
     """
-    archive = shared_data() / f"{name}.tar.xz"
-    if not archive.is_file():
-        raise UserError(f"{archive} is not there; set TTT_SHARED to the folder that holds data/{name}.tar.xz")
-    folder = cache() / name
+    archive, ready, folder = shared_data() / f"{name}.tar.xz", shared_data() / name, cache() / name
+    if ready.is_dir() and not folder.is_dir():
+        cache().mkdir(parents=True, exist_ok=True)
+        folder.unlink(missing_ok=True)  # A link to a folder that has gone.
+        folder.symlink_to(ready.resolve())
+    if not archive.is_file() and not ready.is_dir():
+        raise UserError(
+            f"{archive} is not there; set TTT_SHARED to the folder that holds data/{name}.tar.xz or data/{name} "
+            "(docs/data.md says what is in it)"
+        )
     if not folder.is_dir():
         cache().mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=cache()))

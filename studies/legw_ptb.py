@@ -10,15 +10,16 @@ import zipfile
 from studies import legw, legw_mnist
 from studies.data import unpack
 
+FILES = tuple(f"ptb.{split}.txt" for split in ("train", "valid", "test"))
+
 
 def _data() -> pathlib.Path:
-    """The three text files, unpacked a second time from the archive's zip file."""
+    """The three text files, unpacked from the archive's zip file where they are not there as they are."""
     source = unpack("text") / "ptb"
-    with zipfile.ZipFile(source / "ptb.zip") as archive:
-        for split in ("train", "valid", "test"):
-            name = f"ptb.{split}.txt"
-            if not (source / name).is_file():
-                archive.extract(name, source)
+    missing = [name for name in FILES if not (source / name).is_file()]
+    if missing:
+        with zipfile.ZipFile(source / "ptb.zip") as archive:
+            archive.extractall(source, missing)
     return source
 
 
