@@ -188,6 +188,11 @@ def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) 
             + f"; try --batch={near_}"
         )
     shard = work.shard_update if what_if.shard_update is None else what_if.shard_update
+    if target.is_tpu and what_if.shard_update is None and not shard:
+        notes.append(
+            "weight update: whole on every core, as the preset has it; the fit takes published TPU runs to shard it "
+            "(--weight-update-sharding)"
+        )
     wire = work.wire if what_if.wire is None else _WIRES[what_if.wire]
     span = _span(
         what_if.span if what_if.span is not None else work.span, batch // parts, cores, what_if, notes

@@ -93,6 +93,15 @@ def test_a_picture_without_matplotlib_is_one_line(tmp_path, capsys, monkeypatch)
     assert "needs matplotlib" in error and error.count("\n") == 1
 
 
+def test_an_update_that_the_preset_does_not_shard_is_among_the_assumptions(capsys):
+    """The published rows, by which the interval was found, are taken to shard it."""
+    said = []
+    for flags in ([], ["--weight-update-sharding"], ["--no-weight-update-sharding"]):
+        assert main(["predict", "resnet", "--system=tpu-v3-2048", "--json", *flags]) == 0
+        said.append(any("to shard it" in a for a in json.loads(capsys.readouterr().out)["assumptions"]))
+    assert said == [True, False, False]
+
+
 def test_neither_tensorflow_nor_matplotlib_is_imported():
     code = (
         "import sys; from systems.__main__ import main; main(['predict', 'ssd', '--system=tpu-v3-2048']); "
