@@ -30,7 +30,7 @@ import tensorflow as tf  # noqa: E402
 from official.vision.configs import image_classification  # noqa: E402
 from official.vision.dataloaders import classification_input, input_reader_factory  # noqa: E402
 
-from common import records  # noqa: E402
+from common import records, vision  # noqa: E402
 from common.errors import UserError  # noqa: E402
 from common.replicas.base import Shard  # noqa: E402
 from resnet import input as resnet_input  # noqa: E402
@@ -145,7 +145,7 @@ def choices(folder: Path) -> dict[str, float]:
         "round, clip and cast to uint8": (sized, resnet_input.to_uint8),
         "subtract mean, divide by deviation": (
             sized,
-            lambda x: (x - tf.constant(resnet_input.MEAN_RGB)) / tf.constant(resnet_input.STDDEV_RGB),
+            lambda x: (x - tf.constant(vision.MEAN_RGB)) / tf.constant(vision.STDDEV_RGB),
         ),
     }
     return {name: round(time_op(*how), 1) for name, how in measured.items()}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from common import records
+from common import records, vision
 from common.detection import coco_index, coco_records
 from common.detection.coco_index import Index
 from common.errors import UserError
@@ -26,9 +26,6 @@ from common.task import Batch
 from maskrcnn import augment
 from maskrcnn.config import Config
 
-# ImageNet's mean and standard deviation per channel, of values 0..255 (G7 mask_rcnn dataloader.py).
-MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 FIX = "set DATA_DIR to a folder of COCO TFRecords with masks, or make one with maskrcnn/init_datasets.sh"
 
 
@@ -138,10 +135,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
     """The batch with (image - mean) / standard deviation per channel, 0 outside of the content; on the device."""
-    compute = tf.float64 if dtype == tf.float64 else tf.float32
-    offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], compute)
-    scale = tf.constant([1 / s for s in STDDEV_RGB], compute)
-    image = tf.cast(batch["image"], compute) * scale + offset
+    image = vision.normalise(batch["image"], vision.wide(dtype))
     rows, columns = (tf.range(n, dtype=tf.float32) for n in image.shape[1:3])
     high, wide = batch["image_info"][:, 0, None], batch["image_info"][:, 1, None]
     inside = (rows < high)[:, :, None] & (columns < wide)[:, None]
@@ -233,16 +227,8 @@ def _batches(
     spec = (tf.TensorSpec([None], tf.int64),) * 3
     numbers = tf.data.Dataset.from_generator(plan, output_signature=spec).unbatch()
     images = numbers.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    options = tf.data.Options()
-    options.deterministic = (
-        True  # An image that overtakes another would fall into a batch of the other orientation.
-    )
-    options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
-    if data.private_threads:
-        options.threading.private_threadpool_size = data.private_threads
-    options.autotune.enabled = True
-    batches = images.batch(batch_size, drop_remainder=True)
-    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+    # Deterministic: an image that overtakes another would fall into a batch of the other orientation.
+    return vision.ahead(images.batch(batch_size, drop_remainder=True), True, data.private_threads)
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int) -> dict[str, tf.Tensor]:

@@ -12,14 +12,11 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from common import padding, records, totals
+from common import padding, records, totals, vision
 from common.errors import UserError
 from common.replicas.base import Shard
 from resnet.config import Config, Data
 
-# ImageNet's mean and standard deviation per channel, of values 0..255: G6 resnet/resnet_main.py.
-MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 FIX = "set DATA_DIR to a folder of ImageNet TFRecords, or make one with resnet/init_datasets.sh"
 
 FEATURES = {
@@ -76,7 +73,9 @@ def train_input(
         deterministic=data.deterministic,
     )
     images = stream.map(augment, num_parallel_calls=tf.data.AUTOTUNE, deterministic=data.deterministic)
-    return _finish(images.batch(batch_size, drop_remainder=True), data)
+    return vision.ahead(
+        images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
+    )
 
 
 def eval_input(
@@ -118,7 +117,9 @@ def eval_input(
         images = images.cache()
     black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}
     batches = padding.num_batches(sizes, batch_size * multiple) * multiple
-    return _finish(padding.pad(images, black, batch_size, batches), data)
+    return vision.ahead(
+        padding.pad(images, black, batch_size, batches), data.deterministic, data.private_threads
+    )
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
@@ -145,14 +146,11 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     Returns:
       Same shape, `dtype`.
     """
-    compute = tf.float64 if dtype == tf.float64 else tf.float32
     shape, static = tf.shape(image), image.shape
     # One row of pixels at a time: broadcasting over a last dimension of 3 takes 7 times as long on a CPU.
-    repeats = static[2] * static[3] // 3
-    offset = tf.tile(tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], compute), [repeats])
-    scale = tf.tile(tf.constant([1 / s for s in STDDEV_RGB], compute), [repeats])
-    rows = tf.reshape(tf.cast(image, compute), [-1, static[2] * static[3]])
-    return tf.ensure_shape(tf.reshape(tf.cast(rows * scale + offset, dtype), shape), static)
+    width = static[2] * static[3]
+    rows = vision.normalise(tf.reshape(image, [-1, width]), vision.wide(dtype), width // 3)
+    return tf.ensure_shape(tf.reshape(tf.cast(rows, dtype), shape), static)
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
@@ -316,13 +314,3 @@ def _central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
     return tf.ensure_shape(
         _resize(_cut(encoded, tf.stack([top, left, side, side])), size, data.resize), [size, size, 3]
     )
-
-
-def _finish(batches: tf.data.Dataset, data: Data) -> tf.data.Dataset:
-    options = tf.data.Options()
-    options.deterministic = data.deterministic
-    options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
-    if data.private_threads:
-        options.threading.private_threadpool_size = data.private_threads
-    options.autotune.enabled = True
-    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -12,16 +12,13 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
-from common import padding, records
+from common import padding, records, vision
 from common.detection import coco_records
 from common.errors import UserError
 from common.replicas.base import Shard
 from ssd import augment
 from ssd.config import Config, Data
 
-# ImageNet's mean and standard deviation per channel, of values 0..255: the reference, ssd-v1 ssd/utils.py.
-MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 FIX = "set DATA_DIR to a folder of COCO TFRecords, or make one with ssd/init_datasets.sh"
 
 
@@ -66,7 +63,9 @@ def train_input(
         deterministic=data.deterministic,
     )
     images = stream.map(augmented, num_parallel_calls=tf.data.AUTOTUNE, deterministic=data.deterministic)
-    return _finish(images.batch(batch_size, drop_remainder=True), data)
+    return vision.ahead(
+        images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
+    )
 
 
 def eval_input(
@@ -104,7 +103,9 @@ def eval_input(
     side = config.image_size
     black = _padded(tf.zeros([side, side, 3], tf.uint8), tf.zeros([0, 4]), tf.zeros([0], tf.int32), -1, data)
     batches = padding.num_batches(sizes, batch_size * multiple) * multiple
-    return _finish(padding.pad(images, black, batch_size, batches), data)
+    return vision.ahead(
+        padding.pad(images, black, batch_size, batches), data.deterministic, data.private_threads
+    )
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
@@ -129,10 +130,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """(image - mean) / standard deviation per channel of [b, H, W, 3], values 0..255; on the device."""
-    compute = tf.float64 if dtype == tf.float64 else tf.float32
-    offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], compute)
-    scale = tf.constant([1 / s for s in STDDEV_RGB], compute)
-    return tf.cast(tf.cast(image, compute) * scale + offset, dtype)
+    return tf.cast(vision.normalise(image, vision.wide(dtype)), dtype)
 
 
 def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
@@ -213,13 +211,3 @@ def _padded(
         "classes": tf.ensure_shape(tf.pad(classes, [[0, missing]]), [data.max_boxes]),
         "image_id": tf.cast(image_id, tf.int64),
     }
-
-
-def _finish(batches: tf.data.Dataset, data: Data) -> tf.data.Dataset:
-    options = tf.data.Options()
-    options.deterministic = data.deterministic
-    options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
-    if data.private_threads:
-        options.threading.private_threadpool_size = data.private_threads
-    options.autotune.enabled = True
-    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -14,15 +14,12 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from common import padding, records
+from common import padding, records, vision
 from common.errors import UserError
 from common.replicas.base import Shard
 from tsm_kinetics import sampling, shards
 from tsm_kinetics.config import Config
 
-# ImageNet's mean and standard deviation per channel, of values 0..255 (mlperf_facts 2).
-MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 SPLITS = {True: "train", False: "validation"}
 # Luma of red, green and blue: ITU-R BT.601.
 _LUMA = (0.299, 0.587, 0.114)
@@ -118,7 +115,7 @@ def train_input(
 
     numbers = tf.data.Dataset.range(start_step * share, 2**62)
     clips = numbers.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return _finish(clips.batch(batch_size, drop_remainder=True), config)
+    return vision.ahead(clips.batch(batch_size, drop_remainder=True), True, config.data.private_threads)
 
 
 def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: int) -> tf.data.Dataset:
@@ -147,7 +144,9 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
     shape = [config.views * config.frames, data.eval_size, data.eval_size, 3]
     nothing = {"frames": tf.zeros(shape, tf.uint8), "label": -1}
     batches = padding.num_batches(sizes, batch_size * per_step) * per_step
-    return _finish(padding.pad(examples, nothing, batch_size, batches), config)
+    return vision.ahead(
+        padding.pad(examples, nothing, batch_size, batches), True, config.data.private_threads
+    )
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
@@ -175,14 +174,11 @@ def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Te
     "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame less the one before, of which
     what stands still is not left (Wang et al., "Temporal Segment Networks", section 3.2); the first is as the second.
     """
-    wide = tf.float64 if dtype == tf.float64 else tf.float32
-    scale = tf.constant([1 / s for s in STDDEV_RGB], wide)
-    offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], wide)
-    pixels = tf.cast(clips, wide) * scale + offset
+    frames = vision.normalise(clips, vision.wide(dtype))
     if modality == "rgb_difference":
-        changes = pixels[:, 1:] - pixels[:, :-1]
-        pixels = tf.concat([changes[:, :1], changes], 1)
-    return tf.cast(pixels, dtype)
+        changes = frames[:, 1:] - frames[:, :-1]
+        frames = tf.concat([changes[:, :1], changes], 1)
+    return tf.cast(frames, dtype)
 
 
 def jittered(frames: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
@@ -245,13 +241,3 @@ def _of_any_size(frames: tf.Tensor, *leading: int) -> tf.Tensor:
         tf.raw_ops.PlaceholderWithDefault(input=frames, shape=[*leading, None, None, None, 3]),
         [*leading, None, None, None, 3],
     )
-
-
-def _finish(batches: tf.data.Dataset, config: Config) -> tf.data.Dataset:
-    options = tf.data.Options()
-    options.deterministic = True
-    options.threading.max_intra_op_parallelism = 1  # Clips run in parallel; their ops need not.
-    if config.data.private_threads:
-        options.threading.private_threadpool_size = config.data.private_threads
-    options.autotune.enabled = True
-    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

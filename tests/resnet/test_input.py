@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from common import records
+from common import records, vision
 from common.errors import UserError
 from common.replicas.base import Shard
 from resnet import input as resnet_input
@@ -203,7 +203,7 @@ def test_pictures_of_every_kind_become_rgb(tmp_path, mode, kind):
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.bfloat16])
 def test_normalise(dtype):
     image = tf.constant(np.random.default_rng(0).integers(0, 256, [2, 4, 6, 3]), tf.uint8)
-    mean, deviation = np.array(resnet_input.MEAN_RGB), np.array(resnet_input.STDDEV_RGB)
+    mean, deviation = np.array(vision.MEAN_RGB), np.array(vision.STDDEV_RGB)
     result = resnet_input.normalise(image, dtype)
     assert result.dtype == dtype and result.shape == image.shape
     tolerance = {tf.float64: 1e-12, tf.float32: 1e-5, tf.bfloat16: 1e-2}[dtype]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common import records
+from common import records, vision
 from common.errors import UserError
 from common.replicas.base import Shard
 from tests.tsm_kinetics.test_video import ramp
@@ -152,8 +152,8 @@ def test_an_order_goes_back_to_epochs_that_it_has_left() -> None:
 
 def test_the_network_sees_frames_or_their_differences() -> None:
     clips = np.random.default_rng(0).integers(0, 256, [2, 3, 4, 5, 3], np.uint8)
-    deviation = np.array(pipeline.STDDEV_RGB)
-    frames = (clips - np.array(pipeline.MEAN_RGB)) / deviation
+    deviation = np.array(vision.STDDEV_RGB)
+    frames = (clips - np.array(vision.MEAN_RGB)) / deviation
     np.testing.assert_allclose(pipeline.normalise(clips, tf.float64), frames, rtol=1e-8, atol=1e-12)
     got = pipeline.normalise(clips, tf.float64, "rgb_difference")
     for first, second, found in ((0, 1, 0), (0, 1, 1), (1, 2, 2)):

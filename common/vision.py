@@ -1,0 +1,40 @@
+"""What the inputs of all image benchmarks share: the pixels' mean and deviation, and how their pipelines end."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+# ImageNet's, per channel, of values 0..255: G6 resnet/resnet_main.py, REF ssd-v1/ssd/utils.py, G7 Mask R-CNN's
+# dataloader.py and TSM's transforms have the same.
+MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
+
+
+def wide(dtype: tf.DType) -> tf.DType:
+    """In what pixels of `dtype` are computed: float32 at least."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def normalise(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Tensor:
+    """(pixels - mean) / standard deviation per channel, of values 0..255 of any dtype.
+
+    Args:
+      pixels: [..., 3 x repeats], whose last dimension repeats RGB.
+      dtype: of the arithmetic, `wide` of that of the result; float32 or float64.
+    """
+    offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], dtype)
+    scale = tf.constant([1 / s for s in STDDEV_RGB], dtype)
+    if repeats > 1:
+        offset, scale = tf.tile(offset, [repeats]), tf.tile(scale, [repeats])
+    return tf.cast(pixels, dtype) * scale + offset
+
+
+def ahead(batches: tf.data.Dataset, deterministic: bool, private_threads: int) -> tf.data.Dataset:
+    """The batches, made ahead of the step by threads of their own; 0 private threads: by those of all data sets."""
+    options = tf.data.Options()
+    options.deterministic = deterministic
+    options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
+    if private_threads:
+        options.threading.private_threadpool_size = private_threads
+    options.autotune.enabled = True
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
