@@ -102,18 +102,6 @@ class Clock:
         """Batches of an evaluation; the last one is padded."""
         return -(-self.num_eval_examples // self.eval_batch_size)
 
-    @property
-    def padded_eval_examples(self) -> int:
-        return self.eval_steps * self.eval_batch_size
-
-    def warmup_steps(self, epochs: float) -> int:
-        """Whole steps of a warmup, rounded down (warm*N//B in the published code; mlperf_facts 1.1)."""
-        return math.floor(fractions.Fraction(epochs) * self.num_examples / self.global_batch_size)
-
-    def epoch(self, step: int) -> float:
-        """Epochs done after `step` steps."""
-        return step * self.global_batch_size / self.num_examples
-
     def epoch_number(self, step: int) -> int:
         """The number of the epoch that `step` steps complete, to the nearest."""
         return round(fractions.Fraction(step * self.global_batch_size, self.num_examples))

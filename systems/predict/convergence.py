@@ -102,8 +102,6 @@ KINETICS = {
     24576: 0.6980,
     49152: 0.6222,
 }
-# Large-Batch Training for LSTM and Beyond: ResNet-50, LEGW and LARS, 90 epochs: top-5 at batches 1K to 32K.
-LEGW_RESNET = {1024: 0.9336, 2048: 0.9325, 4096: 0.9334, 8192: 0.9355, 16384: 0.9343, 32768: 0.9318}
 
 
 def kinetics_accuracy(batch: float) -> float:

@@ -136,16 +136,14 @@ def test_bad_schedules(schedule: Schedule, message: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 2_000_000), st.integers(1, 70_000), st.integers(0, 100), st.integers(1, 64))
-def test_decay_starts_where_the_clock_ends_the_warmup(
-    examples: int, batch: int, epochs: int, part: int
-) -> None:
-    """The schedule gets a float of steps per epoch, the clock has exact fractions: no step apart."""
+def test_decay_starts_where_the_warmup_ends(examples: int, batch: int, epochs: int, part: int) -> None:
+    """The schedule gets a float of steps per epoch, published code computes warm*N//B: no step apart."""
     config = RunConfig(
         num_train_examples=examples, num_eval_examples=1, global_batch_size=batch, train_steps=10
     )
     clock, warmup = Clock.of(config), epochs / part
     start = Schedule(warmup_epochs=warmup).decay_start(clock.steps_per_epoch)
-    exact = clock.warmup_steps(warmup)
+    exact = math.floor(fractions.Fraction(warmup) * examples / batch)
     # 1/3 as a float is a little less than a third: there the schedule takes the step that it nearly is.
     nearly = exact + 1 - fractions.Fraction(warmup) * examples / batch < 1e-6
     assert start == (exact + 1 if nearly else exact)
