@@ -5,9 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
+from collections.abc import Mapping
+
+from common.results import parts
 
 # How the reasons begin that common/loop.py gives for a run that nothing interrupted.
 MISSED, DIVERGED = "the target was not reached", "loss is"
+# Of a benchmark with several qualities by their names, as Mask R-CNN's "BBOX" and "SEGM".
+Quality = float | Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,13 +20,13 @@ class Ending:
     """What a log says that has a run_start and a run_stop.
 
     Attributes:
-      evaluations: the quality at each evaluation.
+      evaluations: the quality at each evaluation; nan where the log has no number.
       minutes: from run_start to run_stop.
       reached: the target was met.
       reason: that run_stop gives; "" where the target was met.
     """
 
-    evaluations: tuple[float, ...]
+    evaluations: tuple[Quality, ...]
     minutes: float
     reached: bool
     reason: str
@@ -33,11 +38,11 @@ class Ending:
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss or the last evaluation is no finite number."""
-        return self.reason.startswith(DIVERGED) or not all(map(math.isfinite, self.evaluations[-1:]))
+        """Whether the loss, or a part of the last evaluation, is no finite number."""
+        return self.reason.startswith(DIVERGED) or not all(map(_finite, self.evaluations[-1:]))
 
     @property
-    def quality(self) -> float | None:
+    def quality(self) -> Quality | None:
         """The last evaluation's; None where there is none or the run diverged."""
         return self.evaluations[-1] if self.evaluations and not self.diverged else None
 
@@ -54,7 +59,7 @@ def read(log: pathlib.Path) -> Ending | None:
         return None
     stop = last["run_stop"]
     return Ending(
-        tuple(float(r.value) for r in records if r.key == "eval_accuracy"),
+        tuple(_quality(r.value) for r in records if r.key == "eval_accuracy"),
         (stop.time_ms - last["run_start"].time_ms) / 60000,
         stop.metadata.get("status") == "success",
         str(stop.metadata.get("reason", "")),
@@ -65,3 +70,21 @@ def is_whole(log: pathlib.Path) -> bool:
     """Whether a log is there and its run came to its end."""
     ending = read(log)
     return ending is not None and ending.whole
+
+
+def _quality(value: object) -> Quality:
+    if isinstance(value, Mapping):
+        return {name: _number(part) for name, part in value.items()}
+    return _number(value)
+
+
+def _number(value: object) -> float:
+    """nan for what is no number: how a run ended can be read whatever form its quality has."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _finite(quality: Quality) -> bool:
+    return all(map(math.isfinite, parts(quality, "quality").values()))

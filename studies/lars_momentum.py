@@ -11,7 +11,6 @@ fewest in which every form passes 95 %.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import os
 import pathlib
@@ -20,6 +19,7 @@ import subprocess
 import sys
 
 from common.errors import UserError
+from studies import tables
 from studies.data import ROOT, cache
 from studies.runner import Runner, settings
 
@@ -125,16 +125,13 @@ def epochs_to_target(record: dict, target: float = TARGET) -> int | None:
 
 def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
     """results.csv, results.md and curves.png."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-        writer.writeheader()
-        for row, record in found:
-            reached = {"epochs": epochs_to_target(record), "quality": record["quality"]}
-            writer.writerow({**dataclasses.asdict(row), **reached, "minutes": round(record["minutes"], 2)})
-    table = markdown(found)
-    (folder / "results.md").write_text(table)
-    print(table)
+    lines = []
+    for row, record in found:
+        reached = {"epochs": epochs_to_target(record), "quality": record["quality"]}
+        fields = {**dataclasses.asdict(row), **reached, "minutes": round(record["minutes"], 2)}
+        lines.append([fields[name] for name in COLUMNS])
+    tables.write_csv(folder / "results.csv", COLUMNS, lines)
+    tables.write_text(folder / "results.md", markdown(found))
     if found:
         _draw(found, folder / "curves.png")
 
@@ -176,5 +173,4 @@ def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
     axes.set(xlabel="epoch", ylabel="top-1")
     axes.legend()
     figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    tables.write_picture(path, figure)

@@ -8,20 +8,22 @@ was interrupted goes on from its last checkpoint.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
+import fcntl
 import gzip
 import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common.errors import UserError
-from studies.data import ROOT, unpack
+from studies import tables
+from studies.data import ROOT, cache, unpack
+from studies.runner import guarded, run_and_time
 
 PRESET = "cpu-multi30k"
 TEST, TEST_LINES = "test_2016_flickr", 1000
@@ -55,83 +57,117 @@ def run(args: argparse.Namespace) -> int:
     data = _convert(args.benchmark)
     results = ROOT / "results" / f"study-multi30k-{args.benchmark}"
     checkpoints = results / "checkpoints"
-    status = _train(args.benchmark, data, results, checkpoints, args.overrides)
-    if status > 1:
-        return status
-    found = evaluations(sorted((results / PRESET / args.benchmark).glob("result_*.txt")))
-    if not found:
-        raise UserError(f"{results}: no evaluation was logged; remove the folder and run again")
-    best = max(found, key=lambda e: e.sacrebleu)
-    quality = _test(args.benchmark, data, checkpoint_of(best, checkpoints), args.overrides)
-    _publish(args.benchmark, results, found, best, quality)
-    return 0
-
-
-def _convert(benchmark: str) -> pathlib.Path:
-    """The folder of training records, validation text and test text."""
-    source = unpack("text") / "multi30k"
-    folder = source.parent / f"multi30k-{benchmark}"
-    if not (folder / "test.reference").is_file():
-        parts = [("train", "train"), ("eval", "val")]
-        files = [
-            f"--{name}-{side}={source / part}.{language}.gz"
-            for name, part in parts
-            for side, language in (("source", "en"), ("target", "de"))
-        ]
-        command = [sys.executable, "-m", f"{benchmark}.convert", str(folder), *files, *CONVERT[benchmark]]
-        done = subprocess.run(command, cwd=ROOT, check=False)
-        if done.returncode:
-            raise UserError(f"converting {source} failed; see above", done.returncode)
-        for side, language in (("source", "en"), ("reference", "de")):
-            text = gzip.decompress((source / f"{TEST}.{language}.gz").read_bytes())
-            (folder / f"test.{side}").write_bytes(text)
-    return folder
-
-
-def _train(
-    benchmark: str,
-    data: pathlib.Path,
-    results: pathlib.Path,
-    checkpoints: pathlib.Path,
-    overrides: Sequence[str],
-) -> int:
-    environment = {
-        **os.environ,
-        "SYSTEM": PRESET,
-        "DATA_DIR": str(data),
-        "RESULT_DIR": str(results),
-        "NEXP": "1",
-        "PYTHON": sys.executable,
-    }
+    folder = results / PRESET / args.benchmark
+    keep_killed(folder)
     flags = [
         f"--checkpoint_dir={checkpoints}",
         "--keep_checkpoints=1000",
         # No run gets there: the checkpoint is chosen when all epochs are done.
         "--config.quality_target=1",
     ]
-    command = [ROOT / benchmark / "run_and_time.sh", *flags, *overrides]
-    return subprocess.run(command, env=environment, check=False).returncode
+    run_and_time(args.benchmark, PRESET, data, results, [*flags, *args.overrides])
+    logs = [*folder.glob("result_*.txt"), *folder.glob("killed_*.txt")]
+    found = evaluations(logs)
+    if not found:
+        raise UserError(f"{results}: no evaluation was logged; remove the folder and run again")
+    best = max(found, key=lambda e: e.sacrebleu)
+    quality = _test(args.benchmark, data, checkpoint_of(best, checkpoints), args.overrides)
+    _publish(args.benchmark, logs, found, best, quality)
+    return 0
 
 
-def evaluations(logs: Sequence[pathlib.Path]) -> list[Evaluation]:
-    """The evaluations of a run and of those that resumed it, by epoch; the last of an epoch counts."""
-    from compliance.logs import Record, read_log
+def _convert(benchmark: str) -> pathlib.Path:
+    """The folder of training records, validation text and test text; under its name it is whole."""
+    source = unpack("text") / "multi30k"
+    folder = cache() / f"multi30k-{benchmark}"  # Not within the text, which may be a link to data of others.
+    if not (folder / "test.reference").is_file():
+        partial = pathlib.Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+        try:
+            _fill(benchmark, source, partial / folder.name)
+            shutil.rmtree(folder, ignore_errors=True)  # What an earlier version of the study left half-way.
+            os.replace(partial / folder.name, folder)
+        except OSError as error:
+            raise UserError(
+                f"{folder}: cannot write: {error.strerror or error}; free space there or set TTT_CACHE"
+            ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder
 
+
+def _fill(benchmark: str, source: pathlib.Path, folder: pathlib.Path) -> None:
+    parts = [("train", "train"), ("eval", "val")]
+    files = [
+        f"--{name}-{side}={source / part}.{language}.gz"
+        for name, part in parts
+        for side, language in (("source", "en"), ("target", "de"))
+    ]
+    status = guarded([sys.executable, "-m", f"{benchmark}.convert", folder, *files, *CONVERT[benchmark]])
+    if status:
+        raise UserError(f"converting {source} failed; see above", status)
+    for side, language in (("source", "en"), ("reference", "de")):
+        text = gzip.decompress((source / f"{TEST}.{language}.gz").read_bytes())
+        (folder / f"test.{side}").write_bytes(text)
+
+
+def keep_killed(folder: pathlib.Path) -> None:
+    """Gives the log of a run that was killed a name under which the next run does not overwrite it.
+
+    It has evaluations of epochs that the next run, which goes on from the last checkpoint, does not do again.
+
+    Raises:
+      UserError: a run is writing it.
+    """
+    for log in sorted(folder.glob("result_*.txt.partial")):
+        with open(log, "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{log}: another run is writing it; wait for its end, or end it") from None
+            log.rename(folder / f"killed_{len(list(folder.glob('killed_*.txt')))}.txt")
+
+
+def evaluations(logs: Iterable[pathlib.Path]) -> list[Evaluation]:
+    """The evaluations of a run and of those that resumed it, by epoch; the last of an epoch counts.
+
+    Raises:
+      UserError: a log does not say after which step an evaluation was.
+    """
     found, before = {}, 0.0
-    steps: dict[int, int] = {}  # By the last epoch of a block.
-    for log in logs:
-        records = [r for r in read_log(log) if isinstance(r, Record)]
-        start = next((r.time_ms for r in records if r.key == "run_start"), None)
+    for start, log, records in sorted(filter(None, map(_begun, sorted(logs))), key=lambda run: run[0]):
         for record in records:
-            if record.key == "train_loss":
-                steps[record.metadata["epoch_num"]] = record.metadata["step"]
-            if record.key == "eval_accuracy":
-                epoch, minutes = record.metadata["epoch_num"], before + (record.time_ms - start) / 60000
-                found[epoch] = Evaluation(
-                    epoch, steps[epoch], minutes, record.metadata["bleu"], record.metadata["sacrebleu"]
-                )
+            if record.key != "eval_accuracy":
+                continue
+            epoch, minutes = record.metadata["epoch_num"], before + (record.time_ms - start) / 60000
+            step = _step(records, epoch)
+            if step is None:
+                raise UserError(f"{log}:{record.line}: does not say after which step; remove {log.parent}")
+            found[epoch] = Evaluation(
+                epoch, step, minutes, record.metadata["bleu"], record.metadata["sacrebleu"]
+            )
         before = max((e.minutes for e in found.values()), default=0.0)
     return [found[epoch] for epoch in sorted(found)]
+
+
+def _begun(log: pathlib.Path) -> tuple[float, pathlib.Path, list[Any]] | None:
+    """When the run of a log began, the log and its records; None where the run did not come to its begin."""
+    from compliance.logs import Record, read_log
+
+    records = [r for r in read_log(log) if isinstance(r, Record)]
+    start = next((r.time_ms for r in records if r.key == "run_start"), None)
+    return None if start is None else (start, log, records)
+
+
+def _step(records: Sequence[Any], epoch: int) -> int | None:
+    """The step after which a log's evaluation of an epoch was.
+
+    A run that was killed in an evaluation goes on with that alone, in a block without a step and a train_loss: then it
+    is the step that the run went on from. Earlier logs do not help: they may end in the middle of this block.
+    """
+    said = [r.metadata for r in records if r.key == "train_loss"]
+    steps = [metadata["step"] for metadata in said if metadata["epoch_num"] == epoch]
+    steps = steps or [r.value for r in records if r.key == "resumed_from_step"]
+    return steps[-1] if steps else None
 
 
 def checkpoint_of(evaluation: Evaluation, folder: pathlib.Path) -> pathlib.Path:
@@ -159,38 +195,34 @@ def _test(
         f"--config.num_eval_examples={TEST_LINES}",
     ]
     command = [sys.executable, "-m", benchmark, *overrides, *flags]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"evaluating {checkpoint} failed; see above", done.returncode)
-    return json.loads(done.stdout.splitlines()[-1])
+    with tempfile.TemporaryFile("w+") as output:
+        status = guarded(command, stdout=output)
+        if status:
+            raise UserError(f"evaluating {checkpoint} failed; see above", status)
+        output.seek(0)
+        return json.loads(output.read().splitlines()[-1])
 
 
 def _publish(
     benchmark: str,
-    results: pathlib.Path,
+    logs: Iterable[pathlib.Path],
     found: Sequence[Evaluation],
     best: Evaluation,
     test: dict[str, float],
 ) -> None:
-    """BENCHMARK.csv, BENCHMARK.md, BENCHMARK.png and the log, into studies/multi30k/."""
+    """BENCHMARK.csv, BENCHMARK.md, BENCHMARK.png and the logs, into studies/multi30k/."""
     folder = ROOT / "studies" / "multi30k"
-    folder.mkdir(exist_ok=True)
-    with open(folder / f"{benchmark}.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows(
-            (e.epoch, round(e.minutes, 2), round(e.bleu, 2), round(e.sacrebleu, 2)) for e in found
-        )
+    rows = [(e.epoch, round(e.minutes, 2), round(e.bleu, 2), round(e.sacrebleu, 2)) for e in found]
+    tables.write_csv(folder / f"{benchmark}.csv", COLUMNS, rows)
     table = (
         "| set | epochs | minutes | sacreBLEU | BLEU, lower-cased, as the benchmark's |\n|---|---|---|---|---|\n"
         f"| val | {best.epoch} | {best.minutes:.1f} | {best.sacrebleu:.1f} | {best.bleu:.1f} |\n"
         f"| {TEST} | {best.epoch} | {best.minutes:.1f} | {test['sacrebleu']:.1f} | {test['bleu']:.1f} |\n"
     )
-    (folder / f"{benchmark}.md").write_text(table)
-    for log in sorted((results / PRESET / benchmark).glob("result_*.txt")):
-        shutil.copy(log, folder / f"{benchmark}-{log.name}")
+    for log in logs:
+        tables.copy(log, folder / f"{benchmark}-{log.name}")
     _draw(folder / f"{benchmark}.png", benchmark, found, test)
-    print(table)
+    tables.write_text(folder / f"{benchmark}.md", table)
 
 
 def _draw(path: pathlib.Path, benchmark: str, found: Sequence[Evaluation], test: dict[str, Any]) -> None:
@@ -206,5 +238,4 @@ def _draw(path: pathlib.Path, benchmark: str, found: Sequence[Evaluation], test:
     )
     axes.set(xlabel="epoch", ylabel="sacreBLEU", title=f"{benchmark}, Multi30k English to German")
     axes.legend()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    tables.write_picture(path, figure, dpi=120)

@@ -10,14 +10,12 @@ checkpoint.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import importlib
 import json
 import os
 import pathlib
 import shutil
-import sys
 from typing import Any
 
 import numpy as np
@@ -25,8 +23,9 @@ import numpy as np
 from common import config as configs
 from common.ending import is_whole
 from common.errors import UserError
-from studies.children import Children
+from studies import tables
 from studies.data import ROOT, unpack
+from studies.runner import run_and_time
 
 ARCHIVE = "dsb2018_256"
 FOLDER = ROOT / "studies" / "nuclei"
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             if benchmark == "maskrcnn":
                 draw(data_dir, results / SYSTEM / benchmark / "checkpoints", overrides)
     if not args.tune and len(rows) == len(BENCHMARKS):
-        _tabulate(rows)
+        tables.write_rows(FOLDER, rows)
     return 0 if all(row["reached"] for row in rows) else 1
 
 
@@ -134,21 +133,8 @@ def prepare(folder: pathlib.Path, asked: dict[str, Any]) -> bool:
 
 
 def _run(benchmark: str, data_dir: pathlib.Path, results: pathlib.Path, overrides: list[str]) -> None:
-    environment = {
-        **os.environ,
-        "SYSTEM": SYSTEM,
-        "DATA_DIR": str(data_dir),
-        "RESULT_DIR": str(results),
-        "PYTHON": sys.executable,
-    }
     checkpoints = f"--checkpoint_dir={results / SYSTEM / benchmark / 'checkpoints'}"
-    command = [ROOT / benchmark / "run_and_time.sh", checkpoints, *overrides]
-    children = Children()
-    with children.ended_by_signals():
-        status = children.run(command, env=environment)
-    # 1 is a target that was missed, as it is out of reach; an exception ends Python with it too.
-    if status > 1 or not is_whole(results / SYSTEM / benchmark / "result_0.txt"):
-        raise UserError(f"{benchmark}: the run failed; see above", status or 1)
+    run_and_time(benchmark, SYSTEM, data_dir, results, [checkpoints, *overrides])
 
 
 def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
@@ -173,20 +159,9 @@ def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
 
 
 def _publish(benchmark: str, results: pathlib.Path) -> None:
-    FOLDER.mkdir(exist_ok=True)
-    shutil.copy(results / "result_0.txt", FOLDER / f"{benchmark}_result_0.txt")
-    shutil.copy(results / "curve_0.png", FOLDER / f"{benchmark}_curve_0.png")
-
-
-def _tabulate(rows: list[dict[str, Any]]) -> None:
-    with open(FOLDER / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    lines += ["| " + " | ".join(str(v) for v in row.values()) + " |" for row in rows]
-    (FOLDER / "table.md").write_text("\n".join(lines) + "\n")
-    print((FOLDER / "table.md").read_text())
+    for name in ("result_0.txt", "curve_0.png"):
+        if (results / name).is_file():  # A run that cannot draw its curve has a result all the same.
+            tables.copy(results / name, FOLDER / f"{benchmark}_{name}")
 
 
 def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]) -> pathlib.Path:
@@ -205,10 +180,8 @@ def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]
             axes[row, column].set_axis_off()
             axes[row, column].set_title(f"{masks.shape[-1]} {('annotated', 'predicted')[row]}", fontsize=9)
     figure.tight_layout()
-    FOLDER.mkdir(exist_ok=True)
     path = FOLDER / "masks.png"
-    figure.savefig(path)
-    pyplot.close(figure)
+    tables.write_picture(path, figure)
     return path
 
 

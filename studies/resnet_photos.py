@@ -7,19 +7,22 @@ evaluating on the last fifth. The validation images are used only by the run wit
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
+from common import ending
 from common.errors import UserError
+from studies import tables
 from studies.data import ROOT, unpack
+from studies.runner import guarded, run_and_time
 
 ARCHIVE = "tiny_imagenet_20"
 FOLDER = ROOT / "studies" / "resnet-photos"
+SYSTEM = "cpu-photos"
 HELD_OUT = 0.2
 
 
@@ -44,21 +47,9 @@ def run(args: argparse.Namespace) -> int:
         overrides += [f"--config.num_{name}_examples={count}" for name, count in counts.items()]
     results = ROOT / "results" / f"study-resnet-photos-{part}"
     shutil.rmtree(results, ignore_errors=True)
-    environment = {
-        **os.environ,
-        "SYSTEM": "cpu-photos",
-        "DATA_DIR": str(records),
-        "RESULT_DIR": str(results),
-        "NEXP": str(args.seeds),
-        "PYTHON": sys.executable,
-    }
-    status = subprocess.run(
-        [ROOT / "resnet" / "run_and_time.sh", *overrides], env=environment, check=False
-    ).returncode
-    if status > 1:
-        return status
+    logs = run_and_time("resnet", SYSTEM, records, results, overrides, args.seeds)
     if not args.tune:
-        _publish(results / "cpu-photos" / "resnet")
+        _publish(logs)
     return 0
 
 
@@ -75,9 +66,9 @@ def _convert(source: pathlib.Path, records: pathlib.Path, tune: bool) -> None:
         *held_out,
         *shards,
     ]
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, check=False)
-    if done.returncode:
-        raise UserError(f"converting {source} failed; see above", done.returncode)
+    status = guarded(command)
+    if status:
+        raise UserError(f"converting {source} failed; see above", status)
 
 
 def _counts(records: pathlib.Path) -> dict[str, int]:
@@ -89,36 +80,26 @@ def _counts(records: pathlib.Path) -> dict[str, int]:
     }
 
 
-def _publish(results: pathlib.Path) -> None:
-    """results.csv and table.md, a row a run, and the pictures, into studies/resnet-photos/."""
-    FOLDER.mkdir(exist_ok=True)
+def _publish(logs: Sequence[pathlib.Path]) -> None:
+    """results.csv and table.md, a row a run, the logs and the pictures, into studies/resnet-photos/."""
+    records = json.loads((logs[0].parent / "run.json").read_text())["runs"]
     rows = []
-    for name, record in json.loads((results / "run.json").read_text())["runs"].items():
-        log = results / name
-        rows.append(
-            {
-                "seed": record["seed"],
-                "top1": round(record["quality"], 4),
-                "target": record["quality_target"],
-                "status": record["status"],
-                "minutes": round(_minutes(log), 2),
-                "digest": record["digest"][:12],
-            }
-        )
-        shutil.copy(log, FOLDER / name)
-        shutil.copy(results / name.replace("result_", "curve_").replace(".txt", ".png"), FOLDER)
-    with open(FOLDER / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    lines += ["| " + " | ".join(str(v) for v in row.values()) + " |" for row in rows]
-    (FOLDER / "table.md").write_text("\n".join(lines) + "\n")
-    print((FOLDER / "table.md").read_text())
+    for log in logs:
+        rows.append(_row(log, records[log.name]))
+        curve = log.with_name(log.name.replace("result_", "curve_")).with_suffix(".png")
+        for path in (log, curve):
+            if path.is_file():  # A run that cannot draw its curve has a result all the same.
+                tables.copy(path, FOLDER / path.name)
+    tables.write_rows(FOLDER, rows)
 
 
-def _minutes(log: pathlib.Path) -> float:
-    from compliance.logs import Record, read_log
-
-    times = {r.key: r.time_ms for r in read_log(log) if isinstance(r, Record)}
-    return (times["run_stop"] - times["run_start"]) / 60000
+def _row(log: pathlib.Path, record: dict[str, Any]) -> dict[str, Any]:
+    end = ending.read(log)
+    return {
+        "seed": record["seed"],
+        "top1": "diverged" if end.quality is None else round(end.quality, 4),
+        "target": record["quality_target"],
+        "status": record["status"],
+        "minutes": round(end.minutes, 2),
+        "digest": record["digest"][:12],
+    }

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from common import config as configs
 from common import cores, ending
@@ -183,6 +183,46 @@ class Runner:
             )
         about = {"flags": flags, "config": identity(self.study, row, self.extra)[0], "version": VERSION}
         return {**dataclasses.asdict(row), **_summary(end), **about}
+
+
+def guarded(command: Sequence[Any], **options: Any) -> int:
+    """`Children.run` of one command at a time, which SIGTERM and Ctrl-C end. For the main thread."""
+    children = Children()
+    with children.ended_by_signals():
+        return children.run(command, **options)
+
+
+def run_and_time(
+    benchmark: str,
+    system: str,
+    data_dir: pathlib.Path,
+    results: pathlib.Path,
+    flags: Sequence[str],
+    runs: int = 1,
+) -> list[pathlib.Path]:
+    """BENCHMARK/run_and_time.sh with its messages on the terminal; the logs that it wrote, by name.
+
+    Each is of a run that came to its end, with whatever result.
+
+    Raises:
+      UserError: a run did not, or the study was told to end.
+    """
+    folder = results / system / benchmark
+    before = set(folder.glob("result_*.txt"))
+    environment = {
+        **os.environ,
+        "SYSTEM": system,
+        "DATA_DIR": str(data_dir),
+        "RESULT_DIR": str(results),
+        "NEXP": str(runs),
+        "PYTHON": sys.executable,
+    }
+    status = guarded([ROOT / benchmark / "run_and_time.sh", *flags], env=environment)
+    logs = sorted(set(folder.glob("result_*.txt")) - before)
+    # An exception ends Python with 1 too, as a missed target does: the logs tell them apart.
+    if status > 1 or len(logs) < runs or not all(map(ending.is_whole, logs)):
+        raise UserError(f"{benchmark}: the run failed; see above", status or 1)
+    return logs
 
 
 def published(path: pathlib.Path) -> dict[Identity, dict]:

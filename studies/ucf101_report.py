@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import os
 import pathlib
 import re
-import shutil
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common.ending import is_whole
+from studies import tables
 
 COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
 WANTED = 0.45  # Top-1 of TSM.
@@ -121,23 +120,14 @@ def publish(runs: Sequence[Run], logs: pathlib.Path, folder: pathlib.Path) -> bo
     if not runs:
         print("no run is finished")
         return False
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for one in runs:
-            fields = {name: getattr(one.row, name) for name in ("model", "seed", "settings")}
-            figures = {"top1": round(one.record["quality"], 4), "minutes": round(one.record["minutes"], 2)}
-            writer.writerow({**fields, **figures, "jobs": one.record["jobs"]})
+    tables.write_csv(folder / "results.csv", COLUMNS, map(_figures, runs))
     _write_predictions(runs, folder / "predictions.csv")
     found = compare(runs)
-    table = markdown(runs, found)
-    (folder / "table.md").write_text(table)
-    print(table)
+    tables.write_text(folder / "table.md", markdown(runs, found))
     for one in runs:
         whole = [p for p in sorted(logs.glob(f"{one.row.id}-*/*/*/result_0.txt")) if is_whole(p)]
         if whole:
-            shutil.copy(whole[-1], folder / f"{_name(one)}.txt")
+            tables.copy(whole[-1], folder / f"{_name(one)}.txt")
     draw(runs, folder / "curve.png")
     reached = [one.record["quality"] for one in runs if one.row.model == "tsm"]
     return bool(found and statistics.mean(reached) >= WANTED and found.difference > 0)
@@ -147,13 +137,17 @@ def _name(one: Run) -> str:
     return f"{one.row.model}-{one.row.seed}"
 
 
+def _figures(one: Run) -> list[Any]:
+    """The row of results.csv."""
+    figures = {"top1": round(one.record["quality"], 4), "minutes": round(one.record["minutes"], 2)}
+    fields = {**vars(one.row), **figures, "jobs": one.record["jobs"]}
+    return [fields[name] for name in COLUMNS]
+
+
 def _write_predictions(runs: Sequence[Run], path: pathlib.Path) -> None:
     said = [{p.name: p for p in one.predictions} for one in runs]
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["clip", "label", *map(_name, runs)])
-        for name in sorted(said[0]):
-            writer.writerow([name, said[0][name].label, *(table[name].found for table in said)])
+    lines = [[name, said[0][name].label, *(table[name].found for table in said)] for name in sorted(said[0])]
+    tables.write_csv(path, ["clip", "label", *map(_name, runs)], lines)
 
 
 def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
@@ -208,8 +202,7 @@ def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
     axes.set(xlabel="epoch", ylabel="top-1 on the test clips", title="UCF101, ten classes, from scratch")
     axes.legend()
     figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    tables.write_picture(path, figure)
 
 
 def tries(records: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
@@ -222,7 +215,4 @@ def tries(records: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
         lines.append(
             f"| `{record['model']}` | {record['seed']} | {top1} | {record['minutes']:.1f} | {record['settings']} |"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(lines) + "\n"
-    (folder / "tuning.md").write_text(text)
-    print(text)
+    tables.write_text(folder / "tuning.md", "\n".join(lines) + "\n")

@@ -13,7 +13,7 @@ import importlib
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common import config as configs
@@ -67,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         "through all epochs",
     )
     parser.add_argument(
+        "--part", help="of a benchmark with several qualities, the one that counts: SEGM of Mask R-CNN's"
+    )
+    parser.add_argument(
         "--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)"
     )
     parser.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
@@ -80,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     base = _base(args, flags)
+    part = _part(args, base)
     from common.app import check_data_dir
     from common.search import space as spaces
     from common.search.driver import Plan, Search, open_storage
@@ -98,7 +102,8 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     plan = Plan(space, args.sampler, trials, objectives, lower, args.stop_at, args.seed)
     name = args.name or f"{args.benchmark}-{args.system}-{args.objective}-{args.sampler}"
     folder = (args.result_dir / "search" / name).resolve()
-    command = Command(args.benchmark, _flags(args, flags, objectives, lower), cores.share(args.processes))
+    trial_flags = _flags(args, flags, objectives, lower)
+    command = Command(args.benchmark, trial_flags, cores.share(args.processes), part)
     storage = open_storage(args.storage or folder / "journal.log")
     search = Search(name, plan, command, folder, storage)
     search.run(args.processes, lambda line: print(line, flush=True))
@@ -119,6 +124,20 @@ def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
     config = dataclasses.replace(config, division="open")
     config.validate()
     return config
+
+
+def _part(args: argparse.Namespace, config: Any) -> str:
+    """Which quality counts, "" where a benchmark has one: two cannot be compared without saying how."""
+    target = config.logged_target
+    known = list(target) if isinstance(target, Mapping) else []
+    if args.part in known or (args.part is None and not known):
+        return args.part or ""
+    if not known:
+        raise UserError(f"--part={args.part}: {args.benchmark} has one quality; leave --part out")
+    given = "" if args.part is None else f", not --part={args.part}"
+    raise UserError(
+        f"{args.benchmark} has several qualities: say which one counts, --part={' or --part='.join(known)}{given}"
+    )
 
 
 def lower_is_better(benchmark: str, config: Any) -> bool:

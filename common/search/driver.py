@@ -105,6 +105,7 @@ class Search:
             "benchmark": self.command.benchmark,
             "flags": list(self.command.flags),
             "objectives": list(self.plan.objectives),
+            "part": self.command.part,
             "sampler": self.plan.sampler,
             "space": {k: optuna.distributions.distribution_to_json(v) for k, v in self.plan.space.items()},
         }
@@ -233,7 +234,7 @@ class Search:
             # Two searches may start at once: who comes second finds the trial told.
             with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
                 if finished(folder):
-                    self._tell(live, read(folder))
+                    self._tell(live, read(folder, self.command.part))
                 else:
                     # In this order: what is killed in between finds the trial open, and knows what stands for it.
                     if trial.number not in replaced:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import pathlib
 from collections.abc import Sequence
@@ -12,24 +13,28 @@ import optuna
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from common.results import write_atomically
 from common.search.driver import Plan
 
 UNITS = {"quality": "quality", "time": "minutes"}
 
 
 def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
-    """Writes search.csv, search.md and, where a trial has a result, search.png; returns the table's best rows."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes search.csv, search.md and, where a trial has a result, search.png; returns the table's best rows.
+
+    Raises:
+      UserError: one of them cannot be written; those that were there before are whole.
+    """
     # Trials that were begun again are counted where they ended.
     trials = [t for t in study.trials if t.state.is_finished() and "again" not in t.user_attrs]
     chosen = best(study, plan)
-    _write_csv(trials, plan, folder / "search.csv")
+    write_atomically(folder / "search.csv", _csv(trials, plan))
     order = sorted(trials, key=lambda t: _rank(t, plan))
     table = _table(order, plan, {t.number for t in chosen})
-    (folder / "search.md").write_text(table)
+    write_atomically(folder / "search.md", table.encode())
     complete = [t for t in trials if t.state == TrialState.COMPLETE]
     if complete:
-        _draw(complete, chosen, plan, folder / "search.png")
+        write_atomically(folder / "search.png", _picture(complete, chosen, plan))
     return _table(sorted(chosen, key=lambda t: _rank(t, plan)), plan, {t.number for t in chosen})
 
 
@@ -60,11 +65,12 @@ def _row(trial: FrozenTrial, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _write_csv(trials: Sequence[FrozenTrial], plan: Plan, path: pathlib.Path) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, ["trial", *plan.space, "quality", "minutes", "state", "message"])
-        writer.writeheader()
-        writer.writerows(_row(t, plan) for t in trials)
+def _csv(trials: Sequence[FrozenTrial], plan: Plan) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["trial", *plan.space, "quality", "minutes", "state", "message"])
+    writer.writeheader()
+    writer.writerows(_row(t, plan) for t in trials)
+    return text.getvalue().encode()
 
 
 def _table(trials: Sequence[FrozenTrial], plan: Plan, chosen: set[int]) -> str:
@@ -84,10 +90,8 @@ def _cell(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _draw(
-    trials: Sequence[FrozenTrial], chosen: Sequence[FrozenTrial], plan: Plan, path: pathlib.Path
-) -> None:
-    """The first objective over each field; of two objectives also one over the other, with the Pareto front."""
+def _picture(trials: Sequence[FrozenTrial], chosen: Sequence[FrozenTrial], plan: Plan) -> bytes:
+    """A PNG: the first objective over each field; of two objectives also one over the other, with the Pareto front."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
@@ -108,5 +112,7 @@ def _draw(
         axes.set(xlabel=UNITS[plan.objectives[1]], ylabel=UNITS[plan.objectives[0]])
         axes.legend()
     figure.tight_layout()
-    figure.savefig(path)
+    image = io.BytesIO()
+    figure.savefig(image)
     pyplot.close(figure)
+    return image.getvalue()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from common import ending
+from common.results import parts
 from common.search import space as spaces
 
 
@@ -48,11 +49,13 @@ class Command:
       benchmark: the package.
       flags: of every trial.
       environment: of every trial, where this process does not set it itself.
+      part: which of several qualities counts; "" where there is one.
     """
 
     benchmark: str
     flags: tuple[str, ...]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    part: str = ""
 
     def run(
         self, values: Mapping[str, Any], folder: pathlib.Path, started: Callable[[subprocess.Popen], None]
@@ -78,17 +81,25 @@ class Command:
             )
             started(process)
             status = process.wait()
-        return read(folder) if status in (0, 1) else Outcome(message=_last_line(folder) or f"exit {status}")
+        if status in (0, 1):
+            return read(folder, self.part)
+        return Outcome(message=_last_line(folder) or f"exit {status}")
 
 
-def read(folder: pathlib.Path) -> Outcome:
-    """What the log in a trial's folder says; a run that was interrupted has come to nothing."""
+def read(folder: pathlib.Path, part: str = "") -> Outcome:
+    """What the log in a trial's folder says; a run that was interrupted has come to nothing.
+
+    Args:
+      folder: the trial's.
+      part: as `Command.part`.
+    """
     end = _ending(folder)
     if end is None or not end.whole:
         return Outcome(message=_last_line(folder) or "no log")
-    if end.quality is None:
+    quality = parts(end.quality, "").get(part)
+    if quality is None:
         return Outcome(minutes=end.minutes, message=end.reason or "no finite evaluation")
-    return Outcome(end.quality, end.minutes, end.reached, end.reason)
+    return Outcome(quality, end.minutes, end.reached, end.reason)
 
 
 def finished(folder: pathlib.Path) -> bool:

@@ -9,8 +9,11 @@ import pytest
 
 from common import ending
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MISSED = {"status": "aborted", "reason": "the target was not reached in 10 steps"}
 
-def log(folder: pathlib.Path, *values: float, **stop: str) -> pathlib.Path:
+
+def log(folder: pathlib.Path, *values: object, **stop: str) -> pathlib.Path:
     """A log of a minute with these evaluations; without `stop` it has no run_stop."""
     lines = [("run_start", None, 0, {}), *(("eval_accuracy", v, 1, {}) for v in values)]
     lines += [("run_stop", None, 60000, stop)] if stop else []
@@ -52,3 +55,20 @@ def test_endings(tmp_path, values, status, reason, whole, diverged, quality) -> 
 def test_a_log_that_stops_short_has_no_ending(tmp_path) -> None:
     assert ending.read(log(tmp_path, 0.5)) is None
     assert ending.read(tmp_path / "nothing.txt") is None and not ending.is_whole(tmp_path / "nothing.txt")
+
+
+def test_a_log_of_mask_rcnn_has_both_its_qualities() -> None:
+    path = ROOT / "studies" / "nuclei" / "maskrcnn_result_0.txt"
+    end = ending.read(path)
+    assert ending.is_whole(path) and not end.reached and not end.diverged
+    assert end.minutes == pytest.approx(11.25, abs=0.01) and len(end.evaluations) == 4
+    assert end.evaluations[0] == {"BBOX": 0.3426686429996537, "SEGM": 0.38452893825360196}
+    assert end.quality == end.evaluations[-1]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), None, "x", [0.5]])
+def test_a_part_that_is_no_number_is_a_divergence_and_no_traceback(tmp_path, bad) -> None:
+    for value in (bad, {"BBOX": 0.5, "SEGM": bad}):
+        path = log(tmp_path, value, **MISSED)
+        end = ending.read(path)
+        assert end.diverged and end.quality is None and ending.is_whole(path) and end.minutes == 1.0

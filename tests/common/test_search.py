@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import optuna
 import pytest
 
 from common.search import __main__ as command
-from common.search import driver, space
+from common.search import driver, space, trial
 from common.search.driver import Plan
 from mnist.config import PRESETS
 
@@ -33,7 +34,15 @@ class Config(RunConfig):
     quality_target: float = 0.9
     train_epochs: float = 10.0
 
-PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Optimizer(name="sgd"))}
+@dataclasses.dataclass(frozen=True)
+class Both(Config):
+    # Two qualities, as Mask R-CNN has.
+    @property
+    def logged_target(self):
+        return {"BBOX": self.quality_target, "SEGM": 0.9}
+
+PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Optimizer(name="sgd")),
+           "both": Both(system="both", optimizer=Optimizer(name="sgd"))}
 """
 MAIN = """
 import json, math, os, pathlib, signal, sys, time
@@ -45,12 +54,14 @@ if momentum == 0.5:
 rate, decay = get("optimizer.base_learning_rate", 1.0), get("optimizer.weight_decay", 0)
 epochs = get("train_epochs", 10)
 distance = (math.log10(rate) + 1) ** 2 + (decay - 0.3) ** 2
+both = flags["system"] == "both"
 quality = float("nan") if momentum == 0.75 else 1 - distance - 0.1 / epochs
 
 def log(quality, status, reason):
     folder = pathlib.Path(flags["result_dir"], flags["system"], "bowl")
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [("run_start", None, 0, {}), ("eval_accuracy", quality, 60000 * epochs, {"epoch_num": epochs}),
+    value = {"BBOX": quality, "SEGM": 0.5 - quality} if both else quality
+    lines = [("run_start", None, 0, {}), ("eval_accuracy", value, 60000 * epochs, {"epoch_num": epochs}),
              ("run_stop", None, 60000 * epochs, {"status": status, "reason": reason})]
     with open(folder / "result_0.txt", "w") as file:
         for key, value, at, metadata in lines:
@@ -357,3 +368,85 @@ def test_directions_and_the_threshold_follow_the_objective() -> None:
     assert Plan({}, "tpe", 1, ("quality",), lower_is_better=True, stop_at=4.0).good_enough(3.9)
     assert not Plan({}, "tpe", 1, ("quality",), stop_at=0.9).good_enough(0.89)
     assert command.lower_is_better("ptb", BASE) and not command.lower_is_better("mnist", BASE)
+
+
+PARTS = [
+    "bowl",
+    "--system=both",
+    "--data-dir=.",
+    "--name=it",
+    "--space",
+    "train_epochs=1,10",
+    "--sampler=grid",
+]
+
+
+@pytest.mark.parametrize(("part", "best"), [("BBOX", "10"), ("SEGM", "1")])
+@pytest.mark.parametrize("objective", ["quality", "both"])
+def test_of_several_qualities_one_counts(bowl, part, best, objective) -> None:
+    """The second is the better the fewer epochs there are."""
+    rate = ["--", "--config.optimizer.base_learning_rate=0.1"]
+    assert command.main([*PARTS, f"--part={part}", f"--objective={objective}", *rate]) == 0
+    rows = {row["train_epochs"]: float(row["quality"]) for row in table(bowl)}
+    assert max(rows, key=rows.get) == best and len(rows) == 2
+    assert (study(bowl).best_trials[0].params["train_epochs"] == best) or objective == "both"
+
+
+def test_a_trial_of_several_qualities_that_a_dead_search_left_is_told(bowl, monkeypatch) -> None:
+    flags = [*PARTS, "--part=SEGM"]
+    with monkeypatch.context() as patch:
+        interrupt(patch, "tell", 1)
+        patch.setattr(driver, "began", lambda number: "ended")
+        with pytest.raises(KeyboardInterrupt):
+            command.main(flags)
+    assert command.main(flags) == 0
+    assert {row["train_epochs"]: row["state"] for row in table(bowl)} == {"1": "done", "10": "done"}
+    assert study(bowl).trials[0].user_attrs["quality"] == pytest.approx(study(bowl).trials[0].value)
+    assert len(list((bowl / "results" / "search" / "it").glob("trial-*"))) == 2
+
+
+def test_which_of_several_qualities_counts_is_asked_for_before_anything_runs(bowl, capsys) -> None:
+    wants = "bowl has several qualities: say which one counts, --part=BBOX or --part=SEGM"
+    for flags, message in (
+        (PARTS, f"error: {wants}\n"),
+        ([*PARTS, "--part=bbox"], f"error: {wants}, not --part=bbox\n"),
+        (search("--space", RATE, "--part=BBOX"), "--part=BBOX: bowl has one quality; leave --part out"),
+    ):
+        assert command.main(flags) == 2 and message in capsys.readouterr().err
+    assert not (bowl / "results").exists()
+    assert command.main([*PARTS, "--part=BBOX"]) == 0 and command.main([*PARTS, "--part=SEGM"]) == 2
+    assert "a search with another part (BBOX); give another --name" in capsys.readouterr().err
+
+
+def test_a_real_log_of_mask_rcnn_is_a_trial_s_result(tmp_path) -> None:
+    folder = tmp_path / "cpu-nuclei" / "maskrcnn"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "studies" / "nuclei" / "maskrcnn_result_0.txt", folder / "result_0.txt")
+    found = {part: trial.read(tmp_path, part) for part in ("BBOX", "SEGM")}
+    assert (found["BBOX"].quality, found["SEGM"].quality) == (0.51502864836322, 0.5341658767907146)
+    assert not found["BBOX"].reached
+    assert trial.finished(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["search.csv", "search.md", "search.png"])
+def test_a_full_disk_at_the_end_is_one_line_and_the_next_search_writes_what_is_missing(
+    bowl, monkeypatch, capsys, name
+) -> None:
+    folder = bowl / "results" / "search" / "it"
+    assert command.main(search("--space", "train_epochs=1,2,3,4", "--sampler=grid", "--trials=2")) == 0
+    before = (folder / name).read_bytes()
+    write = pathlib.Path.write_bytes
+
+    def some(self: pathlib.Path, data: bytes) -> int:
+        if not self.name.startswith(name):
+            return write(self, data)
+        write(self, data[:10])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "write_bytes", some)
+        assert command.main(search(*GRID)) == 2
+    assert f"{name}: cannot write: No space left on device; free space there" in capsys.readouterr().err
+    assert (folder / name).read_bytes() == before and not list(folder.glob("*.partial"))
+    assert command.main(search(*GRID)) == 0 and (folder / name).read_bytes() != before
+    assert epochs_tried(bowl) == ["1", "2", "3", "4"]

@@ -1,11 +1,14 @@
 """The Multi30k study: evaluations of an interrupted run, and which checkpoint belongs to the best."""
 
+import argparse
+import fcntl
 import json
+import pathlib
 
 import pytest
 
 from common.errors import UserError
-from studies import multi30k
+from studies import multi30k, runner
 
 
 def line(key, value=None, time_ms=0, **metadata):
@@ -55,3 +58,161 @@ def test_every_choice_has_its_preset(benchmark):
     import importlib
 
     assert multi30k.PRESET in importlib.import_module(f"{benchmark}.config").PRESETS
+
+
+def evaluation(epoch, minute, sacrebleu):
+    """Of a run that was killed before it was known: the next one begins with it, and without a train_loss."""
+    return block(epoch, 0, minute, sacrebleu).splitlines(True)[1]
+
+
+def test_a_run_that_begins_with_an_evaluation_says_its_step(logs):
+    """After SIGKILL in it: the log of the block's steps is gone, and an older one has another step of the block."""
+    later = line("resumed_from_step", 60) + line("run_start", time_ms=10**7)
+    later += evaluation(6, 10**7 / 60000 + 1, 35.0) + block(8, 80, 10**7 / 60000 + 2, 20.0)
+    logs[1].write_text(later)
+    found = multi30k.evaluations(logs)
+    assert [(e.epoch, e.step) for e in found] == [(2, 20), (4, 40), (6, 60), (8, 80)]
+    assert max(found, key=lambda e: e.sacrebleu).step == 60
+
+
+def test_runs_are_in_the_order_of_their_begins(logs, tmp_path):
+    """Not of their names: result_10 comes before result_2."""
+    later = tmp_path / "result_10.txt"
+    logs[1].rename(later)
+    logs[0].rename(tmp_path / "result_2.txt")
+    found = multi30k.evaluations([later, tmp_path / "result_2.txt"])
+    assert [e.minutes for e in found] == pytest.approx([1, 2, 3])
+
+
+def test_an_evaluation_of_unknown_step_is_one_line(tmp_path):
+    path = tmp_path / "result_0.txt"
+    path.write_text(line("run_start") + evaluation(2, 1, 10.0))
+    with pytest.raises(UserError, match="result_0.txt:2: does not say after which step"):
+        multi30k.evaluations([path])
+    path.write_text(line("resumed_from_step", 60))  # Killed before it began.
+    assert multi30k.evaluations([path]) == []
+
+
+def test_the_log_of_a_killed_run_is_not_overwritten(logs, tmp_path):
+    """The next run goes on after its evaluations, and its own log has the same name."""
+    for log in logs:
+        log.rename(tmp_path / "result_0.txt.partial")
+        multi30k.keep_killed(tmp_path)
+    kept = sorted(tmp_path.glob("*.txt*"))
+    assert [p.name for p in kept] == ["killed_0.txt", "killed_1.txt"]
+    assert [e.epoch for e in multi30k.evaluations(kept)] == [2, 4, 6]
+
+
+def test_the_log_of_a_run_that_goes_on_stays(tmp_path):
+    path = tmp_path / "result_0.txt.partial"
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another run is writing it"):
+            multi30k.keep_killed(tmp_path)
+    assert path.is_file()
+
+
+@pytest.fixture
+def captions(tmp_path, monkeypatch):
+    """The study with a converter and a training that are calls of `guarded`; what these are to do."""
+    import gzip
+
+    source = tmp_path / "cache" / "text" / "multi30k"
+    source.mkdir(parents=True)
+    for language in ("en", "de"):
+        (source / f"{multi30k.TEST}.{language}.gz").write_bytes(gzip.compress(language.encode()))
+    monkeypatch.setattr(multi30k, "unpack", lambda _: source.parent)
+    monkeypatch.setattr(multi30k, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(multi30k, "ROOT", tmp_path)
+    doing = []
+
+    def guarded(command, **options):
+        return doing.pop(0)(list(map(str, command)), **options)
+
+    for module in (multi30k, runner):
+        monkeypatch.setattr(module, "guarded", guarded)
+    return doing
+
+
+def converter(command, status=0):
+    folder = pathlib.Path(command[3])
+    folder.mkdir()
+    (folder / "train-0").touch()
+    return status
+
+
+def killed(command):
+    converter(command)
+    raise KeyboardInterrupt
+
+
+def test_a_conversion_that_was_interrupted_is_begun_again(captions, tmp_path):
+    folder = tmp_path / "cache" / "multi30k-gnmt"
+    folder.mkdir()  # As an earlier version left it, between the shards and the test text.
+    (folder / "train-7").touch()
+    (folder / "test.source").touch()
+    captions += [killed, lambda command: converter(command, 1), converter]
+    with pytest.raises(KeyboardInterrupt):
+        multi30k._convert("gnmt")
+    with pytest.raises(UserError, match="converting .* failed"):
+        multi30k._convert("gnmt")
+    assert not (folder / "test.reference").exists()
+    for _ in range(2):  # The second time there is nothing to do.
+        assert multi30k._convert("gnmt") == folder
+    assert sorted(p.name for p in folder.iterdir()) == ["test.reference", "test.source", "train-0"]
+    assert (folder / "test.reference").read_text() == "de"
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["multi30k-gnmt", "text"]
+    # The text may be a link to a folder of data that is not the study's.
+    assert [p.name for p in (folder.parent / "text").iterdir()] == ["multi30k"]
+
+
+def test_a_conversion_onto_a_full_disk_is_one_line(captions, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    captions.append(converter)
+    monkeypatch.setattr(multi30k.os, "replace", full)
+    with pytest.raises(UserError, match="multi30k-gnmt: cannot write: No space left on device; free space"):
+        multi30k._convert("gnmt")
+
+
+def training(*lines):
+    """Writes a log and ends with 1, as after a missed target and after an exception."""
+
+    def run(command, env):
+        folder = pathlib.Path(env["RESULT_DIR"], env["SYSTEM"], "gnmt")
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(folder.glob("result_*.txt")))
+        (folder / f"result_{number}.txt").write_text("".join(lines))
+        step = folder.parents[1] / "checkpoints" / "checkpoint_00000020.npz"
+        step.parent.mkdir(exist_ok=True)
+        step.touch()
+        return 1
+
+    return run
+
+
+def translation(command, stdout):
+    stdout.write('messages\n{"bleu": 21.0, "sacrebleu": 20.0}\n')
+    stdout.flush()
+    return 0
+
+
+def stop(reason, minute):
+    return line("run_stop", time_ms=minute * 60000, status="aborted", reason=reason)
+
+
+def test_only_a_run_that_came_to_its_end_is_published(captions, tmp_path):
+    first = line("run_start") + block(2, 20, 1, 10.0)
+    again = line("resumed_from_step", 20) + line("run_start", time_ms=10**7)
+    args = argparse.Namespace(benchmark="gnmt", overrides=[])
+    captions += [converter, training(first, stop("IndexError: out of range", 2))]
+    with pytest.raises(UserError, match="gnmt: the run failed; see above"):
+        multi30k.run(args)
+    folder = tmp_path / "studies" / "multi30k"
+    assert not folder.exists()
+    captions += [training(again, stop("the target was not reached in 20 steps", 200)), translation]
+    assert multi30k.run(args) == 0 and not captions
+    assert "| test_2016_flickr | 2 | 1.0 | 20.0 | 21.0 |" in (folder / "gnmt.md").read_text()
+    names = ["gnmt-result_0.txt", "gnmt-result_1.txt", "gnmt.csv", "gnmt.md", "gnmt.png"]
+    assert sorted(p.name for p in folder.iterdir()) == names

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import shutil
 
 import pytest
 
 from common.errors import UserError
-from studies import nuclei
+from studies import nuclei, runner
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 ASKED = {"preset": "a", "flags": ["--config.num_train_examples=3"]}
 
 
@@ -116,3 +118,20 @@ def test_a_run_without_an_evaluation_is_one_line(tmp_path) -> None:
     log.write_text("".join(x for x in log.read_text().splitlines(True) if "eval_accuracy" not in x))
     with pytest.raises(UserError, match="no evaluation; delete"):
         nuclei._row("ssd", tmp_path)
+
+
+def test_a_real_log_of_mask_rcnn_is_a_result_and_stays(tmp_path, monkeypatch) -> None:
+    """Its qualities are two by their names, and not a number."""
+    folder = tmp_path / nuclei.SYSTEM / "maskrcnn"
+    real = ROOT / "studies" / "nuclei" / "maskrcnn_result_0.txt"
+
+    def train(command, **_: object) -> int:
+        shutil.copy(real, folder / "result_0.txt")
+        return 1
+
+    monkeypatch.setattr(runner, "guarded", train)
+    assert nuclei.prepare(folder, ASKED)
+    nuclei._run("maskrcnn", tmp_path, tmp_path, [])
+    row = nuclei._row("maskrcnn", folder)
+    assert row["box_AP50"] >= 0.8 and row["mask_AP50"] >= 0.8 and row["reached"] and row["minutes"] == 11.3
+    assert not nuclei.prepare(folder, ASKED)

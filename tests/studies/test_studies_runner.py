@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import signal
@@ -128,3 +129,82 @@ def test_the_exit_status_is_the_commands() -> None:
     assert found.run(["bash", "-c", "exit 3"]) == 3
     assert found.run(["bash", "-c", "kill -9 $$"]) == 128 + 9
     assert found.run(["bash", "-c", "echo $A"], env={**os.environ, "A": "1"}, stdout=subprocess.DEVNULL) == 0
+
+
+# A run_and_time.sh whose runs end as REASONS say, "none" without a log, and with the exit status STATUS.
+SCRIPT = """
+import json, os, pathlib, sys
+reasons = json.loads(os.environ["REASONS"])
+assert os.environ["NEXP"] == str(len(reasons)) and sys.argv[1:] == ["--flag"]
+folder = pathlib.Path(os.environ["RESULT_DIR"], os.environ["SYSTEM"], "idle")
+folder.mkdir(parents=True, exist_ok=True)
+for number, reason in enumerate(reasons):
+    lines = [("run_start", {}), ("run_stop", {"status": "aborted", "reason": reason})]
+    for key, metadata in lines if reason != "none" else []:
+        record = {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": None,
+                  "metadata": {"file": "", "lineno": 1, **metadata}}
+        with open(folder / f"result_{number}.txt", "a") as file:
+            file.write(":::MLLOG " + json.dumps(record) + "\\n")
+sys.exit(int(os.environ["STATUS"]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Runs run_and_time.sh; the names of the logs."""
+    path = tmp_path / "idle" / "run_and_time.sh"
+    path.parent.mkdir()
+    path.write_text(f"#!{sys.executable}" + SCRIPT)
+    path.chmod(0o755)
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+
+    def run(*reasons: str, status: int = 1) -> list[str]:
+        monkeypatch.setenv("REASONS", json.dumps(reasons))
+        monkeypatch.setenv("STATUS", str(status))
+        logs = runner.run_and_time("idle", "s", tmp_path, tmp_path / "results", ["--flag"], len(reasons))
+        return [log.name for log in logs]
+
+    return run
+
+
+MISSED, DIVERGED = "the target was not reached in 5 steps", "loss is nan at step 5"
+
+
+def test_a_missed_target_of_run_and_time_is_a_result(script) -> None:
+    assert script(MISSED, DIVERGED) == ["result_0.txt", "result_1.txt"]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize("last", ["none", "index out of range", "SIGTERM"])
+def test_a_run_of_run_and_time_that_did_not_end_is_an_error(script, last, status) -> None:
+    """Whatever came before it: an exception ends Python with 1, as a missed target does."""
+    with pytest.raises(UserError, match="idle: the run failed; see above") as error:
+        script(MISSED, last, status=status)
+    assert error.value.exit_code == 1
+
+
+def test_the_log_of_an_earlier_run_does_not_stand_for_one_that_failed(script) -> None:
+    assert script(MISSED)
+    with pytest.raises(UserError, match="the run failed"):
+        script("none")
+
+
+def test_run_and_time_hands_on_the_status(script) -> None:
+    with pytest.raises(UserError, match="the run failed") as error:
+        script(MISSED, status=3)
+    assert error.value.exit_code == 3
+
+
+def test_a_study_that_is_ended_leaves_no_training_of_run_and_time_running(tmp_path) -> None:
+    path = tmp_path / "idle" / "run_and_time.sh"
+    path.parent.mkdir()
+    path.write_text("#!/usr/bin/env bash\nsleep 120 & echo $!; wait\n")
+    path.chmod(0o755)
+    code = "import pathlib, sys; from studies import runner; runner.ROOT = pathlib.Path(sys.argv[1]); "
+    code += "runner.run_and_time('idle', 's', runner.ROOT, runner.ROOT, [])"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    study = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    sleeper = int(study.stdout.readline())
+    study.terminate()
+    assert "UserError: SIGTERM: what was running was ended" in study.communicate(timeout=60)[1]
+    assert not alive(sleeper)
