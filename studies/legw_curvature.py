@@ -8,7 +8,6 @@ iterations that moves right as the batch grows.
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import importlib
 import json
@@ -18,7 +17,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from common.errors import UserError
-from studies import legw, legw_mnist, legw_ptb
+from studies import legw, legw_mnist, legw_ptb, tables
 from studies.data import ROOT
 
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
@@ -184,11 +183,8 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "curvature.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["batch", "iteration", "curvature"])
-        writer.writerows([batch, *point] for batch, curve in curves.items() for point in curve)
+    points = [[batch, *point] for batch, curve in curves.items() for point in curve]
+    tables.write_csv(folder / "curvature.csv", ["batch", "iteration", "curvature"], points)
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     lines = [
         "| batch | largest L, at iteration | largest median, at iteration | median at the end |",
@@ -198,13 +194,11 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
         smooth = running_median(curve)
         axes.plot(*zip(*curve), color=f"C{number}", alpha=0.25)
         axes.plot(*zip(*smooth), color=f"C{number}", label=f"batch {batch}")
-        peaks = [max(points, key=lambda point: point[1]) for points in (curve, smooth)]
+        peaks = [max(found, key=lambda point: point[1]) for found in (curve, smooth)]
         cells = [f"{height:.3g}, {at}" for at, height in peaks]
         lines.append(f"| {batch} | {' | '.join(cells)} | {smooth[-1][1]:.3g} |")
     axes.set(xlabel="iteration", ylabel=f"L(x, g), and its median over {WINDOW} measurements", yscale="log")
     axes.legend()
     figure.tight_layout()
-    figure.savefig(folder / "curvature.png")
-    pyplot.close(figure)
-    (folder / "curvature.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    tables.write_picture(folder / "curvature.png", figure)
+    tables.write_text(folder / "curvature.md", "\n".join(lines) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import pathlib
@@ -11,21 +10,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from common.results import write_atomically
+from studies import tables
+
 COLUMNS = ("part", "method", "batch", "rate", "seed", "quality", "diverged", "epochs", "minutes")
 Groups = dict[str, dict[float, list[float]]]
 
 
 def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str) -> None:
     """Writes NAME.csv, NAME.json, NAME.md and a picture per part into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(_plain(r) for r in records)
-    (folder / f"{name}.json").write_text(json.dumps(records, indent=1) + "\n")
-    table = markdown(study, records)
-    (folder / f"{name}.md").write_text(table)
-    print(table)
+    plain = map(_plain, records)
+    tables.write_csv(folder / f"{name}.csv", COLUMNS, [[row[column] for column in COLUMNS] for row in plain])
+    write_atomically(folder / f"{name}.json", json.dumps(records, indent=1).encode() + b"\n")
+    tables.write_text(folder / f"{name}.md", markdown(study, records))
     drawn = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
     for part, draw in drawn.items():
         mine = [r for r in records if r["part"] == part and not r["method"].startswith("warmup")]
@@ -117,13 +114,10 @@ def _figure(study: Any, xlabel: str, ticks: Sequence[float] = ()) -> tuple[Any, 
 
 
 def _save(figure: Any, axes: Any, path: pathlib.Path) -> None:
-    from matplotlib import pyplot
-
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    tables.write_picture(path, figure)
 
 
 def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
