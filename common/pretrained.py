@@ -7,8 +7,11 @@ arrays as they are; a TensorFlow checkpoint holds tensors of the same names. Con
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +22,12 @@ from common.norm import SpanBatchNorm
 from common.replicas.base import Replicas
 
 _NORM = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
+
+# What numpy, zipfile and TensorFlow raise for a cut or altered file, or one of another kind.
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
+    *(NotImplementedError, RuntimeError, tf.errors.OpError),
+)
 
 
 def load(
@@ -37,9 +46,9 @@ def load(
       The number of arrays that were read.
 
     Raises:
-      UserError: no such file, or an array of it is missing or of another shape.
+      UserError: no such file, or an array of it is missing, damaged or of another shape.
     """
-    read, count = _reader(os.fspath(path), name), 0
+    count = 0
 
     def put(variable: tf.Variable, key: str, value: np.ndarray) -> None:
         nonlocal count
@@ -52,36 +61,46 @@ def load(
         for copy in replicas.local_results(variable):
             copy.assign(np.broadcast_to(value, variable.shape))
 
-    for layer in network.submodules:
-        if isinstance(layer, SpanBatchNorm):
-            for theirs, ours in _NORM.items():
-                key = f"{layer.name}.{theirs}"
-                value = read(key)
-                moment = ours in ("mean", "variance")
-                for attribute in (f"moving_{ours}", f"merged_{ours}") if moment else (ours,):
-                    put(getattr(layer, attribute), key, value)
-        elif isinstance(layer, tf_keras.layers.Conv2D) and layer.name.startswith(("conv1", "layer")):
-            key = f"{layer.name}.weight"
-            put(layer.kernel, key, read(key).transpose(2, 3, 1, 0))
+    with _reader(os.fspath(path), name) as read:
+        for layer in network.submodules:
+            if isinstance(layer, SpanBatchNorm):
+                for theirs, ours in _NORM.items():
+                    key = f"{layer.name}.{theirs}"
+                    value = read(key)
+                    moment = ours in ("mean", "variance")
+                    for attribute in (f"moving_{ours}", f"merged_{ours}") if moment else (ours,):
+                        put(getattr(layer, attribute), key, value)
+            elif isinstance(layer, tf_keras.layers.Conv2D) and layer.name.startswith(("conv1", "layer")):
+                key = f"{layer.name}.weight"
+                put(layer.kernel, key, read(key).transpose(2, 3, 1, 0))
     return count
 
 
-def _reader(path: str, name: str) -> Callable[[str], np.ndarray]:
-    try:
-        if path.endswith(".npz"):
-            arrays = np.load(path, allow_pickle=False)
-            keys, get = set(arrays.files), arrays.__getitem__
-        else:
-            checkpoint = tf.train.load_checkpoint(path)
-            keys, get = set(checkpoint.get_variable_to_shape_map()), checkpoint.get_tensor
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        raise UserError(
-            f"config.backbone={path} is no .npz file or TensorFlow checkpoint ({type(error).__name__})"
-        ) from error
+@contextlib.contextmanager
+def _reader(path: str, name: str) -> Iterator[Callable[[str], np.ndarray]]:
+    """Reads one array by its name, while the file is open."""
+    with contextlib.ExitStack() as opened:
+        try:
+            if path.endswith(".npz"):
+                arrays = opened.enter_context(np.load(path, allow_pickle=False))
+                keys, get = set(arrays.files), arrays.__getitem__
+            else:
+                checkpoint = tf.train.load_checkpoint(path)
+                keys, get = set(checkpoint.get_variable_to_shape_map()), checkpoint.get_tensor
+        except _DAMAGE as error:
+            raise UserError(
+                f"config.backbone={path} is no .npz file or TensorFlow checkpoint ({type(error).__name__}); "
+                f"give the weights of a {name}"
+            ) from error
 
-    def read(key: str) -> np.ndarray:
-        if key not in keys:
-            raise UserError(f"{path} holds no {key}; it must have torchvision's names of a {name}")
-        return np.asarray(get(key))
+        def read(key: str) -> np.ndarray:
+            if key not in keys:
+                raise UserError(f"{path} holds no {key}; it must have torchvision's names of a {name}")
+            try:
+                return np.asarray(get(key))
+            except _DAMAGE as error:  # The checksum of an array is compared when it is read.
+                raise UserError(
+                    f"config.backbone={path}: {key} is damaged ({error}); get a sound copy"
+                ) from error
 
-    return read
+        yield read

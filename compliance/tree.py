@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections import defaultdict
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def _find_logs(root: Path) -> tuple[list[str], list[Finding]]:
     results, others, rest, findings = [], [], [], []
 
     def unreadable(error: OSError) -> None:
-        findings.append(_unchecked(error.filename, "this directory", str(error.strerror), "make it readable"))
+        findings.append(_unreadable(error.filename, error))
 
     for directory, names, files in os.walk(root, onerror=unreadable):
         names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
@@ -117,7 +118,15 @@ def _find_logs(root: Path) -> tuple[list[str], list[Finding]]:
     return sorted(results), findings
 
 
-def _unchecked(path: str, what: str, found: str, fix: str) -> Finding:
+def _unreadable(directory: str | Path, error: OSError) -> Finding:
+    return _unchecked(directory, "this directory", _reason(error), "make it readable")
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+def _unchecked(path: str | Path, what: str, found: str, fix: str) -> Finding:
     return finding("not-checked", ERROR, path, "a plain, readable file", found, what=what, fix=fix)
 
 
@@ -188,14 +197,18 @@ def _directory(path: Path, benchmark: str | None, group: list[LogResult]):
 
 def _duplicates(results: list[LogResult]):
     """Runs that are copies of each other, wherever they lie."""
-    by_size: dict[int, list[str]] = defaultdict(list)
+    by_size: dict[int, list[LogResult]] = defaultdict(list)
     for result in results:
-        if os.path.exists(result.path):
-            by_size[os.path.getsize(result.path)].append(result.path)
+        with suppress(OSError):  # what is gone or out of reach has a finding of its own
+            by_size[os.path.getsize(result.path)].append(result)
     by_content: dict[str, list[str]] = defaultdict(list)
-    for paths in by_size.values():
-        for path in paths if len(paths) > 1 else ():
-            by_content[_digest(path)].append(path)
+    for group in by_size.values():
+        for result in group if len(group) > 1 else ():
+            try:
+                by_content[_digest(result.path)].append(result.path)
+            except OSError as error:
+                if not any(one.rule == "not-checked" for one in result.findings):  # or it is said already
+                    yield _unchecked(result.path, "this file", _reason(error), "make it readable")
     for first, *copies in by_content.values():
         for copy in copies:
             near = Path(first).parent == Path(copy).parent
@@ -228,10 +241,10 @@ def _digest(path: str) -> str:
 
 def _description(path: Path, asked_by: Path, ruleset: str) -> tuple[dict | None, list[Finding]]:
     """The system's JSON and what is wrong with it; None when it cannot be used."""
-    if not path.is_file():
-        wanted = f"systems/{path.name}"
-        return None, [finding("tree.system-missing", ADVICE, asked_by, wanted, "none", name=path.name)]
     try:
+        if not path.is_file():
+            wanted = f"systems/{path.name}"
+            return None, [finding("tree.system-missing", ADVICE, asked_by, wanted, "none", name=path.name)]
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise ValueError(f"more than {_MAX_JSON_BYTES} bytes")
         content = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -328,9 +341,13 @@ def _code(org: Path, pairs: list[str]):
         system, benchmark = pair.split("/", 1)
         top = root / benchmark
         inside = top / "implementations"
-        places = [top / system, inside / system, *(inside.glob(f"*/{system}") if inside.is_dir() else ())]
-        present = {path.name for place in places if place.is_dir() for path in place.iterdir()}
-        shared = {path.name for path in top.iterdir()} if top.is_dir() else set()
+        try:
+            places = [top / system, inside / system, *(inside / name / system for name in _names(inside))]
+            present = {name for place in places for name in _names(place)}
+            shared = _names(top)
+        except OSError as error:  # what may lie there is not said to be missing
+            yield _unreadable(error.filename, error)
+            continue
         missing = [
             name for name in _SCRIPTS if name not in present and not (name == "README.md" and name in shared)
         ]
@@ -339,3 +356,11 @@ def _code(org: Path, pairs: list[str]):
         for name in missing:
             wanted = f"benchmarks/{benchmark}/{system}/{name}"
             yield finding("tree.file-missing", ADVICE, top / system, wanted, "none", name=name)
+
+
+def _names(directory: Path) -> set[str]:
+    """What lies in a directory; nothing where there is none. Raises OSError when it cannot be read."""
+    try:
+        return set(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()

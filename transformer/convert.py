@@ -5,7 +5,7 @@
     python -m transformer.convert DATA_DIR ... --vocabulary-size 8000 --max-length 40 --packed-length 128
 
 Files may be gzipped. Pairs with a side longer than --max-length tokens, EOS included, are discarded, as the benchmark's
-rules ask. Shards appear under their names when all are complete.
+rules ask. Shards appear under their names when all are complete, and the note of how the text was cut is there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from common.errors import UserError
 from common.text import conversion, parallel, subwords
@@ -71,20 +72,28 @@ def convert(
     encoded = _encoded(train.pairs(dropped if settings.drop_bad else None), words.path, settings.workers)
     fitting = _short(encoded, settings.max_length, dropped)
     counted = _Counter(fitting)
-    rows = (row.features() for row in pack(counted, settings.packed_length))
-    packed = conversion.deal(folder, rows, settings.shards, "packed sequences")
-    told = {"pairs": counted.count, "packed": packed, "eval": len(held_out), "vocabulary": len(words)}
-    told |= dataclasses.asdict(dropped)
-    lengths = {"max_length": settings.max_length, "packed_length": settings.packed_length}
-    (folder / NOTE).write_text(json.dumps(lengths | told, indent=1))
-    return told
+    packed = _Counter(pack(counted, settings.packed_length))
+
+    def told() -> dict[str, int]:
+        numbers = {"pairs": counted.count, "packed": packed.count}
+        numbers |= {"eval": len(held_out), "vocabulary": len(words)}
+        return numbers | dataclasses.asdict(dropped)
+
+    def rows() -> Iterator[Mapping[str, Sequence[int]]]:
+        yield from (row.features() for row in packed)
+        # Shards get their names after the last row: none is ever there without the note of its cut.
+        lengths = {"max_length": settings.max_length, "packed_length": settings.packed_length}
+        _write_text(folder / NOTE, [json.dumps(lengths | told(), indent=1)])
+
+    conversion.deal(folder, rows(), settings.shards, "packed sequences")
+    return told()
 
 
 class _Counter:
-    def __init__(self, items: Iterable[Encoded]):
+    def __init__(self, items: Iterable[Any]):
         self._items, self.count = items, 0
 
-    def __iter__(self) -> Iterator[Encoded]:
+    def __iter__(self) -> Iterator[Any]:
         for item in self._items:
             self.count += 1
             yield item
@@ -106,28 +115,56 @@ def _prepare(folder: Path, settings: Settings) -> None:
 
 
 def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Settings) -> Subwords:
-    if isinstance(vocabulary, int):
-        path.unlink(missing_ok=True)  # Of an interrupted conversion: there are no shards.
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            clean = [Path(scratch) / side for side in ("source", "target")]
-            with contextlib.ExitStack() as stack:
-                files = [stack.enter_context(open(p, "w", encoding="utf-8", newline="\n")) for p in clean]
-                for pair in train.pairs(parallel.Dropped() if settings.drop_bad else None):
-                    for file, text in zip(files, pair):
-                        file.write(text + "\n")
-            return subwords.build(path, clean, vocabulary)
-    words = Subwords(vocabulary)
-    if vocabulary.resolve() != path.resolve():
-        shutil.copyfile(vocabulary, path)
+    """The vocabulary at `path`: made from the training text, or copied there."""
+    with _writing(path):
+        if isinstance(vocabulary, int):
+            path.unlink(missing_ok=True)  # Of an interrupted conversion: there are no shards.
+            with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+                clean = _clean(Path(scratch), train, settings.drop_bad)
+                return subwords.build(path, clean, vocabulary)
+        words = Subwords(vocabulary)
+        if vocabulary.resolve() != path.resolve():
+            with _whole(path) as partial:
+                shutil.copyfile(vocabulary, partial)
     words.path = path
     return words
 
 
+def _clean(folder: Path, train: Text, drop_bad: bool) -> list[Path]:
+    """The training text as two files in `folder`, without what is left out."""
+    paths = [folder / side for side in ("source", "target")]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(p, "w", encoding="utf-8", newline="\n")) for p in paths]
+        for pair in train.pairs(parallel.Dropped() if drop_bad else None):
+            for file, text in zip(files, pair):
+                file.write(text + "\n")
+    return paths
+
+
 def _write_text(path: Path, lines: Iterable[str]) -> None:
+    with _writing(path), _whole(path) as partial:
+        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that gets its name when it is complete."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; free some space") from error
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; free some space or name another DATA_DIR"
+        ) from error
 
 
 def _encoded(pairs: Iterable[parallel.Pair], vocabulary: Path, workers: int) -> Iterator[Encoded]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 
 import h5py
@@ -23,6 +25,11 @@ _KERAS_BLOCK = {
     "3_bn": "bn3",
 }
 _KERAS_BLOCK |= {"0_conv": "downsample.0", "0_bn": "downsample.1"}
+# What numpy, zipfile and h5py raise for a cut or altered file, or one of another kind.
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
+    *(NotImplementedError, RuntimeError),
+)
 
 
 def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, replicas: Replicas) -> None:
@@ -96,7 +103,7 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
                 return {name: stored[name] for name in stored.files}
         with h5py.File(path) as file:
             return dict(_from_keras(file))
-    except (OSError, ValueError, KeyError) as error:
+    except _DAMAGE as error:
         raise UserError(
             f"{path}: no .npz or .h5 file of weights ({error}); see tsm_kinetics/README.md"
         ) from error

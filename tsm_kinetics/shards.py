@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +25,11 @@ from tsm_kinetics.video import Clip
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh filled"
 _HEADER, _FOOTER = 12, 4  # Around a record: tensorflow/core/lib/io/record_writer.h.
 _OPEN_FILES = 256
+# What numpy and zipfile raise for a cut or altered .npz file; NotImplementedError and RuntimeError where its flags are.
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
+    *(NotImplementedError, RuntimeError),
+)
 
 
 def index_path(shard: str | os.PathLike) -> Path:
@@ -113,7 +120,7 @@ class Index:
         """Reads the indices of all shards of `split`; 12 bytes per frame, 0.9 GB for Kinetics-400.
 
         Raises:
-          UserError: no shards, one without an index, or one whose length is not what its index says.
+          UserError: no shards, one without a sound index, or one whose length is not what its index says.
         """
         self.files = records.list_files(data_dir, f"{split}-*", FIX)
         loaded = [_load(path) for path in self.files]
@@ -143,7 +150,7 @@ def _load(path: str) -> dict[str, np.ndarray]:
             raise UserError(f"{path}: {actual} bytes, {int(arrays['bytes'])} expected; {again}")
     except FileNotFoundError as error:
         raise UserError(f"{path}: its index {index.name} is missing; {again}") from error
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except _DAMAGE as error:
         raise UserError(f"{index}: damaged ({error}); {again}") from error
     return arrays
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,6 +20,85 @@ from common.errors import UserError
 def shard_name(prefix: str, index: int, total: int) -> str:
     """ "train-00003-of-00256.tfrecord", as tf-models' converter names the files."""
     return f"{prefix}-{index:05d}-of-{total:05d}.tfrecord"
+
+
+def check(content: Any, source: str, masks: bool = False) -> None:
+    """Whether a COCO file has all that `examples` needs of it, but for what `examples` leaves out.
+
+    Args:
+      content: the file's.
+      source: its name, for errors.
+      masks: whether every object needs a mask.
+
+    Raises:
+      UserError: a field is missing or of another kind; the file, the image or annotation and the field are named.
+    """
+    for kind, fields in _FIELDS.items():
+        entries = content.get(kind) if isinstance(content, dict) else None
+        if not isinstance(entries, list):
+            raise UserError(f"{source}: {kind} is no list; get a COCO file of object instances")
+        for number, entry in enumerate(entries):
+            _check_entry(entry, fields, f"{source}: {kind}[{number}]")
+    for item in content["annotations"] if masks else ():
+        if not item.get("segmentation"):
+            raise UserError(f"{source}: {_name(item)}: it has no segmentation; get a sound copy")
+
+
+def _check_entry(entry: Any, fields: Mapping[str, Callable[[Any], bool]], place: str) -> None:
+    if not isinstance(entry, dict):
+        raise UserError(f"{place} is no object; get a sound copy")
+    for field, holds in fields.items():
+        if not holds(entry.get(field)):
+            shown = repr(entry[field])[:40] if field in entry else "missing"
+            raise UserError(f"{place}{_known(entry)}: {field} is {shown}; get a sound copy")
+
+
+def _known(entry: Mapping[str, Any]) -> str:
+    """ " (image 7, annotation 9)" of an annotation, " (id 7)" of anything else, as far as it says."""
+    if "image_id" in entry:
+        return f" ({_name(entry)})"
+    return f" (id {entry['id']})" if "id" in entry else ""
+
+
+def _name(item: Mapping) -> str:
+    return f"image {item['image_id']}, annotation {item.get('id', 'without id')}"
+
+
+def _id(value: Any) -> bool:
+    return isinstance(value, int | float | str)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(map(_number, value))
+
+
+def _shape(value: Any) -> bool:
+    """Polygons, run lengths or nothing; whether they make sense, _fault says."""
+    if isinstance(value, dict):
+        return isinstance(value.get("size"), list) and "counts" in value
+    return value is None or isinstance(value, list) and all(isinstance(polygon, list) for polygon in value)
+
+
+_FIELDS = {
+    "images": {"id": _id, "file_name": _text, "height": _number, "width": _number},
+    "categories": {"id": _id, "name": _text},
+    "annotations": {
+        "image_id": _id,
+        "category_id": _id,
+        "bbox": _box,
+        "iscrowd": _number,
+        "area": _number,
+        "segmentation": _shape,
+    },
+}
 
 
 def by_image(content: Mapping[str, Any]) -> dict[int, list[Mapping[str, Any]]]:
@@ -38,13 +118,13 @@ def examples(
     """The serialized examples of all images of a COCO file, in its order.
 
     Args:
-      content: the annotation file, or a part of its images with all of its annotations.
+      content: the annotation file, or a part of its images with all of its annotations; as `check` wants it.
       read: gives the JPEG of an entry of "images".
       masks: write them too, as PNG.
       dropped: what was left out is added here, naming image and annotation.
 
     Raises:
-      UserError: an unknown category or an unreadable mask; the image is named.
+      UserError: an unknown category; the image is named.
     """
     names = {category["id"]: category["name"] for category in content["categories"]}
     objects = by_image(content)
@@ -55,7 +135,7 @@ def examples(
             if why is None:
                 kept.append(item)
             elif dropped is not None:
-                dropped.append(f"image {image['id']}, annotation {item['id']}: {why}")
+                dropped.append(f"{_name(item)}: {why}")
         yield _example(image, read(image), kept, names, masks)
 
 
@@ -63,8 +143,7 @@ def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | Non
     """Why tf-models' converter leaves an annotation out; an unknown category is an error there too."""
     if item["category_id"] not in names:
         raise UserError(
-            f"image {image['id']}, annotation {item['id']}: category {item['category_id']} is unknown; download the "
-            "annotations again"
+            f"{_name(item)}: category {item['category_id']} is unknown; download the annotations again"
         )
     x, y, width, height = item["bbox"]
     if width <= 0 or height <= 0:

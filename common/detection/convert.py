@@ -13,12 +13,14 @@ interruption the finished ones are kept.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import io
 import json
 import os
 import sys
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,7 @@ class Pictures:
         name, where = image["file_name"], f"{self.source}: image {image['id']} ({image['file_name']})"
         try:
             encoded = self._zip.read(self._names[name]) if self._zip else Path(self.source, name).read_bytes()
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{where} cannot be read ({type(error).__name__}); get a sound copy") from error
         try:
             with Image.open(io.BytesIO(encoded)) as picture:
@@ -80,9 +82,13 @@ def read_annotations(path: str, split: str) -> bytes:
         if not path.endswith(".zip"):
             return Path(path).read_bytes()
         with zipfile.ZipFile(path) as packed:
-            return packed.read(f"annotations/instances_{split}2017.json")
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+            return packed.read(_member(split))
+    except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: no annotations of {split} in it ({error}); download it again") from error
+
+
+def _member(split: str) -> str:
+    return f"annotations/instances_{split}2017.json"
 
 
 def convert(
@@ -93,24 +99,33 @@ def convert(
     shards: int,
     masks: bool,
     workers: int,
+    named: str = "",
 ) -> list[str]:
     """Writes the split's shards that are not there yet, and its annotation file.
+
+    Args:
+      data_dir: is made if it is not there.
+      split: one of SPLITS.
+      source: of the pictures.
+      annotations: content of the annotation file.
+      shards: files to write.
+      masks: write them too.
+      workers: processes.
+      named: what errors call the annotation file.
 
     Returns:
       What was left out: image, annotation, reason.
 
     Raises:
-      UserError: a damaged source, or a folder that holds something else.
+      UserError: a damaged source, a folder that holds something else or cannot be written, or a full disk.
     """
-    folder = Path(data_dir)
+    folder, named = Path(data_dir), named or f"the annotations of {split}"
     try:
         content = json.loads(annotations)
-        images = content["images"]
-        objects = coco_write.by_image(content)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"the annotations of {split} are no COCO file ({error}); download them again"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{named}: no JSON file ({error}); download the annotations again") from error
+    coco_write.check(content, named, masks)
+    images, objects = content["images"], coco_write.by_image(content)
     if not 1 <= shards <= len(images):
         raise UserError(f"--{split}-shards {shards}: must be 1..{len(images)}, the number of images")
     conversion.keep_apart(
@@ -126,10 +141,22 @@ def convert(
             slice_ = {"images": part, "annotations": items, "categories": content["categories"]}
             tasks.append((path, source, slice_, masks))
     dropped = [line for lines in conversion.write_shards(_write_shard, tasks, workers) for line in lines]
-    partial = folder / f".instances_{split}2017.json.partial"
-    partial.write_bytes(annotations)
-    partial.replace(folder / f"instances_{split}2017.json")
+    _keep(folder / f"instances_{split}2017.json", annotations)
     return dropped
+
+
+def _keep(path: Path, data: bytes) -> None:
+    """Writes a file that is whole or absent."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; free some space or name another DATA_DIR"
+        ) from error
 
 
 def _write_shard(path: Path, source: str, content: dict[str, Any], masks: bool) -> list[str]:
@@ -209,6 +236,7 @@ def _convert_split(split: str, arguments: Mapping[str, Any]) -> None:
         arguments[f"{split}_shards"],
         arguments["masks"],
         arguments["workers"] or (os.cpu_count() or 1 if large else 1),
+        f"{path}: {_member(split)}" if path.endswith(".zip") else path,
     )
     for line in dropped[:20]:
         print(f"{split}: left out: {line}", file=sys.stderr)

@@ -1,13 +1,18 @@
-"""Writes an export: NAME.mlir.bc for every program, arrays.npz with what no rule makes, manifest.json."""
+"""Writes an export: NAME.mlir.bc for every program, arrays.npz with what no rule makes, manifest.json.
+
+It is written beside its place and gets its name when it is whole: a folder of that name is a complete export.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import pathlib
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -40,7 +45,7 @@ def write(
     Args:
       task: the benchmark's, without data.
       config: the whole run's.
-      folder: is made; must be empty.
+      folder: is made; must be empty. Stays as it was where the export fails.
       reference: what computes the losses to compare with: the "compiled" step, the "uncompiled" one, which is several
         times as fast on a CPU, or "none".
       say: is told how it goes.
@@ -49,10 +54,34 @@ def write(
       The manifest.
 
     Raises:
-      UserError: the folder, or a training step that XLA cannot compile. An evaluation that it cannot compile is left
-        out and named in the manifest.
+      UserError: the folder cannot be written or the disk is full, or a training step that XLA cannot compile. An
+        evaluation that it cannot compile is left out and named in the manifest.
     """
-    path = _new_folder(folder)
+    path = _place(folder)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with _writing(folder):
+            # Of an export that was killed: in a container, the numbers of processes come again.
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        manifest = _write(task, config, folder, partial, reference, say)
+        with _writing(folder):
+            os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python bench/replay.py {path}")
+    return manifest
+
+
+def _write(
+    task: Any,
+    config: RunConfig,
+    folder: str,
+    path: pathlib.Path,
+    reference: str,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """`write` into `path`, an empty folder; errors call it `folder`."""
     began = time.time()
     steps = Steps(task, config)
     stored = {name: a.value for name, a in steps.state.items() if a.rule["rule"] == "stored"}
@@ -71,7 +100,8 @@ def write(
                 say(f"{name}: left out; {manifest['refused'][name]}")
                 continue
             artifact = text.artifact()
-            (path / program["file"]).write_bytes(artifact)
+            with _writing(folder):
+                (path / program["file"]).write_bytes(artifact)
             stored |= {a.name: a.value for a in batch.values() if a.rule["rule"] == "stored"}
             say(
                 f"{name}: {len(artifact) / 1e6:.2f} MB, {program['cost']['matrix_flops'] / 1e9:.3g} matrix GFLOP"
@@ -84,23 +114,37 @@ def write(
             manifest["programs"].append(program)
     manifest["constants"] = [_describe(argument) for argument in steps.constants.values()]
     stored |= {name: argument.value for name, argument in steps.constants.items()}
-    np.savez_compressed(path / "arrays.npz", **{_key(name): _plain(value) for name, value in stored.items()})
-    manifest["export_seconds"] = round(time.time() - began, 1)
-    (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    manifest["bytes"] = sum(file.stat().st_size for file in path.iterdir())
-    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python bench/replay.py {path}")
+    arrays = {_key(name): _plain(value) for name, value in stored.items()}
+    with _writing(folder):
+        np.savez_compressed(path / "arrays.npz", **arrays)
+        manifest["export_seconds"] = round(time.time() - began, 1)
+        (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        manifest["bytes"] = sum(file.stat().st_size for file in path.iterdir())
     return manifest
 
 
-def _new_folder(folder: str) -> pathlib.Path:
-    path = pathlib.Path(folder)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
+def _place(folder: str) -> pathlib.Path:
+    """Where the export is to be: a path that is not taken."""
+    with _writing(folder):
+        path = pathlib.Path(folder).resolve()  # Behind a link, a folder can be replaced, the link cannot.
+        if path.is_dir() and any(path.iterdir()):
             raise UserError(f"--export={folder}: the folder is not empty; name a new one")
-    except OSError as error:
-        raise UserError(f"--export={folder}: {error.strerror}; name a folder that can be written") from error
+        if path.exists() and not path.is_dir():
+            raise UserError(f"--export={folder}: no folder; name a new one")
+        if path.is_mount():
+            raise UserError(f"--export={folder}: a whole file system; name a new folder in it")
     return path
+
+
+@contextlib.contextmanager
+def _writing(folder: str) -> Iterator[None]:
+    """Around what fails on a full disk or a folder that cannot be written, and not around the work between."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--export={folder}: {error.strerror or error}; free some space there, or name a folder that can be written"
+        ) from error
 
 
 def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:

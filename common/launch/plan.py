@@ -92,7 +92,7 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
     `processes` is that of the whole run.
 
     Raises:
-      UserError: not within `srun`, or the processes do not divide among its tasks.
+      UserError: not within `srun`, the processes do not divide among its tasks, or SLURM does not name the hosts.
     """
     try:
         tasks, number = int(environment["SLURM_NTASKS"]), int(environment["SLURM_PROCID"])
@@ -102,7 +102,13 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
         raise UserError("--hosts=slurm: not started by srun; use it in an sbatch file's srun line") from None
     if processes % tasks:
         raise UserError(f"--processes={processes}: does not divide among the {tasks} tasks of srun")
-    listed = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
+    try:
+        listed = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
+    except OSError as error:  # In a container, srun's variables are there and its commands are not.
+        raise UserError(
+            f"--hosts=slurm: cannot run scontrol ({error.strerror}); make SLURM's commands visible in the container, "
+            "or give --hosts=HOST:PROCESSES,... --launcher=$SLURM_PROCID"
+        ) from error
     if listed.returncode:
         raise UserError(f"scontrol show hostnames {nodes}: {listed.stderr.strip()}; is SLURM running?")
     counts = tasks_per_node(layout)

@@ -23,7 +23,7 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     """The configuration that `python -m BENCHMARK FLAGS` would train.
 
     Raises:
-      UserError: an unknown preset or field.
+      UserError: an unknown preset or field, or fields that contradict each other.
     """
     module = importlib.import_module(f"{benchmark}.config")
     overrides, rest = configs.split_overrides(flags)
@@ -36,6 +36,7 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
         config = configs.override(config, "replicas", known.replicas)
     for path, value in overrides:
         config = configs.override(config, path, value)
+    config.validate()
     return config
 
 

@@ -112,7 +112,8 @@ class Worker:
             return False
         self.listen()
         self.code, self.ended_at = self.process.returncode, time.monotonic()
-        if self.code > 128 and "result" not in self.told:  # A shell says so of the process it ran.
+        # A shell says so of the process it ran.
+        if "result" not in self.told and _is_signal(self.code - 128):
             self.code = 128 - self.code
         return True
 
@@ -144,6 +145,11 @@ class Worker:
         for pipe in (self.beats, *self.output):
             pipe.close()
         os.close(self.exited)
+
+
+def _is_signal(number: int) -> bool:
+    """Whether there is such a signal: an exit status of 255 (ssh, `sys.exit(-1)`) is of none."""
+    return number in {int(each) for each in signal.Signals}
 
 
 def _stat(pid: int | str) -> list[str]:

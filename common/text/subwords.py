@@ -69,11 +69,13 @@ def check_size(subwords: Subwords, expected: int) -> None:
 
 
 def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int) -> Subwords:
-    """Makes a vocabulary of about `size` subwords from UTF-8 text files, and writes it to `path`.
+    """Makes a vocabulary of about `size` subwords from UTF-8 text files, and writes it to `path`, whole or not at all.
 
     Raises:
       UserError: `path` exists already or cannot be written, or there is hardly any text.
     """
+    import tensorflow as tf  # Here, as the tokenizer, which imports it: the module itself does not.
+
     path = Path(path)
     if path.exists():
         raise UserError(f"{path}: exists; remove it, or use it as the vocabulary")
@@ -82,9 +84,16 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
         found = _search(partial, [os.fspath(text) for text in texts], size)
         if found is None:
             raise UserError(f"{texts[0]}: too little text for a vocabulary; give a vocabulary instead")
-        path.write_text(found, encoding="utf-8", newline="\n")
+        partial.write_text(found, encoding="utf-8", newline="\n")
+        partial.replace(path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name another folder") from error
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; free some space or name another folder"
+        ) from error
+    except tf.errors.OpError as error:  # The tokenizer reads and writes through TensorFlow.
+        raise UserError(
+            f"cannot write {path}: {error.message}; free some space or name another folder"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return Subwords(path)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import errno
 import hashlib
 import importlib
 import importlib.util
@@ -154,6 +155,36 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path):
     (tmp_path / "something").touch()
     with pytest.raises(UserError, match="not empty"):
         write(None, None, str(tmp_path), "none", print)
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("what", ["write_bytes", "savez_compressed", "write_text"])
+def test_a_full_disk_is_one_line_and_leaves_the_folder_to_be_used_again(tmp_path, monkeypatch, what, there):
+    """Whichever file does not fit: nothing is left, and the same command works once there is space."""
+    folder = tmp_path / "mnist"
+    if there:
+        folder.mkdir()
+
+    def full(*arguments, **named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np if what == "savez_compressed" else pathlib.Path, what, full)
+        with pytest.raises(UserError, match=f"--export={folder}: No space left on device; free some space"):
+            exported("mnist", folder, "fp32", "none")
+    assert [path.name for path in tmp_path.rglob("*")] == ["mnist"] * there
+    if what == "write_text" and there:
+        exported("mnist", folder, "fp32", "none")
+        assert {path.name for path in tmp_path.iterdir()} == {"mnist"} and (folder / "manifest.json").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "new"):
+        with pytest.raises(UserError, match=f"--export={folder}: "):
+            write(None, None, str(folder), "none", print)
+    with pytest.raises(UserError, match="--export=/proc: "):
+        write(None, None, "/proc", "none", print)
 
 
 def test_replay_says_what_is_missing(tmp_path):

@@ -84,6 +84,23 @@ def test_a_fault_ends_every_process_with_one_message_naming_the_rank(fault, text
     assert errors(result) == [f"error: {text.format(rank)}; all 2 processes have ended"]
 
 
+@pytest.mark.parametrize(
+    "status, text",
+    [
+        (255, "ended with exit status 255"),  # `sys.exit(-1)`, ssh: 127 is no signal.
+        (200, "ended with exit status 200"),
+        (137, "was killed by SIGKILL"),
+        (143, "was killed by SIGTERM"),
+    ],
+)
+def test_only_a_status_that_stands_for_a_signal_is_one(status, text):
+    command = arguments({}, limits=[("settle", 0)])
+    command = [*command[: command.index("--") + 1], "sh", "-c", f"exit {status}"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == status and len(errors(result)) == 1
+    assert text in errors(result)[0] and errors(result)[0].startswith("error: rank ")
+
+
 def test_a_process_that_beats_no_more_is_frozen():
     result, left = launch({"1": "deaf", "steps": 10000})
     assert (result.returncode, left) == (3, [])
@@ -235,6 +252,35 @@ def test_ranks_are_horovod_s():
 def test_hosts_of_a_file(tmp_path):
     (tmp_path / "hosts.txt").write_text("# ours\na slots=8\n\nb  slots=4\n")
     assert plan.parse_hosts(f"@{tmp_path}/hosts.txt") == [plan.Host("a", 8), plan.Host("b", 4)]
+
+
+SRUN = {
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+}
+
+
+def test_hosts_of_srun(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\necho n2\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert plan.slurm_hosts(4, SRUN) == ([plan.Host("n1", 2), plan.Host("n2", 2)], 1)
+
+
+def test_srun_s_container_without_scontrol_is_one_line(tmp_path, monkeypatch, capsys):
+    from common.launch.__main__ import main
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, value in SRUN.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--replicas=multiworker", "--hosts=slurm", "--processes=4", "--", "true"]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith(
+        "error: --hosts=slurm: cannot run scontrol (No such file or directory); make SLURM's"
+    )
+    assert text.count("\n") == 1
 
 
 def test_slurm_s_layout():

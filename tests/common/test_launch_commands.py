@@ -230,3 +230,19 @@ def test_an_override_decides_the_launcher_too():
         "resnet", "auto", ["--system=cpu-tiny", "--replicas", "horovod", "--config.num_replicas=2"]
     )
     assert line[:5] == ["python", "-m", "common.launch", "--replicas=horovod", "--processes=2"]
+
+
+@pytest.mark.parametrize(
+    "name, field, message",
+    [
+        ("tpu-v3-2048", "num_replicas=0", "num_replicas"),
+        ("v100-8", "num_replicas=0", "num_replicas"),
+        ("v100-8", "global_batch_size=1001", "global_batch_size"),
+    ],
+)
+def test_a_configuration_that_cannot_run_is_one_line(name, field, message, capsys):
+    """Before its command is made of it: the run itself would say so on every host."""
+    flags = ["resnet", "--print_command", "--", f"--system={name}", f"--config.{field}"]
+    assert preset.main(flags) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("error: config.") and message in text and text.count("\n") == 1

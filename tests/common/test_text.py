@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import pathlib
+import resource
 import tarfile
 
 import pytest
@@ -89,6 +91,36 @@ def test_a_vocabulary_of_another_network_is_one_line(vocabulary, tmp_path):
         subwords.Subwords(tmp_path / "missing")
     with pytest.raises(UserError, match="exists; remove it"):
         subwords.build(vocabulary.path, [], 10)
+
+
+def test_a_vocabulary_that_does_not_fit_on_the_disk_is_one_line_and_not_there(
+    vocabulary, tmp_path, monkeypatch
+):
+    """Half of it would be taken for a vocabulary: of another network, or with other tokens."""
+    before = pathlib.Path.write_text
+
+    def cut(path, text, **named):
+        before(path, text[: len(text) // 2], **named)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pathlib.Path, "write_text", cut)
+    with pytest.raises(
+        UserError, match=f"cannot write {tmp_path / 'new'}: No space left on device; free some"
+    ):
+        subwords.build(tmp_path / "new", [tmp_path / "text"], 60)
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "vocab"}
+
+
+def test_a_disk_that_is_full_for_tensorflow_is_one_line(vocabulary, tmp_path):
+    """The tokenizer writes through TensorFlow, whose errors are no OSError."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(UserError, match=f"cannot write {tmp_path / 'new'}: .*; free some"):
+            subwords.build(tmp_path / "new", [tmp_path / "text"], 60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "vocab"}
 
 
 REFERENCES = [

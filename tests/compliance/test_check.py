@@ -1,12 +1,17 @@
 """`check` over files, results folders and trees; the forms of its output."""
 
+import errno
 import json
+import os
 import shutil
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 import result_logs
 
+import compliance.lines
+import compliance.tree
 from common.errors import UserError
 from compliance import formats
 from compliance.check import PACKAGING_ERRORS, check, check_log, check_paths
@@ -264,6 +269,70 @@ def test_a_copy_in_another_directory_is_found(tmp_path):
     shutil.copytree(org / "results" / SYSTEM / "resnet", other)
     found = only(check_paths([org]), "tree.duplicate")
     assert len(found) == 5 and all(one.path.startswith(str(other)) for one in found)
+
+
+def denied(*names):
+    """`open` and `os.listdir` that refuse paths of these names: a test may run as root, whom nothing is refused."""
+    listdir = os.listdir
+
+    def refuse(path):
+        if Path(os.fspath(path)).name in names:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    def refusing_open(path, *arguments, **named):
+        refuse(path)
+        return open(path, *arguments, **named)
+
+    def refusing_listdir(path):
+        refuse(path)
+        return listdir(path)
+
+    return refusing_open, refusing_listdir
+
+
+def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path, monkeypatch):
+    """Of as many bytes as another one: the search for copies would read it."""
+    org = tree(tmp_path)
+    place = org / "results" / SYSTEM / "resnet"
+    for index in (1, 2, 3):
+        shutil.copy(place / "result_0.txt", place / f"result_{index}.txt")
+    refusing_open, _ = denied("result_1.txt")
+    monkeypatch.setattr(compliance.tree, "open", refusing_open, raising=False)
+    # Refused only after its own check, and from the beginning: one finding either way.
+    for also in ([], [compliance.lines]):
+        for module in also:
+            monkeypatch.setattr(module, "open", refusing_open, raising=False)
+        found = check_paths([org])
+        (unread,) = only(found, "not-checked")
+        assert unread.path.endswith("result_1.txt") and unread.severity == "error"
+        assert "Permission denied" in unread.found
+        assert [Path(one.path).name for one in only(found, "tree.duplicate")] == [
+            "result_2.txt",
+            "result_3.txt",
+        ]
+
+
+@pytest.mark.parametrize("name", [SYSTEM, "implementations", "resnet"])
+def test_a_directory_of_code_that_cannot_be_read_is_one_finding(tmp_path, monkeypatch, name):
+    org = tree(tmp_path)
+    monkeypatch.setattr(os, "listdir", denied(name)[1])
+    (found,) = check_paths([org])
+    assert (found.rule, found.severity, found.found) == ("not-checked", "error", "Permission denied")
+    assert Path(found.path).name == name and "make it readable" in found.fix
+
+
+def test_a_description_out_of_reach_is_one_finding(tmp_path, monkeypatch):
+    org = tree(tmp_path)
+    is_file = Path.is_file
+
+    def refused(path):
+        if path.name == f"{SYSTEM}.json":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    (found,) = check_paths([org])
+    assert (found.rule, found.severity) == ("system.json", "error") and "Permission denied" in found.found
 
 
 def test_a_linked_directory_is_said_to_be_unchecked(tmp_path):

@@ -1,6 +1,8 @@
 """The command line: exit status, start-up, and what it must not import."""
 
 import json
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +66,42 @@ def test_forms_and_output_file(log, tmp_path, capsys, form):
     assert "eval_accuracy.target" in target.read_text()
     assert capsys.readouterr().out == ""
     assert main(["check", str(log), "-o", str(tmp_path / "no" / "where")]) == 2
+
+
+def test_an_output_file_is_whole_or_as_it_was(log, tmp_path, capsys):
+    """On a full disk, which a limit on the size of files stands for."""
+    log.write_text(result_logs.log("resnet", status="aborted"))
+    target, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+    target.write_text("of yesterday")
+    capsys.readouterr()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        status = main(["check", str(log), "-o", str(target)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    error = capsys.readouterr().err
+    assert status == 2 and error.count("\n") == 1 and f"{target}: cannot write (File too large)" in error
+    assert target.read_text() == "of yesterday" and len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_output_that_is_no_plain_file_stays_what_it_is(log, tmp_path, capsys):
+    """Putting a file in its place would replace /dev/null, or a link."""
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert main(["check", str(log), "-o", str(pipe)]) == main(["check", str(log), "-o", str(link)]) == 0
+        assert (
+            os.read(reader, 1000).decode()
+            == target.read_text()
+            == "1 file checked: 0 errors, 0 pieces of advice.\n"
+        )
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo() and link.is_symlink()
+    assert main(["check", str(log), "-o", str(tmp_path)]) == 2
+    assert "cannot write (Is a directory); name another file" in capsys.readouterr().err
 
 
 def test_explain_and_rules(capsys):

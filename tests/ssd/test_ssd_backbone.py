@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -128,3 +130,19 @@ def test_what_does_not_fit_is_one_line(tmp_path):
     (tmp_path / "text.npz").write_text("nothing")
     with pytest.raises(UserError, match="is no .npz file"):
         backbone.load(network, tmp_path / "text.npz", Single())
+
+
+def test_a_damaged_file_is_one_line_and_closed(tmp_path):
+    """Cut, the file is none; with a byte changed its arrays are read until the one that is damaged."""
+    network, path = model.build(CONFIG, Single(), precision("fp64")), tmp_path / "w.npz"
+    np.savez(path, **published())
+    whole = path.read_bytes()
+    with np.load(path) as stored:
+        at = whole.index(stored["layer1.0.conv1.weight"].tobytes())
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=f"config.backbone={path} is no .npz file .*BadZipFile.*ResNet-34"):
+        backbone.load(network, path, Single())
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+    with pytest.raises(UserError, match="layer1.0.conv1.weight is damaged .*; get a sound copy") as kept:
+        backbone.load(network, path, Single())
+    assert str(path) not in {os.path.realpath(fd) for fd in pathlib.Path("/proc/self/fd").iterdir()}, kept

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
+import os
+import pathlib
 import pickle
 import shutil
 
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 from common import records
 from common.errors import UserError
 from common.replicas.base import Shard
-from common.text import bleu, conversion
+from common.text import bleu, conversion, subwords
 from transformer import convert, packing, tiny
 from transformer import input as pipeline
 from transformer.config import PRESETS, Decode
@@ -232,13 +235,13 @@ def texts(folder, name, source, target):
     return [str(p) for p in paths]
 
 
-def run(folder, train, evaluation, *more):
+def run(folder, train, evaluation, *more, vocabulary=("--vocabulary-size", "40")):
     return convert.main(
         [
             str(folder / "out"),
             *("--train-source", train[0], "--train-target", train[1]),
             *("--eval-source", evaluation[0], "--eval-target", evaluation[1]),
-            *("--vocabulary-size", "40", "--shards", "2", "--workers", "1"),
+            *(*vocabulary, "--shards", "2", "--workers", "1"),
             *more,
         ]
     )
@@ -256,6 +259,45 @@ def test_converting_any_parallel_text(tmp_path, capsys):
     assert f"--config.num_train_examples={packed} --config.num_eval_examples=1" in out and "pairs 60" in out
     assert (tmp_path / "out" / "eval.reference").read_text() == "katze\n"
     assert run(tmp_path, train, held) == 2 and "holds train-00000-of-00002 already" in capsys.readouterr().err
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def cut_copy(source, target):
+    pathlib.Path(target).write_bytes(pathlib.Path(source).read_bytes()[:9])
+    full()
+
+
+@pytest.mark.parametrize("what", ["cleaned text", "vocabulary", "copied vocabulary", "note"])
+def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypatch, what):
+    """Whatever does not fit: nothing that the next conversion or a run would take for whole."""
+    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    vocabulary = subwords.build(tmp_path / "given", train, 40).path
+    asked = ["--vocabulary", str(vocabulary)] if what == "copied vocabulary" else ["--vocabulary-size", "40"]
+    before, out = pathlib.Path.write_text, tmp_path / "out"
+
+    def write_text(path, text, **named):
+        if ("convert.json" if what == "note" else "vocab.subwords") in path.name:
+            before(path, text[:9], **named)
+            full()
+        return before(path, text, **named)
+
+    with monkeypatch.context() as patch:
+        if what == "cleaned text":
+            patch.setattr(convert, "open", full, raising=False)
+        elif what == "copied vocabulary":
+            patch.setattr(shutil, "copyfile", cut_copy)
+        else:
+            patch.setattr(pathlib.Path, "write_text", write_text)
+        assert run(tmp_path, train, held, vocabulary=asked) == 2
+    error, name = capsys.readouterr().err, "convert.json" if what == "note" else "vocab.subwords"
+    assert f"cannot write {out / name}: No space left on device; free some space" in error
+    assert error.count("\n") == 1
+    left = {path.name for path in out.iterdir()}
+    assert left == ({"vocab.subwords", "eval.source", "eval.reference"} if what == "note" else set())
+    assert run(tmp_path, train, held, vocabulary=asked) == 0
 
 
 def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):

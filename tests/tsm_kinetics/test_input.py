@@ -324,3 +324,24 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
     shards.index_path(path).unlink()
     with pytest.raises(UserError, match="its index index-train-00001-of-00002.npz is missing"):
         shards.Index(tmp_path / "data", "train")
+
+
+def damaged(path: Path, how: str) -> None:
+    """Cuts a file, as an interrupted copy does, or changes a byte in its middle, as a bad disk does."""
+    whole, middle = path.read_bytes(), path.stat().st_size // 2
+    changed = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+    path.write_bytes({"cut": whole[:middle], "changed": changed, "empty": b"", "text": b"nothing"}[how])
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "empty", "text"])
+def test_a_damaged_index_is_one_line(tmp_path: Path, how: str) -> None:
+    clips = [(f"video {i}", i % 3, video.Clip((b"jpeg",) * 50, 8, 8)) for i in range(20)]
+    path = tmp_path / "train-00000-of-00001"
+    shards.write(path, clips, [])
+    assert len(shards.Index(tmp_path, "train")) == 20
+    damaged(shards.index_path(path), how)
+    with pytest.raises(UserError, match="index-train-00000-of-00001.npz: damaged .*; remove both and run"):
+        shards.Index(tmp_path, "train")
+    assert str(shards.index_path(path)) not in {
+        os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()
+    }

@@ -187,6 +187,17 @@ def test_bad_weights_are_one_line(tmp_path: pathlib.Path) -> None:
         pretrained.load(network, tmp_path / "w.h5", "mean", Single())
 
 
+def test_damaged_weights_are_one_line(tmp_path: pathlib.Path) -> None:
+    """An interrupted download, and a byte that a disk changed: zipfile's errors are no OSError."""
+    network, path = model.build(SMALL, Single(), precision("fp64")), tmp_path / "w.npz"
+    np.savez(path, **imagenet(network))
+    whole, middle = path.read_bytes(), path.stat().st_size // 2
+    for content in (whole[:middle], whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :], b""):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="w.npz: no .npz or .h5 file of weights"):
+            pretrained.load(network, path, "mean", Single())
+
+
 def test_names_of_keras_are_torchvision_s() -> None:
     names = {
         "conv1_conv": "conv1", "conv1_bn": "bn1", "conv2_block1_0_bn": "layer1.0.downsample.1",
