@@ -23,6 +23,7 @@ from common import division
 from common import process as processes
 from common.config import RunConfig
 from common.errors import PeerLostError, UserError
+from common.fields import LARGEST_SEED
 from common.launch import heartbeat
 
 FLAGS = flags.FLAGS
@@ -35,7 +36,9 @@ def _define_flags() -> None:
     flags.DEFINE_integer(
         "run", None, "number of the result file; the first free one if not given", lower_bound=0
     )
-    flags.DEFINE_integer("seed", None, "seed of the run, in place of the preset's", lower_bound=0)
+    flags.DEFINE_integer(
+        "seed", None, "seed of the run, in place of the preset's", lower_bound=0, upper_bound=LARGEST_SEED
+    )
     flags.DEFINE_string("checkpoint_dir", None, "save checkpoints here, and resume from the newest one found")
     flags.DEFINE_integer("keep_checkpoints", 2, "so many of the newest checkpoints stay", lower_bound=1)
     flags.DEFINE_string("evaluate", None, "evaluate this checkpoint, print its quality as JSON; no training")
@@ -166,14 +169,16 @@ def _export(task_of: Any, config: RunConfig) -> int:
 
 
 def _dry_run(task: Any) -> int:
-    from common import replicas
+    from common import evaluate, replicas
     from common.loop import Loop
 
     process, started = processes.of(task.config), time.time()
-    loop = Loop(task, replicas.make(task.config))
-    built = time.time()
-    loss, seconds = loop.one_step()
-    loop.replicas.close()
+    backend = replicas.make(task.config)
+    with evaluate.steps_explained(backend, "global_batch_size"):
+        loop = Loop(task, backend)
+        built = time.time()
+        loss, seconds = loop.one_step()
+        backend.close()
     if process.main:
         print(json.dumps({"loss": loss, "build_seconds": built - started, "step_seconds": seconds}))
     return 0

@@ -75,6 +75,7 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None
     temporary = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_partial(path.parent)
         with open(temporary, "wb") as file:
             np.savez(file, **arrays)
             file.flush()
@@ -84,8 +85,27 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+    # The new name is on the disk before an older checkpoint goes.
+    _flush_folder(path.parent)
     for old in checkpoints(path.parent)[:-keep]:
         old.unlink(missing_ok=True)
+
+
+def _remove_partial(folder: pathlib.Path) -> None:
+    """Removes what a process that was killed within a save left behind; only process 0 writes, so none is in use."""
+    for path in _named(folder, "partial"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _flush_folder(folder: pathlib.Path) -> None:
+    # Some network file systems cannot; the checkpoint is there nonetheless.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
@@ -124,7 +144,9 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
 
 
 def restore_weights(loop: Loop, path: pathlib.Path) -> None:
-    """Restores weights and moments alone, for an evaluation: of any run with this network.
+    """Restores weights and moments alone, for an evaluation: of any run with this network, whatever its batches.
+
+    What layers carry from step to step has the rows of a batch, and an evaluation begins without it.
 
     Raises:
       UserError: the file is damaged, or of another network.
@@ -133,10 +155,12 @@ def restore_weights(loop: Loop, path: pathlib.Path) -> None:
     weights = {name: entry for name, entry in _entries(loop).items() if _of_model(loop, entry)}
     if any(name not in arrays or arrays[name].shape != tuple(w.shape) for name, w in weights.items()):
         raise UserError(f"{path}: its variables are not those of this network; give the run's --config flags")
+    moments = _moments(loop)
+    fitted = _fitted(loop, arrays, moments, path)
     for name, weight in weights.items():
         for component in loop.state.replicas.local_results(weight):
             component.assign(arrays[name])
-    _assign_moments(loop, arrays)
+    _assign_per_replica(loop, moments, fitted)
 
 
 def _of_model(loop: Loop, entry: tf.Variable | Slot) -> bool:
@@ -144,7 +168,7 @@ def _of_model(loop: Loop, entry: tf.Variable | Slot) -> bool:
 
 
 def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
-    """The arrays of a file that fits the loop, and its step."""
+    """The arrays of a file that fits the loop, those per replica as its replicas need them, and its step."""
     arrays, meta = _read(path)
     if meta["digest"] != _digest(loop):
         raise UserError(
@@ -154,7 +178,7 @@ def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
     same = sorted(arrays) == sorted([*shapes, *_moving(loop)])
     if not same or any(arrays[name].shape != shape for name, shape in shapes.items()):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
-    return arrays, int(meta["step"])
+    return arrays | _fitted(loop, arrays, _moving(loop), path), int(meta["step"])
 
 
 def _assign(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
@@ -167,16 +191,15 @@ def _assign(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
             for component in replicas.local_results(entry):
                 component.assign(arrays[name])
     state.update.write_slots(slots)
-    _assign_moments(loop, arrays)
+    _assign_per_replica(loop, _moving(loop), arrays)
 
 
-def _assign_moments(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
+def _assign_per_replica(loop: Loop, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]) -> None:
     replicas = loop.state.replicas
-    for name, variable in _moving(loop).items():
-        values = _fit(arrays, name, replicas.num_replicas, variable.shape)
+    for name, variable in variables.items():
         mine = replicas.local_results(variable)
         first = replicas.process_index * len(mine)
-        for component, value in zip(mine, values[first : first + len(mine)], strict=True):
+        for component, value in zip(mine, arrays[name][first : first + len(mine)], strict=True):
             component.assign(value)
 
 
@@ -206,18 +229,28 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict]:
 
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
     """The checkpoints of a folder, the newest last."""
-    return sorted(
-        p for p in folder.glob("checkpoint_*.npz") if re.fullmatch(r"checkpoint_\d{8,}\.npz", p.name)
-    )
+    return sorted(_named(folder, "npz"))
+
+
+def _named(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
+    pattern = re.compile(rf"checkpoint_\d{{8,}}\.{suffix}")
+    return [p for p in folder.glob(f"checkpoint_*.{suffix}") if pattern.fullmatch(p.name)]
 
 
 def _moving(loop: Loop) -> dict[str, tf.Variable]:
     """Per-replica variables by name: the moving moments, and what layers carry for each row of the batch."""
+    return _moments(loop) | _carried(loop)
+
+
+def _moments(loop: Loop) -> dict[str, tf.Variable]:
     layers = enumerate(norm.span_layers(loop.state.model))
     pairs = [(f"moments/{i:03d}", layer) for i, layer in layers]
-    moments = {f"{n}/{m}": getattr(layer, f"moving_{m}") for n, layer in pairs for m in ("mean", "variance")}
+    return {f"{n}/{m}": getattr(layer, f"moving_{m}") for n, layer in pairs for m in ("mean", "variance")}
+
+
+def _carried(loop: Loop) -> dict[str, tf.Variable]:
     layers = [m for m in loop.state.model.submodules if hasattr(m, "carried")]
-    return moments | {
+    return {
         f"carried/{i:03d}/{name}": getattr(layer, name)
         for i, layer in enumerate(layers)
         for name in layer.carried
@@ -267,8 +300,34 @@ def _shapes(loop: Loop) -> dict[str, tuple[int, ...]]:
     }
 
 
+def _fitted(
+    loop: Loop, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
+) -> dict[str, np.ndarray]:
+    """The saved values of per-replica variables, one for each replica of the loop.
+
+    Raises:
+      UserError: a variable that is not there, or cannot be had in this shape; nothing was assigned.
+    """
+    replicas, fitted = loop.state.replicas.num_replicas, {}
+    for name, variable in variables.items():
+        try:
+            fitted[name] = _fit(arrays, name, replicas, variable.shape)
+        except (KeyError, ValueError) as error:
+            saved = list(arrays[name].shape) if name in arrays else "none"
+            raise UserError(
+                f"{path}: {name} is {saved} there, {[replicas, *variable.shape]} here; "
+                "give the --config flags of the run that saved"
+            ) from error
+    return fitted
+
+
 def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:
-    """The saved moments [R, G, C] as [replicas, *shape]: as they are, or merged over R and G."""
+    """The saved moments [R, G, C] as [replicas, *shape]: as they are, or merged over R and G.
+
+    Raises:
+      KeyError: a variable that is not there.
+      ValueError: shapes that do not fit.
+    """
     saved = arrays[name]
     if saved.shape == (replicas, *shape):
         return saved

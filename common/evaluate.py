@@ -6,13 +6,23 @@ the run (`--config.data…=…`). Nothing is logged: an evaluation by hand is no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import sys
+from collections.abc import Callable, Iterator
 
-from common import checkpoint, replicas
-from common.errors import UserError
+import tensorflow as tf
+
+from common import checkpoint
+from common import replicas as backends
+from common.errors import PeerLostError, UserError
+from common.evaluator import quality_explained
 from common.loop import Loop
+from common.replicas.base import Replicas
 from common.task import Quality, Task
+
+Diagnose = Callable[[tf.errors.OpError], UserError | None]
 
 
 def evaluate(task: Task, path: str | os.PathLike) -> Quality:
@@ -26,14 +36,55 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
       The quality as the run would have computed it.
 
     Raises:
-      UserError: no such checkpoint, a damaged one, or one of another network.
+      UserError: no such checkpoint, a damaged one, or one of another network; damaged data, too little memory, or
+        outputs that do not add up.
     """
     task.check_input()
-    loop = Loop(task, replicas.make(task.config))
-    checkpoint.restore_weights(loop, _file(pathlib.Path(path)))
-    sums, arrays = loop.evaluate()
-    loop.replicas.close()
-    return task.quality(sums, arrays)
+    replicas = backends.make(task.config)
+    with steps_explained(replicas, "eval_batch_size", task.diagnose):
+        loop = Loop(task, replicas)
+        checkpoint.restore_weights(loop, _file(pathlib.Path(path)))
+        sums, arrays = loop.evaluate()
+        replicas.close()
+    with quality_explained():
+        return task.quality(sums, arrays)
+
+
+@contextlib.contextmanager
+def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | None = None) -> Iterator[None]:
+    """Raises in place of an error of steps outside a run what a person can act on, as common/run.py does in one.
+
+    Args:
+      replicas: of the steps.
+      batch_field: of the configuration, which makes the steps smaller.
+      diagnose: the task's, where the steps read data.
+
+    Raises:
+      UserError: another process or memory is lacking, or `diagnose` found what is wrong. Other errors stay.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        explanation = _explain(error, replicas, batch_field, diagnose)
+        if explanation is None:
+            raise
+        raise explanation from error
+
+
+def _explain(
+    error: Exception, replicas: Replicas, batch_field: str, diagnose: Diagnose | None
+) -> UserError | None:
+    if replicas.peer_lost(error):
+        return PeerLostError()
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return UserError(f"out of memory; use a smaller --config.{batch_field}, or more replicas", 1)
+    if diagnose is None or not isinstance(error, tf.errors.OpError):
+        return None
+    if replicas.main:
+        print("a step failed: looking for damaged data", file=sys.stderr, flush=True)
+    return diagnose(error)
 
 
 def _file(path: pathlib.Path) -> pathlib.Path:

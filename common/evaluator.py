@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
-import multiprocessing
+import multiprocessing.context
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +19,7 @@ from common.errors import UserError
 from common.task import Quality, Task
 
 POLL_SECONDS = 0.05
+END_SECONDS = 5.0  # That idle workers have to end by themselves, and killed ones to be cleared away.
 
 
 class Evaluator:
@@ -27,18 +31,14 @@ class Evaluator:
     def __init__(self, task: Task, enabled: bool = True):
         self._quality, self._enabled = task.quality, enabled
         self._pending: list[tuple[Block, concurrent.futures.Future]] = []
+        self._workers = _Workers()
         self._pool: concurrent.futures.Executor | None = None
         self._thread: concurrent.futures.Executor | None = None
         self._warm: concurrent.futures.Future | None = None
         if not (task.evaluate_in_worker and enabled):
             return
         workers = getattr(task, "evaluation_workers", 0)
-        # Not forked: a forked TensorFlow deadlocks. An interrupt from the terminal is for the main process.
-        context = multiprocessing.get_context("spawn")
-        ignore = (signal.SIGINT, signal.SIG_IGN)
-        self._pool = concurrent.futures.ProcessPoolExecutor(
-            max(workers, 1), mp_context=context, initializer=signal.signal, initargs=ignore
-        )
+        self._pool = concurrent.futures.ProcessPoolExecutor(max(workers, 1), mp_context=self._workers)
         if workers:
             # The thread only hands the work out and waits: one evaluation after the other, each by all workers.
             self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -51,15 +51,27 @@ class Evaluator:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        # Idle workers are waited for: their semaphores would outlive this process, and be complained of. Busy ones are
-        # not: who leaves them behind is in a hurry.
         futures = [future for _, future in self._pending] + ([self._warm] if self._warm else [])
         idle = all(future.done() for future in futures)
-        for executor in (self._thread, self._pool):
-            if executor:
-                executor.shutdown(wait=idle, cancel_futures=True)
+        if self._thread:
+            self._thread.shutdown(wait=idle, cancel_futures=True)
+        if self._pool:
+            self._end_pool(END_SECONDS if idle else 0.0)
         self._thread = self._pool = None
         self._quality = None  # It may hold the pool.
+
+    def _end_pool(self, patience: float) -> None:
+        """Shuts the pool down, and kills the workers that are still busy after `patience` seconds."""
+        # Waited for: semaphores that outlive this process are complained of. But not for ever: a worker killed while
+        # it sent its result leaves a pool that waits for the rest.
+        shutdown = functools.partial(self._pool.shutdown, cancel_futures=True)
+        ending = threading.Thread(target=shutdown, name="end of evaluation", daemon=True)
+        ending.start()
+        began = time.monotonic()
+        while ending.is_alive() and time.monotonic() < began + patience + END_SECONDS:
+            ending.join(POLL_SECONDS)
+            if time.monotonic() > began + patience:
+                self._workers.kill()
 
     def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
         """Starts the evaluation after `block`."""
@@ -91,14 +103,70 @@ class Evaluator:
         """
         while self._pending and self._pending[0][1].done():
             block, future = self._pending.pop(0)
-            try:
+            with quality_explained():
                 quality: Quality = future.result()
-            except ValueError as error:
-                raise UserError(f"evaluation: {error}") from error
-            except LookupError as error:
-                raise UserError(
-                    f"evaluation: the outputs or the ground truth lack something ({type(error).__name__}: {error})"
-                ) from error
-            except concurrent.futures.BrokenExecutor as error:
-                raise UserError("evaluation: its worker process died; is there enough memory?") from error
             yield events.Evaluated(block, time.time(), quality.value, quality.reached, quality.details)
+
+
+@contextlib.contextmanager
+def quality_explained() -> Iterator[None]:
+    """Raises a UserError in place of what a task's `quality` raises, here or in a worker."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"evaluation: {error}") from error
+    except LookupError as error:
+        raise UserError(
+            f"evaluation: the outputs or the ground truth lack something ({type(error).__name__}: {error})"
+        ) from error
+    except concurrent.futures.BrokenExecutor as error:
+        raise UserError("evaluation: its worker process died; is there enough memory?") from error
+
+
+class _Worker(multiprocessing.context.SpawnProcess):
+    """A worker that only its parent ends: on purpose, or by ending itself.
+
+    Signals that tell a run to stop are for the main process alone, though a launcher, a batch system or the terminal
+    sends them to all of a group. The worker inherits them blocked, so that none meets it while it still imports.
+    """
+
+    def start(self) -> None:
+        """Starts it; in the main process."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def run(self) -> None:
+        """What the worker does."""
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        super().run()
+
+    def terminate(self) -> None:
+        """Kills it: a pool that breaks terminates its other workers, and would wait for ever for one that goes on."""
+        self.kill()
+
+
+def _end_with_parent() -> None:
+    # A pool's worker holds both ends of its queues: it would wait for work for ever.
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+class _Workers(multiprocessing.context.SpawnContext):
+    """Makes a pool's workers, and knows them. Not forked: a forked TensorFlow deadlocks."""
+
+    def __init__(self) -> None:
+        self._made: list[_Worker] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> _Worker:  # noqa: N802
+        """As `multiprocessing.Process`."""
+        self._made.append(_Worker(*args, **kwargs))
+        return self._made[-1]
+
+    def kill(self) -> None:
+        """Kills every worker that has started."""
+        for worker in list(self._made):
+            if worker.pid is not None:
+                worker.kill()

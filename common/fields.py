@@ -14,6 +14,7 @@ RULESETS = ("0.6.0", "0.7.0")
 REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu")
 SUMMATIONS = ("flat", "hierarchical", "2d")
 WIRES = ("full", "bf16")
+LARGEST_SEED = 2**32 - 1  # Of np.random.seed.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,9 +230,19 @@ class RunConfig:
         _one_of("communication.algorithm", self.communication.algorithm, SUMMATIONS)
         _one_of("communication.wire", self.communication.wire, WIRES)
         _one_of("steps_per_epoch_rounding", self.steps_per_epoch_rounding, ("floor", "ceil"))
-        for field in ("num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size"):
+        sizes = ("num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
+        for field in (*sizes, "checkpoint_blocks"):
             if getattr(self, field) < 1:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
+        # Lengths: 0 leaves most of them to another field.
+        steps = ("train_steps", "steps_per_block", "first_block_steps")
+        for field in (*steps, "train_epochs", "epochs_per_block", "first_block_epochs"):
+            if getattr(self, field) < 0:
+                raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UserError(f"config.seed={self.seed}: must be at least 0 and at most {LARGEST_SEED}")
+        if not self.loss_scale > 0:
+            raise UserError(f"config.loss_scale={self.loss_scale}: must be above 0; 1 scales nothing")
         if self.partitions < 1 or self.num_replicas % self.partitions:
             raise UserError(
                 f"config.partitions={self.partitions} does not divide config.num_replicas={self.num_replicas}"

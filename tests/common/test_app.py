@@ -116,6 +116,8 @@ NO_TENSORFLOW = "raise ImportError('TensorFlow was imported')"
         ),
         (["--sistem=cpu-tiny"], ["Unknown command line flag 'sistem'"]),
         (["--system=cpu-tiny", "--run=first"], ["--run=first"]),
+        (["--system=cpu-tiny", "--seed=4294967296"], ["--seed=4294967296", "[0, 4294967295]"]),
+        (["--system=cpu-tiny", "--config.steps_per_block=-1"], ["config.steps_per_block=-1: must be"]),
         (["--system=cpu-tiny", "surplus"], ["unexpected argument 'surplus'"]),
     ],
     ids=lambda v: " ".join(v)[:60] if v and str(v[0]).startswith("--") else None,

@@ -2,6 +2,8 @@
 
 import dataclasses
 import errno
+import os
+import stat
 
 import numpy as np
 import pytest
@@ -215,6 +217,33 @@ def test_only_the_last_two_stay_and_partial_files_do_not_count(tmp_path, loop):
     assert checkpoint.restore_latest(loop, tmp_path / "absent") is None
 
 
+def test_a_save_removes_what_a_killed_one_left_behind(tmp_path, loop):
+    for name in ("checkpoint_00000001.partial", "checkpoint_mine.partial", "result_0.txt.partial"):
+        (tmp_path / name).write_bytes(b"half")
+    loop.state.step.assign(2)
+    path = checkpoint.save(loop, tmp_path)
+    left = ["checkpoint_mine.partial", "result_0.txt.partial"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, *left]
+
+
+def test_a_name_is_on_the_disk_before_an_older_checkpoint_goes(tmp_path, loop, monkeypatch):
+    seen, fsync = [], os.fsync
+
+    def watched(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            seen.append(sorted(p.name for p in tmp_path.iterdir()))
+            raise OSError(errno.EINVAL, "Invalid argument")  # As of a file system that cannot.
+        fsync(descriptor)
+
+    monkeypatch.setattr(checkpoint.os, "fsync", watched)
+    names = []
+    for step in (1, 2):
+        loop.state.step.assign(step)
+        names.append(checkpoint.save(loop, tmp_path, keep=1).name)
+    assert seen == [names[:1], names]
+    assert [p.name for p in tmp_path.iterdir()] == names[1:]
+
+
 def damages(data):
     middle = len(data) // 2
     yield "empty", b""
@@ -239,6 +268,18 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
         except UserError as error:
             assert str(path) in str(error) and "\n" not in str(error), what
         assert everything(loop) == before, what
+
+
+@pytest.mark.parametrize("restore", [checkpoint.restore_latest, checkpoint.restore_weights])
+def test_a_moment_of_another_shape_is_named_and_changes_nothing(tmp_path, loop, restore):
+    path = checkpoint.save(loop, tmp_path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(path, **{**arrays, "moments/000/mean": np.ones([1, 1, 3], np.float32)})
+    before = everything(loop)
+    with pytest.raises(UserError, match=r"moments/000/mean is \[1, 1, 3\] there, \[1, 1, 16\] here"):
+        restore(loop, path if restore is checkpoint.restore_weights else tmp_path)
+    assert everything(loop) == before
 
 
 def test_another_configuration_is_refused_and_the_field_named(tmp_path, loop):

@@ -116,6 +116,20 @@ def test_presets_by_name_and_near_names() -> None:
             "eval_batch_size=6 .* multiple of 4",
         ),
         ({"smoke_run": True}, "needs config.division=open"),
+        ({"checkpoint_blocks": 0}, "config.checkpoint_blocks=0: must be at least 1"),
+        *(
+            ({field: -1}, f"config.{field}=-1: must be at least 0")
+            for field in ("train_steps", "steps_per_block", "first_block_steps")
+        ),
+        *(
+            ({field: -0.5}, f"config.{field}=-0.5: must be at least 0")
+            for field in ("train_epochs", "epochs_per_block", "first_block_epochs")
+        ),
+        ({"seed": -1}, "config.seed=-1: must be at least 0 and at most 4294967295"),
+        ({"seed": 2**32}, "config.seed=4294967296: must be"),
+        ({"loss_scale": 0.0}, "config.loss_scale=0.0: must be above 0"),
+        ({"loss_scale": -128.0}, "config.loss_scale=-128.0: must be above 0"),
+        ({"loss_scale": float("nan")}, "config.loss_scale=nan: must be above 0"),
     ],
 )
 def test_contradictions_are_one_line(changes: dict, message: str) -> None:
@@ -127,6 +141,7 @@ def test_sound_configuration_validates() -> None:
     config = Config(num_replicas=4, accumulation_steps=2, global_batch_size=64, eval_batch_size=8)
     config.validate()
     assert config.micro_batch_size == 8
+    dataclasses.replace(config, seed=2**32 - 1, first_block_epochs=0.0, steps_per_block=0).validate()
 
 
 @given(

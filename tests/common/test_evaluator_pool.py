@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import multiprocessing
 import os
 import pathlib
+import signal
+import subprocess
+import sys
 import time
 import types
 
@@ -14,7 +20,7 @@ import tensorflow as tf
 from common import events
 from common import replicas as backends
 from common.errors import UserError
-from common.evaluator import Evaluator
+from common.evaluator import END_SECONDS, Evaluator
 from common.loop import Loop
 from tests.common import toy
 
@@ -100,3 +106,109 @@ def test_a_lookup_that_fails_is_one_line(wrong):
     evaluator.submit(None, {}, {})
     with pytest.raises(UserError, match=f"evaluation: .* lack something .{type(wrong).__name__}: "):
         list(evaluator.finished())
+
+
+# -- Signals and ends ----------------------------------------------------------------------------------------
+
+
+def tell_and_wait(folder: pathlib.Path, sums: dict, arrays: dict, spread: object = None) -> toy.Quality:
+    """A quality that tells its process in `folder`/pid and waits for the file that `sums` names."""
+    (folder / "new").write_text(str(os.getpid()))
+    (folder / "new").rename(folder / "pid")
+    wait_for(str(folder / sums["until"]))
+    return toy.Quality(1.0, False)
+
+
+def die_or_wait(folder: pathlib.Path, sums: dict, arrays: dict, spread: object = map) -> None:
+    list(spread(functools.partial(wait_or_die, folder), range(3)))
+
+
+def wait_or_die(folder: pathlib.Path, number: int) -> None:
+    """0 waits for ever, 1 until that has begun; 2 dies. A pool looks for new workers only when a result comes."""
+    if number == 0:
+        tell_and_wait(folder, {"until": "never"}, {})
+    wait_for(str(folder / "pid"))
+    if number == 2:
+        os._exit(9)
+
+
+def evaluator_of(quality: object, folder: pathlib.Path, workers: int = 0) -> Evaluator:
+    quality = functools.partial(quality, folder)
+    task = types.SimpleNamespace(quality=quality, evaluate_in_worker=True, evaluation_workers=workers)
+    return Evaluator(task)
+
+
+def soon(condition: object) -> object:
+    """What `condition` returns once it is true."""
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def busy(folder: pathlib.Path) -> int:
+    """The number of the process that evaluates, once it does."""
+    soon((folder / "pid").exists)
+    return int((folder / "pid").read_text())
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that ended and is not waited for does not."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_signals_to_all_of_a_group_leave_the_worker_alone_and_no_busy_one_stays(tmp_path):
+    with evaluator_of(tell_and_wait, tmp_path) as evaluator:
+        (worker,) = multiprocessing.active_children()
+        os.kill(worker.pid, signal.SIGTERM)  # It has not begun to import.
+        evaluator.submit(None, {"until": "go"}, {})
+        assert busy(tmp_path) == worker.pid
+        os.kill(worker.pid, signal.SIGTERM)
+        os.kill(worker.pid, signal.SIGINT)
+        (tmp_path / "go").touch()
+        assert evaluator.wait(lambda: False)
+        assert [event.value for event in evaluator.finished()] == [1.0]
+        (tmp_path / "pid").unlink()
+        evaluator.submit(None, {"until": "never"}, {})
+        assert busy(tmp_path) == worker.pid
+        began = time.monotonic()
+    assert not worker.is_alive() and time.monotonic() - began < PATIENCE / 4
+
+
+def test_a_pool_that_lost_a_worker_ends_the_others(tmp_path):
+    with evaluator_of(die_or_wait, tmp_path, workers=2) as evaluator:
+        evaluator.submit(None, {}, {})
+        assert evaluator.wait(lambda: False)
+        with pytest.raises(UserError, match="its worker process died"):
+            list(evaluator.finished())
+        began = time.monotonic()
+    # At once, not by the patience for those that do not end by themselves.
+    assert not multiprocessing.active_children() and time.monotonic() - began < END_SECONDS
+
+
+KILLED = """
+import pathlib, sys, time
+from tests.common import test_evaluator_pool as tests
+
+if __name__ == "__main__":
+    evaluator = tests.evaluator_of(tests.tell_and_wait, pathlib.Path(sys.argv[1]))
+    evaluator.submit(None, {"until": "never"}, {})
+    time.sleep(tests.PATIENCE)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_worker_ends_with_a_main_process_that_was_killed(tmp_path):
+    root = pathlib.Path(__file__).resolve().parents[2]
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    main = subprocess.Popen([sys.executable, script, tmp_path], env=environment, stderr=subprocess.DEVNULL)
+    worker = busy(tmp_path)
+    assert alive(worker)
+    main.kill()
+    main.wait()
+    soon(lambda: not alive(worker))

@@ -14,6 +14,7 @@ import tf_keras
 from common import checkpoint, events
 from common import replicas as backends
 from common.describe import describe
+from common.errors import UserError
 from common.loop import Loop
 from common.precision import precision
 from common.replicas.single import Single
@@ -180,6 +181,29 @@ def test_a_resumed_run_takes_up_the_carried_state_on_any_number_of_replicas(
     if number == 1:
         np.testing.assert_array_equal(after, wanted)
     np.testing.assert_allclose(after, wanted, rtol=1e-8)
+
+
+def test_an_evaluation_in_other_batches_begins_without_the_carried_state(
+    data_dir, tmp_path, monkeypatch
+) -> None:
+    """A checkpoint in the middle of the streams gives the value that was logged, whatever the training's batch."""
+    monkeypatch.setattr(checkpoint, "_digest", lambda _: "that of all")
+    run, seen = loop(data_dir, precision="fp64"), []
+    for event in run.run(lambda _: checkpoint.save(run, tmp_path)):
+        seen.append(event)
+        if isinstance(event, events.BlockStarted) and event.block.index == 1:
+            break
+    logged = losses(seen)[-1]
+    (path,) = checkpoint.checkpoints(tmp_path)
+    for sizes in ({"global_batch_size": 10}, {"eval_batch_size": 10}):
+        other = loop(data_dir, precision="fp64", **sizes)
+        checkpoint.restore_weights(other, path)
+        value = other.task.quality(*other.evaluate()).value
+        # Fewer streams begin without a state.
+        assert value == pytest.approx(logged, rel=1e-12 if "global_batch_size" in sizes else 0.05)
+    # To train on, it would need the rows that it lacks.
+    with pytest.raises(UserError, match=r"carried/000/eval_state is \[1, 40, 32\] there, \[1, 10, 32\] here"):
+        checkpoint.restore_latest(other, tmp_path)
 
 
 def test_equal_seeds_give_equal_runs(data_dir) -> None:
