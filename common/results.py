@@ -24,8 +24,15 @@ _COLORS = ("#1f6fb2", "#2a9d57")  # Of the qualities of a run: there are two at 
 PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
 
 
-def write_atomically(path: pathlib.Path, data: bytes) -> None:
+def write_atomically(
+    path: pathlib.Path, data: bytes, fix: str = "free space there or change --result_dir"
+) -> None:
     """Writes a file that is whole or absent.
+
+    Args:
+      path: the file.
+      data: its content.
+      fix: what a person may do where it cannot be written.
 
     Raises:
       UserError: the folder is not writable, or the disk is full.
@@ -38,9 +45,7 @@ def write_atomically(path: pathlib.Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"{path}: cannot write: {error.strerror}; free space there or change --result_dir"
-        ) from error
+        raise UserError(f"{path}: cannot write: {error.strerror}; {fix}") from error
 
 
 def describe_run(

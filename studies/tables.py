@@ -13,6 +13,8 @@ from common.results import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FIX = "free some space there"
+
 
 def write_csv(path: pathlib.Path, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table for programs.
@@ -24,12 +26,12 @@ def write_csv(path: pathlib.Path, heads: Sequence[str], rows: Iterable[Sequence[
     writer = csv.writer(text)
     writer.writerow(heads)
     writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue().encode(), FIX)
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
     """A table for people, which is printed too."""
-    write_atomically(path, text.encode())
+    write_atomically(path, text.encode(), FIX)
     print(text)
 
 
@@ -48,9 +50,9 @@ def write_picture(path: pathlib.Path, figure: Figure, **options: Any) -> None:
     image = io.BytesIO()
     figure.savefig(image, format="png", **options)
     pyplot.close(figure)
-    write_atomically(path, image.getvalue())
+    write_atomically(path, image.getvalue(), FIX)
 
 
 def copy(source: pathlib.Path, target: pathlib.Path) -> None:
     """A log or a picture of a run, as it is."""
-    write_atomically(target, source.read_bytes())
+    write_atomically(target, source.read_bytes(), FIX)

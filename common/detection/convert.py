@@ -13,7 +13,6 @@ interruption the finished ones are kept.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import io
 import json
@@ -31,6 +30,7 @@ from PIL import Image
 from common import conversion, records
 from common.detection import coco_write
 from common.errors import UserError
+from common.results import write_atomically
 
 _ORDER_SEED = 2017  # Of the order in which images are dealt to shards.
 SPLITS = ("train", "val")
@@ -141,22 +141,9 @@ def convert(
             slice_ = {"images": part, "annotations": items, "categories": content["categories"]}
             tasks.append((path, source, slice_, masks))
     dropped = [line for lines in conversion.write_shards(_write_shard, tasks, workers) for line in lines]
-    _keep(folder / f"instances_{split}2017.json", annotations)
+    kept = folder / f"instances_{split}2017.json"
+    write_atomically(kept, annotations, "free some space or name another DATA_DIR")
     return dropped
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Writes a file that is whole or absent."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; free some space or name another DATA_DIR"
-        ) from error
 
 
 def _write_shard(path: Path, source: str, content: dict[str, Any], masks: bool) -> list[str]:

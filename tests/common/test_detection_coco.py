@@ -300,7 +300,7 @@ def test_a_full_disk_at_the_annotation_file_is_one_line(tmp_path, capsys, monkey
         assert convert_scene(tmp_path, scene()) == 2
     path = tmp_path / "out" / "instances_train2017.json"
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"error: cannot write {path}: No space left on device; free some space")
+    assert last.startswith(f"error: {path}: cannot write: No space left on device; free some space")
     assert not list(path.parent.glob("*.partial")) and not path.exists()
     assert convert_scene(tmp_path, scene()) == 0 and json.loads(path.read_text()) == scene()
 

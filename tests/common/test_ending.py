@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 import pytest
 
 from common import ending
+from tests.loglines import line
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MISSED = {"status": "aborted", "reason": "the target was not reached in 10 steps"}
@@ -15,21 +15,10 @@ MISSED = {"status": "aborted", "reason": "the target was not reached in 10 steps
 
 def log(folder: pathlib.Path, *values: object, **stop: str) -> pathlib.Path:
     """A log of a minute with these evaluations; without `stop` it has no run_stop."""
-    lines = [("run_start", None, 0, {}), *(("eval_accuracy", v, 1, {}) for v in values)]
-    lines += [("run_stop", None, 60000, stop)] if stop else []
+    lines = [line("run_start"), *(line("eval_accuracy", v, 1) for v in values)]
+    lines += [line("run_stop", None, 60000, **stop)] if stop else []
     path = folder / "result_0.txt"
-    with open(path, "w") as file:
-        for key, value, at, metadata in lines:
-            record = {
-                "namespace": "",
-                "time_ms": at,
-                "event_type": "POINT_IN_TIME",
-                "key": key,
-                "value": value,
-            }
-            file.write(
-                ":::MLLOG " + json.dumps({**record, "metadata": {"file": "", "lineno": 1, **metadata}}) + "\n"
-            )
+    path.write_text("".join(lines))
     return path
 
 

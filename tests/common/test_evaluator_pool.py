@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_a_lookup_that_fails_is_one_line(wrong):
 # -- Signals and ends ----------------------------------------------------------------------------------------
 
 
-def tell_and_wait(folder: pathlib.Path, sums: dict, arrays: dict, spread: object = None) -> toy.Quality:
+def tell_and_wait(folder: pathlib.Path, sums: dict, arrays: dict) -> toy.Quality:
     """A quality that tells its process in `folder`/pid and waits for the file that `sums` names."""
     (folder / "new").write_text(str(os.getpid()))
     (folder / "new").rename(folder / "pid")
@@ -119,7 +120,7 @@ def tell_and_wait(folder: pathlib.Path, sums: dict, arrays: dict, spread: object
     return toy.Quality(1.0, False)
 
 
-def die_or_wait(folder: pathlib.Path, sums: dict, arrays: dict, spread: object = map) -> None:
+def die_or_wait(folder: pathlib.Path, sums: dict, arrays: dict, spread: Callable = map) -> None:
     list(spread(functools.partial(wait_or_die, folder), range(3)))
 
 
@@ -132,19 +133,18 @@ def wait_or_die(folder: pathlib.Path, number: int) -> None:
         os._exit(9)
 
 
-def evaluator_of(quality: object, folder: pathlib.Path, workers: int = 0) -> Evaluator:
+def evaluator_of(quality: Callable, folder: pathlib.Path, workers: int = 0) -> Evaluator:
     quality = functools.partial(quality, folder)
     task = types.SimpleNamespace(quality=quality, evaluate_in_worker=True, evaluation_workers=workers)
     return Evaluator(task)
 
 
-def soon(condition: object) -> object:
-    """What `condition` returns once it is true."""
+def soon(condition: Callable[[], bool]) -> None:
+    """Returns once `condition` is true."""
     end = time.monotonic() + PATIENCE
-    while not (found := condition()):
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
-    return found
 
 
 def busy(folder: pathlib.Path) -> int:

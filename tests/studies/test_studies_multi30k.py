@@ -2,18 +2,13 @@
 
 import argparse
 import fcntl
-import json
 import pathlib
 
 import pytest
 
 from common.errors import UserError
 from studies import multi30k, runner
-
-
-def line(key, value=None, time_ms=0, **metadata):
-    record = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key, "value": value}
-    return f":::MLLOG {json.dumps({**record, 'metadata': {'file': 'x', 'lineno': 1, **metadata}})}\n"
+from tests.loglines import line
 
 
 def block(epoch, step, minute, sacrebleu):

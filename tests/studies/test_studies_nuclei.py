@@ -11,6 +11,7 @@ import pytest
 
 from common.errors import UserError
 from studies import nuclei, runner
+from tests.loglines import line
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ASKED = {"preset": "a", "flags": ["--config.num_train_examples=3"]}
@@ -19,14 +20,10 @@ ASKED = {"preset": "a", "flags": ["--config.num_train_examples=3"]}
 def write_log(path: pathlib.Path, **stop: str) -> None:
     """A log of two evaluations, with a run_stop if there is something to say in it."""
     quality = {"BBOX_AP50": 0.7, "SEGM_AP50": 0.65, "AP50": 0.7, "epoch_num": 4}
-    lines = [("run_start", 0, {}), ("eval_accuracy", 60000, quality)]
-    lines += [("run_stop", 120000, stop)] if stop else []
+    lines = [line("run_start"), line("eval_accuracy", 0.3, 60000, **quality)]
+    lines += [line("run_stop", None, 120000, **stop)] if stop else []
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        for key, at, metadata in lines:
-            record = {"namespace": "", "time_ms": at, "event_type": "POINT_IN_TIME", "key": key, "value": 0.3}
-            record["metadata"] = {"file": "", "lineno": 1, **metadata}
-            file.write(":::MLLOG " + json.dumps(record) + "\n")
+    path.write_text("".join(lines))
 
 
 def begun(folder: pathlib.Path, asked: dict = ASKED) -> pathlib.Path:
@@ -100,15 +97,7 @@ def test_a_resumed_run_has_no_time_to_train(tmp_path) -> None:
     log = tmp_path / "result_0.txt"
     write_log(log, status="success")
     assert nuclei._row("ssd", tmp_path)["minutes"] == 2.0
-    line = {
-        "namespace": "",
-        "time_ms": 0,
-        "event_type": "POINT_IN_TIME",
-        "key": "resumed_from_step",
-        "value": 7,
-    }
-    line["metadata"] = {"file": "", "lineno": 1}
-    log.write_text(":::MLLOG " + json.dumps(line) + "\n" + log.read_text())
+    log.write_text(line("resumed_from_step", 7) + log.read_text())
     assert nuclei._row("ssd", tmp_path)["minutes"] == ""
 
 

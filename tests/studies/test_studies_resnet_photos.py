@@ -12,27 +12,18 @@ import pytest
 from common.errors import UserError
 from studies import resnet_photos as study
 from studies import runner
+from tests.loglines import line
 
 MISSED, DIVERGED = "the target was not reached in 90 steps", "loss is nan at step 5"
 
 
 def write_run(folder: pathlib.Path, seed: int, values: list[float], reason: str) -> None:
     """A log of a minute, its record and its curve, as common/run.py leaves them."""
-    lines = [("run_start", None, 0, {}), *(("eval_accuracy", v, 1, {}) for v in values)]
     status = "aborted" if reason else "success"
-    lines.append(("run_stop", None, 60000, {"status": status, "reason": reason}))
+    lines = [line("run_start"), *(line("eval_accuracy", v, 1) for v in values)]
+    lines.append(line("run_stop", None, 60000, status=status, reason=reason))
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"result_{seed}.txt", "w") as file:
-        for key, value, at, metadata in lines:
-            record = {
-                "namespace": "",
-                "time_ms": at,
-                "event_type": "POINT_IN_TIME",
-                "key": key,
-                "value": value,
-            }
-            record["metadata"] = {"file": "", "lineno": 1, **metadata}
-            file.write(":::MLLOG " + json.dumps(record) + "\n")
+    (folder / f"result_{seed}.txt").write_text("".join(lines))
     path = folder / "run.json"
     runs = json.loads(path.read_text())["runs"] if path.exists() else {}
     quality = values[-1] if values else None
