@@ -132,7 +132,7 @@ class _Worker(multiprocessing.context.SpawnProcess):
 
     def start(self) -> None:
         """Starts it; in the main process."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             super().start()
         finally:
