@@ -7,22 +7,20 @@ the run (`--config.data…=…`). Nothing is logged: an evaluation by hand is no
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
-
-import tensorflow as tf
+from collections.abc import Iterator
 
 from common import checkpoint
 from common import replicas as backends
-from common.errors import PeerLostError, UserError
+from common.errors import UserError
 from common.evaluator import quality_explained
+from common.failures import Diagnose, explained
 from common.loop import Loop
 from common.replicas.base import Replicas
 from common.task import Quality, Task
-
-Diagnose = Callable[[tf.errors.OpError], UserError | None]
 
 
 def evaluate(task: Task, path: str | os.PathLike) -> Quality:
@@ -67,24 +65,15 @@ def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | N
     except UserError:
         raise
     except Exception as error:
-        explanation = _explain(error, replicas, batch_field, diagnose)
-        if explanation is None:
+        found = explained(error, replicas, batch_field, diagnose, functools.partial(_say, replicas))
+        if found is None:
             raise
-        raise explanation from error
+        raise found from error
 
 
-def _explain(
-    error: Exception, replicas: Replicas, batch_field: str, diagnose: Diagnose | None
-) -> UserError | None:
-    if replicas.peer_lost(error):
-        return PeerLostError()
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return UserError(f"out of memory; use a smaller --config.{batch_field}, or more replicas", 1)
-    if diagnose is None or not isinstance(error, tf.errors.OpError):
-        return None
+def _say(replicas: Replicas, text: str) -> None:
     if replicas.main:
-        print("a step failed: looking for damaged data", file=sys.stderr, flush=True)
-    return diagnose(error)
+        print(text, file=sys.stderr, flush=True)
 
 
 def _file(path: pathlib.Path) -> pathlib.Path:

@@ -17,7 +17,7 @@ from absl import flags
 from common import division, events, results
 from common import log as logs
 from common.config import RunConfig
-from common.errors import PeerLostError, UserError
+from common.errors import UserError
 from common.launch import heartbeat
 from common.process import Process
 from common.report import Reporter
@@ -46,7 +46,7 @@ class Training:
             self._start = self._resume()
             return _status(self._train())
         except BaseException as error:
-            explained = None if isinstance(error, UserError) else self._explain(error)
+            explained = self._explain(error)
             if explained:
                 raise explained from error
             raise
@@ -133,16 +133,12 @@ class Training:
         """What an event leads to."""
 
     def _explain(self, error: BaseException) -> UserError | None:
-        from tensorflow import errors
+        if isinstance(error, UserError):
+            return None
+        from common.failures import explained
 
-        if self._replicas is not None and self._replicas.peer_lost(error):
-            return PeerLostError()
-        if isinstance(error, errors.ResourceExhaustedError):
-            return UserError("out of memory; use a smaller --config.global_batch_size, or more replicas", 1)
-        if isinstance(error, errors.OpError) and self.loop is not None:
-            self.reporter.say("a step failed: looking for damaged data")
-            return self.loop.task.diagnose(error)
-        return None
+        diagnose = None if self.loop is None else self.loop.task.diagnose
+        return explained(error, self._replicas, "global_batch_size", diagnose, self.reporter.say)
 
 
 class Run(Training):
@@ -195,7 +191,7 @@ class Run(Training):
         """Ends the log of a run that an exception ended; raises in its place what a person can act on."""
         self.reporter.close()
         failed = time.time()
-        explained = None if isinstance(error, UserError) else self._explain(error)
+        explained = self._explain(error)
         if log.started:
             log.abort(str(explained or error) or type(error).__name__, failed)
             with contextlib.suppress(UserError):  # The disk may be full: the log matters more.
