@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
-from common.errors import UserError
 from compliance import rules
 from compliance.check import check
 from compliance.findings import ERROR, Finding
@@ -41,28 +39,15 @@ def run(options: argparse.Namespace) -> int:
         findings += _cross_check(outcome.logs)
     text = FORMATS[options.format](findings, outcome.files)
     if options.output:
-        _write(options.output, text + "\n")
+        from compliance.output import write_atomically  # imports what a check without --output does not need
+
+        write_atomically(options.output, text + "\n")
     else:
         # A terminal that cannot show a character shows its escape.
         sys.stdout.reconfigure(errors="backslashreplace")
         print(text)
     bad = bool(findings) if options.strict else any(finding.severity == ERROR for finding in findings)
     return 1 if bad else 0
-
-
-def _write(name: str, text: str) -> None:
-    """The whole text under the name, or what was there before."""
-    path = Path(os.path.realpath(name) if os.path.islink(name) else name)  # a link stays one
-    # /dev/null and the like must not become plain files.
-    if os.path.exists(path) and not os.path.isfile(path):
-        try:
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise UserError(f"{name}: cannot write ({error.strerror}); name another file") from None
-        return
-    from compliance.output import write_atomically  # imports what a check without --output does not need
-
-    write_atomically(path, text)
 
 
 def _cross_check(logs) -> list[Finding]:

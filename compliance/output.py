@@ -12,17 +12,24 @@ from common.errors import UserError
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """The whole text under the name, or nothing. Raises UserError when it cannot be written."""
-    path = Path(path)
+def write_atomically(name: str | Path, text: str) -> None:
+    """The whole text under the name, or what was there before. A link stays one, and /dev/null a device.
+
+    Raises UserError when it cannot be written.
+    """
+    path = Path(os.path.realpath(name) if os.path.islink(name) else name)
+    # Text of a log may hold half of a surrogate pair, which has no UTF-8 form.
+    data = text.encode("utf-8", errors="backslashreplace")
     temporary = None
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
         with tempfile.NamedTemporaryFile(
             "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:
             temporary = file.name
-            # Text of a log may hold half of a surrogate pair, which has no UTF-8 form.
-            file.write(text.encode("utf-8", errors="backslashreplace"))
+            file.write(data)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
@@ -31,7 +38,7 @@ def write_atomically(path: Path, text: str) -> None:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
         raise UserError(
-            f"{path}: cannot write ({error.strerror}); name a file in a folder that exists"
+            f"{name}: cannot write ({error.strerror}); name a file in a folder that exists"
         ) from None
 
 

@@ -85,7 +85,7 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
         rows = ({"source": source, "target": target} for source, target in fitting)
         pairs = conversion.deal(folder, rows, settings.shards, "pairs")
     told = {"pairs": pairs, "eval": len(held_out), "vocabulary": size} | dataclasses.asdict(dropped)
-    (folder / "convert.json").write_text(json.dumps(told, indent=1))
+    _write_text(folder / "convert.json", json.dumps(told, indent=1))
     return told
 
 

@@ -101,7 +101,7 @@ def test_an_output_that_is_no_plain_file_stays_what_it_is(log, tmp_path, capsys)
         os.close(reader)
     assert pipe.is_fifo() and link.is_symlink()
     assert main(["check", str(log), "-o", str(tmp_path)]) == 2
-    assert "cannot write (Is a directory); name another file" in capsys.readouterr().err
+    assert "cannot write (Is a directory); name a file" in capsys.readouterr().err
 
 
 def test_explain_and_rules(capsys):

@@ -42,7 +42,9 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path, full, name)
     WRITERS[name](path)
     before = path.read_bytes()
     full()
-    with pytest.raises(UserError, match=f"{name}: cannot write: No space left on device; free some space there"):
+    with pytest.raises(
+        UserError, match=f"{name}: cannot write: No space left on device; free some space there"
+    ):
         WRITERS[name](path)
     assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == [name]
 
