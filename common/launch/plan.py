@@ -111,19 +111,31 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
         ) from error
     if listed.returncode:
         raise UserError(f"scontrol show hostnames {nodes}: {listed.stderr.strip()}; is SLURM running?")
-    counts = tasks_per_node(layout)
+    counts, names = tasks_per_node(layout), listed.stdout.split()
+    if len(names) != len(counts):
+        raise UserError(
+            f"SLURM_STEP_TASKS_PER_NODE={layout} is of {len(counts)} hosts, SLURM_STEP_NODELIST={nodes} of "
+            f"{len(names)}; start the launcher with srun itself"
+        )
     return [
-        Host(name, processes // tasks)
-        for name, count in zip(listed.stdout.split(), counts, strict=True)
-        for _ in range(count)
+        Host(name, processes // tasks) for name, count in zip(names, counts) for _ in range(count)
     ], number
 
 
 def tasks_per_node(layout: str) -> list[int]:
-    """[2, 2, 1] from SLURM's "2(x2),1"."""
+    """[2, 2, 1] from SLURM's "2(x2),1".
+
+    Raises:
+      UserError: it is of another form.
+    """
     counts = []
     for part in layout.split(","):
-        count, repeat = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part).groups()  # type: ignore[union-attr]
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if not found:
+            raise UserError(
+                f"SLURM_STEP_TASKS_PER_NODE={layout}: not of SLURM's form, 2(x2),1; start the launcher with srun itself"
+            )
+        count, repeat = found.groups()
         counts += [int(count)] * int(repeat or 1)
     return counts
 

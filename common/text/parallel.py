@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import gzip
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -85,7 +86,7 @@ def _lines(paths: tuple[Path, Path]) -> Iterator[tuple[bytes, bytes]]:
         while True:
             try:
                 lines = [file.readline() for file in files]
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, zlib.error) as error:
                 raise UserError(
                     f"{paths[0]} or {paths[1]}: line {number + 1}: {error}; get a sound copy"
                 ) from error

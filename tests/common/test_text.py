@@ -168,6 +168,16 @@ def test_only_line_feeds_end_lines(tmp_path):
     assert pairs == [("a\u2028b\x0cc", "x"), ("d", "y")]
 
 
+def test_damaged_gzip_is_one_line(tmp_path):
+    packed = gzip.compress(b"".join(b"%d\n" % (i * i) for i in range(1000)))
+    for side in ("en", "de"):
+        # Its header is whole; of what follows a part is other bytes, or it ends too early.
+        spoilt = packed[:-40] if side == "de" else packed[:20] + b"\xff" * 40 + packed[60:]
+        (tmp_path / f"a.{side}.gz").write_bytes(spoilt)
+        with pytest.raises(UserError, match="get a sound copy"):
+            list(parallel.read_pairs(tmp_path / f"a.{side}.gz", tmp_path / f"a.{side}.gz"))
+
+
 def test_gzip_is_read(tmp_path):
     for side in ("en", "de"):
         with gzip.open(tmp_path / f"a.{side}.gz", "wt") as file:
