@@ -169,12 +169,12 @@ def _export(task_of: Any, config: RunConfig) -> int:
 
 
 def _dry_run(task: Any) -> int:
-    from common import evaluate, replicas
+    from common import failures, replicas
     from common.loop import Loop
 
     process, started = processes.of(task.config), time.time()
     backend = replicas.make(task.config)
-    with evaluate.steps_explained(backend, "global_batch_size"):
+    with failures.steps_explained(backend, "global_batch_size"):
         loop = Loop(task, backend)
         built = time.time()
         loss, seconds = loop.one_step()

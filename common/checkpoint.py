@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from common import norm
+from common import norm, npz
 from common.config import Communication, digest, to_dict
 from common.errors import UserError
 from common.loop import Loop
@@ -212,16 +212,7 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict]:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(arrays.pop("meta").tobytes())
         return arrays, {name: meta[name] for name in ("step", "digest", "config")}
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        NotImplementedError,
-        RuntimeError,
-        zipfile.BadZipFile,
-    ) as error:
+    except npz.DAMAGE as error:
         raise UserError(
             f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
         ) from error

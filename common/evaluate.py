@@ -6,20 +6,15 @@ the run (`--config.data…=…`). Nothing is logged: an evaluation by hand is no
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import pathlib
-import sys
-from collections.abc import Iterator
 
 from common import checkpoint
 from common import replicas as backends
 from common.errors import UserError
 from common.evaluator import quality_explained
-from common.failures import Diagnose, explained
+from common.failures import steps_explained
 from common.loop import Loop
-from common.replicas.base import Replicas
 from common.task import Quality, Task
 
 
@@ -46,34 +41,6 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
         replicas.close()
     with quality_explained():
         return task.quality(sums, arrays)
-
-
-@contextlib.contextmanager
-def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | None = None) -> Iterator[None]:
-    """Raises in place of an error of steps outside a run what a person can act on, as common/run.py does in one.
-
-    Args:
-      replicas: of the steps.
-      batch_field: of the configuration, which makes the steps smaller.
-      diagnose: the task's, where the steps read data.
-
-    Raises:
-      UserError: another process or memory is lacking, or `diagnose` found what is wrong. Other errors stay.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        found = explained(error, replicas, batch_field, diagnose, functools.partial(_say, replicas))
-        if found is None:
-            raise
-        raise found from error
-
-
-def _say(replicas: Replicas, text: str) -> None:
-    if replicas.main:
-        print(text, file=sys.stderr, flush=True)
 
 
 def _file(path: pathlib.Path) -> pathlib.Path:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -36,3 +39,31 @@ def explained(
         return None
     say("a step failed: looking for damaged data")
     return diagnose(error)
+
+
+@contextlib.contextmanager
+def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | None = None) -> Iterator[None]:
+    """Raises in place of an error of steps outside a run what a person can act on, as common/run.py does in one.
+
+    Args:
+      replicas: of the steps.
+      batch_field: of the configuration, which makes the steps smaller.
+      diagnose: the task's, where the steps read data.
+
+    Raises:
+      UserError: another process or memory is lacking, or `diagnose` found what is wrong. Other errors stay.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        found = explained(error, replicas, batch_field, diagnose, functools.partial(_say, replicas))
+        if found is None:
+            raise
+        raise found from error
+
+
+def _say(replicas: Replicas, text: str) -> None:
+    if replicas.main:
+        print(text, file=sys.stderr, flush=True)

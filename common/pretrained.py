@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common import npz
 from common.errors import UserError
 from common.norm import SpanBatchNorm
 from common.replicas.base import Replicas
 
 _NORM = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
 
-# What numpy, zipfile and TensorFlow raise for a cut or altered file, or one of another kind.
-_DAMAGE = (
-    *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
-    *(NotImplementedError, RuntimeError, tf.errors.OpError),
-)
+_DAMAGE = (*npz.DAMAGE, tf.errors.OpError)  # Of a TensorFlow checkpoint, too.
 
 
 def load(

@@ -210,12 +210,10 @@ class Run(Training):
         scored = stopped.status == "success" and not self._start
         minutes = (stopped.time - self.curve.start) / 60
         self._write_record(stopped.status, minutes if scored else None)
+        # The run has its log and its record; a picture can be drawn later.
         try:
             curve: Any = self.curve.draw(self.folder / f"curve_{self.index}.png")
-        except (
-            OSError,
-            UserError,
-        ) as error:  # The run has its log and its record; a picture can be drawn later.
+        except (OSError, UserError) as error:
             curve = f"none: {error}"
         print(f"result   {self.path}")
         print(f"score    {minutes:.3f} minutes" if scored else f"score    none: {stopped.status}")

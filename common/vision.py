@@ -10,18 +10,17 @@ MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
-def wide(dtype: tf.DType) -> tf.DType:
-    """In what pixels of `dtype` are computed: float32 at least."""
-    return tf.float64 if dtype == tf.float64 else tf.float32
-
-
 def normalise(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Tensor:
-    """(pixels - mean) / standard deviation per channel, of values 0..255 of any dtype.
+    """(pixels - mean) / standard deviation per channel.
 
     Args:
-      pixels: [..., 3 x repeats], whose last dimension repeats RGB.
-      dtype: of the arithmetic, `wide` of that of the result; float32 or float64.
+      pixels: [..., 3 x repeats], whose last dimension repeats RGB; values 0..255 of any dtype.
+      dtype: that the network wants; the arithmetic is in float32 at least.
+
+    Returns:
+      Same shape; float64 or float32, from which to cast to `dtype` when all arithmetic is done.
     """
+    dtype = tf.float64 if dtype == tf.float64 else tf.float32
     offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], dtype)
     scale = tf.constant([1 / s for s in STDDEV_RGB], dtype)
     if repeats > 1:

@@ -135,7 +135,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
     """The batch with (image - mean) / standard deviation per channel, 0 outside of the content; on the device."""
-    image = vision.normalise(batch["image"], vision.wide(dtype))
+    image = vision.normalise(batch["image"], dtype)
     rows, columns = (tf.range(n, dtype=tf.float32) for n in image.shape[1:3])
     high, wide = batch["image_info"][:, 0, None], batch["image_info"][:, 1, None]
     inside = (rows < high)[:, :, None] & (columns < wide)[:, None]

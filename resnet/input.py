@@ -149,7 +149,7 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     shape, static = tf.shape(image), image.shape
     # One row of pixels at a time: broadcasting over a last dimension of 3 takes 7 times as long on a CPU.
     width = static[2] * static[3]
-    rows = vision.normalise(tf.reshape(image, [-1, width]), vision.wide(dtype), width // 3)
+    rows = vision.normalise(tf.reshape(image, [-1, width]), dtype, width // 3)
     return tf.ensure_shape(tf.reshape(tf.cast(rows, dtype), shape), static)
 
 

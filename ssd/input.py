@@ -130,7 +130,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """(image - mean) / standard deviation per channel of [b, H, W, 3], values 0..255; on the device."""
-    return tf.cast(vision.normalise(image, vision.wide(dtype)), dtype)
+    return tf.cast(vision.normalise(image, dtype), dtype)
 
 
 def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:

@@ -174,7 +174,7 @@ def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Te
     "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame less the one before, of which
     what stands still is not left (Wang et al., "Temporal Segment Networks", section 3.2); the first is as the second.
     """
-    frames = vision.normalise(clips, vision.wide(dtype))
+    frames = vision.normalise(clips, dtype)
     if modality == "rgb_difference":
         changes = frames[:, 1:] - frames[:, :-1]
         frames = tf.concat([changes[:, :1], changes], 1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 
 import h5py
@@ -12,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common import npz
 from common.errors import UserError
 from common.norm import SpanBatchNorm
 from common.replicas.base import Replicas
@@ -25,11 +24,6 @@ _KERAS_BLOCK = {
     "3_bn": "bn3",
 }
 _KERAS_BLOCK |= {"0_conv": "downsample.0", "0_bn": "downsample.1"}
-# What numpy, zipfile and h5py raise for a cut or altered file, or one of another kind.
-_DAMAGE = (
-    *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
-    *(NotImplementedError, RuntimeError),
-)
 
 
 def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, replicas: Replicas) -> None:
@@ -103,7 +97,7 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
                 return {name: stored[name] for name in stored.files}
         with h5py.File(path) as file:
             return dict(_from_keras(file))
-    except _DAMAGE as error:
+    except npz.DAMAGE as error:  # h5py's are among them.
         raise UserError(
             f"{path}: no .npz or .h5 file of weights ({error}); see tsm_kinetics/README.md"
         ) from error

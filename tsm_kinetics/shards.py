@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,18 +16,13 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from common import records
+from common import npz, records
 from common.errors import UserError
 from tsm_kinetics.video import Clip
 
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh filled"
 _HEADER, _FOOTER = 12, 4  # Around a record: tensorflow/core/lib/io/record_writer.h.
 _OPEN_FILES = 256
-# What numpy and zipfile raise for a cut or altered .npz file; NotImplementedError and RuntimeError where its flags are.
-_DAMAGE = (
-    *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
-    *(NotImplementedError, RuntimeError),
-)
 
 
 def index_path(shard: str | os.PathLike) -> Path:
@@ -150,7 +143,7 @@ def _load(path: str) -> dict[str, np.ndarray]:
             raise UserError(f"{path}: {actual} bytes, {int(arrays['bytes'])} expected; {again}")
     except FileNotFoundError as error:
         raise UserError(f"{path}: its index {index.name} is missing; {again}") from error
-    except _DAMAGE as error:
+    except npz.DAMAGE as error:
         raise UserError(f"{index}: damaged ({error}); {again}") from error
     return arrays
 

@@ -14,15 +14,13 @@ import functools
 import os
 import struct
 import threading
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from common import records
+from common import npz, records
 from common.errors import UserError
 from common.replicas.base import Shard
 
@@ -83,7 +81,7 @@ def read(files: Sequence[str]) -> Index:
 def _read(files: tuple[str, ...], state: tuple) -> Index:
     kept = _index_file(files)
     # A damaged file is as none: it is written anew.
-    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+    with contextlib.suppress(*npz.DAMAGE):
         if kept and kept.is_file():
             with np.load(kept, allow_pickle=False) as stored:
                 if str(stored["state_of_files"]) == repr(state):

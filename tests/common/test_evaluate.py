@@ -6,7 +6,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
-from common import app, checkpoint, evaluate
+from common import app, checkpoint, evaluate, failures
 from common import replicas as backends
 from common.errors import PeerLostError, UserError
 from common.loop import Loop
@@ -107,8 +107,8 @@ def test_too_little_memory_is_one_line(saved, monkeypatch):
 def test_a_process_that_is_lost_is_told_and_what_nobody_knows_stays(monkeypatch):
     replicas = backends.make(toy.config())
     unknown = tf.errors.InternalError(None, None, "who knows")
-    with pytest.raises(tf.errors.InternalError), evaluate.steps_explained(replicas, "", lambda _: None):
+    with pytest.raises(tf.errors.InternalError), failures.steps_explained(replicas, "", lambda _: None):
         raise unknown
     monkeypatch.setattr(replicas, "peer_lost", lambda error: error is unknown)
-    with pytest.raises(PeerLostError), evaluate.steps_explained(replicas, ""):
+    with pytest.raises(PeerLostError), failures.steps_explained(replicas, ""):
         raise unknown
