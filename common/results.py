@@ -15,37 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from common import events
+from common import events, files
 from common.config import RunConfig, digest, to_dict
 from common.errors import UserError
 
 SCHEMA = 1
+_FIX = "free space there or change --result_dir"
 _COLORS = ("#1f6fb2", "#2a9d57")  # Of the qualities of a run: there are two at most.
 PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
-
-
-def write_atomically(
-    path: pathlib.Path, data: bytes, fix: str = "free space there or change --result_dir"
-) -> None:
-    """Writes a file that is whole or absent.
-
-    Args:
-      path: the file.
-      data: its content.
-      fix: what a person may do where it cannot be written.
-
-    Raises:
-      UserError: the folder is not writable, or the disk is full.
-    """
-    temporary = path.with_suffix(path.suffix + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot write: {error.strerror}; {fix}") from error
 
 
 def describe_run(
@@ -124,7 +101,7 @@ def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, A
         runs = _runs(path)
         runs[log.name] = {**record, "files": sums}
         text = json.dumps({"schema": SCHEMA, "runs": dict(sorted(runs.items()))}, indent=2)
-        write_atomically(path, text.encode() + b"\n")
+        files.write_atomically(path, text.encode() + b"\n", _FIX)
     return path
 
 
@@ -207,16 +184,7 @@ class Curve:
         lines = [*axes.get_lines(), *loss_axes.get_lines()]
         axes.legend(lines, [str(line.get_label()) for line in lines], loc="center right", frameon=False)
         figure.tight_layout()
-        temporary = path.with_suffix(".partial.png")
-        try:
-            figure.savefig(temporary)
-            temporary.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise UserError(f"{path}: cannot write: {error.strerror}; free space there") from error
-        finally:
-            pyplot.close(figure)
+        files.write_picture(path, figure, _FIX)
         return path
 
 

@@ -18,8 +18,8 @@ import statistics
 import subprocess
 import sys
 
+from common import files
 from common.errors import UserError
-from studies import tables
 from studies.data import ROOT, cache
 from studies.runner import Runner, settings
 
@@ -130,8 +130,8 @@ def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
         reached = {"epochs": epochs_to_target(record), "quality": record["quality"]}
         fields = {**dataclasses.asdict(row), **reached, "minutes": round(record["minutes"], 2)}
         lines.append([fields[name] for name in COLUMNS])
-    tables.write_csv(folder / "results.csv", COLUMNS, lines)
-    tables.write_text(folder / "results.md", markdown(found))
+    files.write_csv(folder / "results.csv", COLUMNS, lines)
+    files.write_text(folder / "results.md", markdown(found))
     if found:
         _draw(found, folder / "curves.png")
 
@@ -173,4 +173,4 @@ def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
     axes.set(xlabel="epoch", ylabel="top-1")
     axes.legend()
     figure.tight_layout()
-    tables.write_picture(path, figure)
+    files.write_picture(path, figure)

@@ -16,8 +16,9 @@ import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from common import files
 from common.errors import UserError
-from studies import legw, legw_mnist, legw_ptb, tables
+from studies import legw, legw_mnist, legw_ptb
 from studies.data import ROOT
 
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
@@ -184,7 +185,7 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
     from matplotlib import pyplot
 
     points = [[batch, *point] for batch, curve in curves.items() for point in curve]
-    tables.write_csv(folder / "curvature.csv", ["batch", "iteration", "curvature"], points)
+    files.write_csv(folder / "curvature.csv", ["batch", "iteration", "curvature"], points)
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     lines = [
         "| batch | largest L, at iteration | largest median, at iteration | median at the end |",
@@ -200,5 +201,5 @@ def _publish(folder: pathlib.Path, curves: Mapping[int, Sequence]) -> None:
     axes.set(xlabel="iteration", ylabel=f"L(x, g), and its median over {WINDOW} measurements", yscale="log")
     axes.legend()
     figure.tight_layout()
-    tables.write_picture(folder / "curvature.png", figure)
-    tables.write_text(folder / "curvature.md", "\n".join(lines) + "\n")
+    files.write_picture(folder / "curvature.png", figure)
+    files.write_text(folder / "curvature.md", "\n".join(lines) + "\n")

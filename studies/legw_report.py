@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from common.results import write_atomically
-from studies import tables
+from common import files
 
 COLUMNS = ("part", "method", "batch", "rate", "seed", "quality", "diverged", "epochs", "minutes")
 Groups = dict[str, dict[float, list[float]]]
@@ -20,9 +19,9 @@ Groups = dict[str, dict[float, list[float]]]
 def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str) -> None:
     """Writes NAME.csv, NAME.json, NAME.md and a picture per part into `folder`."""
     plain = map(_plain, records)
-    tables.write_csv(folder / f"{name}.csv", COLUMNS, [[row[column] for column in COLUMNS] for row in plain])
-    write_atomically(folder / f"{name}.json", json.dumps(records, indent=1).encode() + b"\n")
-    tables.write_text(folder / f"{name}.md", markdown(study, records))
+    files.write_csv(folder / f"{name}.csv", COLUMNS, [[row[column] for column in COLUMNS] for row in plain])
+    files.write_atomically(folder / f"{name}.json", json.dumps(records, indent=1).encode() + b"\n")
+    files.write_text(folder / f"{name}.md", markdown(study, records))
     drawn = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
     for part, draw in drawn.items():
         mine = [r for r in records if r["part"] == part and not r["method"].startswith("warmup")]
@@ -117,7 +116,7 @@ def _save(figure: Any, axes: Any, path: pathlib.Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
-    tables.write_picture(path, figure)
+    files.write_picture(path, figure)
 
 
 def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:

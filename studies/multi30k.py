@@ -20,8 +20,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from common import files
 from common.errors import UserError
-from studies import tables
 from studies.data import ROOT, cache, unpack
 from studies.runner import guarded, run_and_time
 
@@ -97,12 +97,12 @@ def _convert(benchmark: str) -> pathlib.Path:
 
 def _fill(benchmark: str, source: pathlib.Path, folder: pathlib.Path) -> None:
     parts = [("train", "train"), ("eval", "val")]
-    files = [
+    texts = [
         f"--{name}-{side}={source / part}.{language}.gz"
         for name, part in parts
         for side, language in (("source", "en"), ("target", "de"))
     ]
-    status = guarded([sys.executable, "-m", f"{benchmark}.convert", folder, *files, *CONVERT[benchmark]])
+    status = guarded([sys.executable, "-m", f"{benchmark}.convert", folder, *texts, *CONVERT[benchmark]])
     if status:
         raise UserError(f"converting {source} failed; see above", status)
     for side, language in (("source", "en"), ("reference", "de")):
@@ -213,16 +213,16 @@ def _publish(
     """BENCHMARK.csv, BENCHMARK.md, BENCHMARK.png and the logs, into studies/multi30k/."""
     folder = ROOT / "studies" / "multi30k"
     rows = [(e.epoch, round(e.minutes, 2), round(e.bleu, 2), round(e.sacrebleu, 2)) for e in found]
-    tables.write_csv(folder / f"{benchmark}.csv", COLUMNS, rows)
+    files.write_csv(folder / f"{benchmark}.csv", COLUMNS, rows)
     table = (
         "| set | epochs | minutes | sacreBLEU | BLEU, lower-cased, as the benchmark's |\n|---|---|---|---|---|\n"
         f"| val | {best.epoch} | {best.minutes:.1f} | {best.sacrebleu:.1f} | {best.bleu:.1f} |\n"
         f"| {TEST} | {best.epoch} | {best.minutes:.1f} | {test['sacrebleu']:.1f} | {test['bleu']:.1f} |\n"
     )
     for log in logs:
-        tables.copy(log, folder / f"{benchmark}-{log.name}")
+        files.copy(log, folder / f"{benchmark}-{log.name}")
     _draw(folder / f"{benchmark}.png", benchmark, found, test)
-    tables.write_text(folder / f"{benchmark}.md", table)
+    files.write_text(folder / f"{benchmark}.md", table)
 
 
 def _draw(path: pathlib.Path, benchmark: str, found: Sequence[Evaluation], test: dict[str, Any]) -> None:
@@ -238,4 +238,4 @@ def _draw(path: pathlib.Path, benchmark: str, found: Sequence[Evaluation], test:
     )
     axes.set(xlabel="epoch", ylabel="sacreBLEU", title=f"{benchmark}, Multi30k English to German")
     axes.legend()
-    tables.write_picture(path, figure, dpi=120)
+    files.write_picture(path, figure, dpi=120)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from common import config as configs
+from common import files
 from common.ending import is_whole
 from common.errors import UserError
-from studies import tables
 from studies.data import ROOT, unpack
 from studies.runner import run_and_time
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             if benchmark == "maskrcnn":
                 draw(data_dir, results / SYSTEM / benchmark / "checkpoints", overrides)
     if not args.tune and len(rows) == len(BENCHMARKS):
-        tables.write_rows(FOLDER, rows)
+        files.write_rows(FOLDER, rows)
     return 0 if all(row["reached"] for row in rows) else 1
 
 
@@ -161,7 +161,7 @@ def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
 def _publish(benchmark: str, results: pathlib.Path) -> None:
     for name in ("result_0.txt", "curve_0.png"):
         if (results / name).is_file():  # A run that cannot draw its curve has a result all the same.
-            tables.copy(results / name, FOLDER / f"{benchmark}_{name}")
+            files.copy(results / name, FOLDER / f"{benchmark}_{name}")
 
 
 def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]) -> pathlib.Path:
@@ -181,7 +181,7 @@ def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]
             axes[row, column].set_title(f"{masks.shape[-1]} {('annotated', 'predicted')[row]}", fontsize=9)
     figure.tight_layout()
     path = FOLDER / "masks.png"
-    tables.write_picture(path, figure)
+    files.write_picture(path, figure)
     return path
 
 

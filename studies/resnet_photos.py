@@ -14,9 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from common import ending
+from common import ending, files
 from common.errors import UserError
-from studies import tables
 from studies.data import ROOT, unpack
 from studies.runner import guarded, run_and_time
 
@@ -89,8 +88,8 @@ def _publish(logs: Sequence[pathlib.Path]) -> None:
         curve = log.with_name(log.name.replace("result_", "curve_")).with_suffix(".png")
         for path in (log, curve):
             if path.is_file():  # A run that cannot draw its curve has a result all the same.
-                tables.copy(path, FOLDER / path.name)
-    tables.write_rows(FOLDER, rows)
+                files.copy(path, FOLDER / path.name)
+    files.write_rows(FOLDER, rows)
 
 
 def _row(log: pathlib.Path, record: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from common import files
 from common.ending import is_whole
-from studies import tables
 
 COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
 WANTED = 0.45  # Top-1 of TSM.
@@ -120,14 +120,14 @@ def publish(runs: Sequence[Run], logs: pathlib.Path, folder: pathlib.Path) -> bo
     if not runs:
         print("no run is finished")
         return False
-    tables.write_csv(folder / "results.csv", COLUMNS, map(_figures, runs))
+    files.write_csv(folder / "results.csv", COLUMNS, map(_figures, runs))
     _write_predictions(runs, folder / "predictions.csv")
     found = compare(runs)
-    tables.write_text(folder / "table.md", markdown(runs, found))
+    files.write_text(folder / "table.md", markdown(runs, found))
     for one in runs:
         whole = [p for p in sorted(logs.glob(f"{one.row.id}-*/*/*/result_0.txt")) if is_whole(p)]
         if whole:
-            tables.copy(whole[-1], folder / f"{_name(one)}.txt")
+            files.copy(whole[-1], folder / f"{_name(one)}.txt")
     draw(runs, folder / "curve.png")
     reached = [one.record["quality"] for one in runs if one.row.model == "tsm"]
     return bool(found and statistics.mean(reached) >= WANTED and found.difference > 0)
@@ -147,7 +147,7 @@ def _figures(one: Run) -> list[Any]:
 def _write_predictions(runs: Sequence[Run], path: pathlib.Path) -> None:
     said = [{p.name: p for p in one.predictions} for one in runs]
     lines = [[name, said[0][name].label, *(table[name].found for table in said)] for name in sorted(said[0])]
-    tables.write_csv(path, ["clip", "label", *map(_name, runs)], lines)
+    files.write_csv(path, ["clip", "label", *map(_name, runs)], lines)
 
 
 def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
@@ -202,7 +202,7 @@ def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
     axes.set(xlabel="epoch", ylabel="top-1 on the test clips", title="UCF101, ten classes, from scratch")
     axes.legend()
     figure.tight_layout()
-    tables.write_picture(path, figure)
+    files.write_picture(path, figure)
 
 
 def tries(records: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
@@ -215,4 +215,4 @@ def tries(records: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
         lines.append(
             f"| `{record['model']}` | {record['seed']} | {top1} | {record['minutes']:.1f} | {record['settings']} |"
         )
-    tables.write_text(folder / "tuning.md", "\n".join(lines) + "\n")
+    files.write_text(folder / "tuning.md", "\n".join(lines) + "\n")

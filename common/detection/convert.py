@@ -30,7 +30,7 @@ from PIL import Image
 from common import conversion, records
 from common.detection import coco_write
 from common.errors import UserError
-from common.results import write_atomically
+from common.files import write_atomically
 
 _ORDER_SEED = 2017  # Of the order in which images are dealt to shards.
 SPLITS = ("train", "val")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from common.results import write_atomically
+from common import files
 from common.search.driver import Plan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 UNITS = {"quality": "quality", "time": "minutes"}
 
@@ -28,13 +29,15 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
     # Trials that were begun again are counted where they ended.
     trials = [t for t in study.trials if t.state.is_finished() and "again" not in t.user_attrs]
     chosen = best(study, plan)
-    write_atomically(folder / "search.csv", _csv(trials, plan))
+    rows = [_row(t, plan) for t in trials]
+    heads = ["trial", *plan.space, "quality", "minutes", "state", "message"]
+    files.write_csv(folder / "search.csv", heads, [[row[head] for head in heads] for row in rows])
     order = sorted(trials, key=lambda t: _rank(t, plan))
     table = _table(order, plan, {t.number for t in chosen})
-    write_atomically(folder / "search.md", table.encode())
+    files.write_atomically(folder / "search.md", table.encode())
     complete = [t for t in trials if t.state == TrialState.COMPLETE]
     if complete:
-        write_atomically(folder / "search.png", _picture(complete, chosen, plan))
+        files.write_picture(folder / "search.png", _picture(complete, chosen, plan))
     return _table(sorted(chosen, key=lambda t: _rank(t, plan)), plan, {t.number for t in chosen})
 
 
@@ -65,14 +68,6 @@ def _row(trial: FrozenTrial, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _csv(trials: Sequence[FrozenTrial], plan: Plan) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, ["trial", *plan.space, "quality", "minutes", "state", "message"])
-    writer.writeheader()
-    writer.writerows(_row(t, plan) for t in trials)
-    return text.getvalue().encode()
-
-
 def _table(trials: Sequence[FrozenTrial], plan: Plan, chosen: set[int]) -> str:
     heads = ["trial", *plan.space, "quality", "minutes", "state"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
@@ -90,8 +85,8 @@ def _cell(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _picture(trials: Sequence[FrozenTrial], chosen: Sequence[FrozenTrial], plan: Plan) -> bytes:
-    """A PNG: the first objective over each field; of two objectives also one over the other, with the Pareto front."""
+def _picture(trials: Sequence[FrozenTrial], chosen: Sequence[FrozenTrial], plan: Plan) -> Figure:
+    """The first objective over each field; of two objectives also one over the other, with the Pareto front."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
@@ -112,7 +107,4 @@ def _picture(trials: Sequence[FrozenTrial], chosen: Sequence[FrozenTrial], plan:
         axes.set(xlabel=UNITS[plan.objectives[1]], ylabel=UNITS[plan.objectives[0]])
         axes.legend()
     figure.tight_layout()
-    image = io.BytesIO()
-    figure.savefig(image)
-    pyplot.close(figure)
-    return image.getvalue()
+    return figure

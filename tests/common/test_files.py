@@ -6,21 +6,21 @@ import pathlib
 
 import pytest
 
+from common import files
 from common.errors import UserError
-from studies import tables
 
 
 def picture(path: pathlib.Path) -> None:
     from matplotlib.figure import Figure
 
-    tables.write_picture(path, Figure())
+    files.write_picture(path, Figure())
 
 
 WRITERS = {
-    "results.csv": lambda path: tables.write_csv(path, ("a", "b"), [(1, None), ("x,y", 2.5)]),
-    "table.md": lambda path: tables.write_text(path, "| µ |\n"),
+    "results.csv": lambda path: files.write_csv(path, ("a", "b"), [(1, None), ("x,y", 2.5)]),
+    "table.md": lambda path: files.write_text(path, "| µ |\n"),
     "curve.png": picture,
-    "log.txt": lambda path: tables.copy(pathlib.Path(__file__), path),
+    "log.txt": lambda path: files.copy(pathlib.Path(__file__), path),
 }
 
 
@@ -55,7 +55,7 @@ def test_a_table_is_what_the_csv_module_writes_into_a_file(tmp_path) -> None:
 
 
 def test_rows_are_a_table_for_programs_and_one_for_people(tmp_path, capsys) -> None:
-    tables.write_rows(tmp_path, [{"seed": 0, "top1": 0.5}, {"seed": 1, "top1": "diverged"}])
+    files.write_rows(tmp_path, [{"seed": 0, "top1": 0.5}, {"seed": 1, "top1": "diverged"}])
     assert (tmp_path / "results.csv").read_bytes() == b"seed,top1\r\n0,0.5\r\n1,diverged\r\n"
     want = "| seed | top1 |\n|---|---|\n| 0 | 0.5 |\n| 1 | diverged |\n"
     assert (tmp_path / "table.md").read_text() == want and want in capsys.readouterr().out
