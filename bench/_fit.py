@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import tensorflow as tf
 import tf_keras
+from _rounds import ROOT
+
+sys.path.insert(0, str(ROOT))
+
+from common import tfdata  # noqa: E402
 
 
 def fit(model: tf_keras.Model, data: tf.data.Dataset) -> Callable[[int], float]:
     """Trains so many steps a call and gives the last loss.
 
-    tf.data's autotuning is off. Every call makes an iterator and drops it, and dropping one waits until the thread that
-    tunes it wakes up, which it does after 10 ms, then after twice that, and so on: calls would take 1.27, 2.55, 5.11 or
-    10.23 seconds, whichever comes next. Data that is ready in memory needs no tuning.
+    Every call makes an iterator and drops it: tuned, it would take 1.27, 2.55, 5.11 or 10.23 seconds, whichever comes
+    next (`common/tfdata.py`). Data that is ready in memory needs no tuning.
     """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    ready = data.with_options(options)
+    ready = tfdata.untuned(data)
     return lambda steps: model.fit(ready, steps_per_epoch=steps, verbose=0).history["loss"][-1]

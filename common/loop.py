@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common import events
+from common import events, tfdata
 from common.agreement import Agreement
 from common.clock import Block, Clock
 from common.evaluator import POLL_SECONDS, Evaluator
@@ -221,11 +221,12 @@ class Loop:
             shapes = shapes_of(self.task) if training else eval_shapes_of(self.task)
             return in_turn(batches, self.replicas) if shapes else batches
 
-        return iter(self.replicas.dataset(dataset))
+        return iter(self.replicas.dataset(lambda shard: tfdata.untuned(dataset(shard))))
 
     def _dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
         """`Replicas.dataset`, the replicas of a group that partitions its images getting the same batches."""
-        return self.replicas.dataset(shared_input(make, self.config.partitions, self.replicas))
+        shared = shared_input(make, self.config.partitions, self.replicas)
+        return self.replicas.dataset(lambda shard: tfdata.untuned(shared(shard)))
 
     def _gather(self, arrays: Any) -> dict[str, tf.Tensor]:
         """`Replicas.gather` of an evaluation's arrays, the examples of a group once."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from common import tfdata
 from common.errors import UserError
 from common.replicas.base import Shard
 
@@ -278,7 +279,7 @@ def read(path: str | os.PathLike) -> Iterator[bytes]:
       UserError: a damaged record; the message names file and record.
     """
     path = os.fspath(path)
-    records = iter(tf.data.TFRecordDataset(path, buffer_size=_READ_AHEAD))
+    records = iter(tfdata.untuned(tf.data.TFRecordDataset(path, buffer_size=_READ_AHEAD)))
     number, position = 0, 0
     while True:
         try:

@@ -35,5 +35,4 @@ def ahead(batches: tf.data.Dataset, deterministic: bool, private_threads: int) -
     options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
     if private_threads:
         options.threading.private_threadpool_size = private_threads
-    options.autotune.enabled = True
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

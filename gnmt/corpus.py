@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from common import records
+from common import records, tfdata
 from common.errors import UserError
 from common.text.bpe import BOS, EOS
 from gnmt.config import Config
@@ -98,8 +98,10 @@ def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
 
 def _parsed(files: list[str]) -> Iterator[dict[str, tf.RaggedTensor]]:
     data = tf.data.TFRecordDataset(files, buffer_size=1 << 20).batch(_BATCH)
-    parse = data.map(lambda batch: tf.io.parse_example(batch, _SPEC), num_parallel_calls=tf.data.AUTOTUNE)
-    return iter(parse.prefetch(tf.data.AUTOTUNE))
+    parse = data.map(
+        lambda batch: tf.io.parse_example(batch, _SPEC), num_parallel_calls=tfdata.parallel_calls()
+    )
+    return iter(tfdata.untuned(parse.prefetch(tf.data.AUTOTUNE)))
 
 
 def _sound(config: Config, arrays: dict[str, np.ndarray]) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from common import records, vision
+from common import records, tfdata, vision
 from common.detection import coco_index, coco_records
 from common.detection.coco_index import Index
 from common.errors import UserError
@@ -226,7 +226,9 @@ def _batches(
 
     spec = (tf.TensorSpec([None], tf.int64),) * 3
     numbers = tf.data.Dataset.from_generator(plan, output_signature=spec).unbatch()
-    images = numbers.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    images = numbers.map(
+        read, num_parallel_calls=tfdata.parallel_calls(data.private_threads), deterministic=True
+    )
     # Deterministic: an image that overtakes another would fall into a batch of the other orientation.
     return vision.ahead(images.batch(batch_size, drop_remainder=True), True, data.private_threads)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from common import padding, records, totals, vision
+from common import padding, records, tfdata, totals, vision
 from common.errors import UserError
 from common.replicas.base import Shard
 from resnet.config import Config, Data
@@ -72,7 +72,11 @@ def train_input(
         cache=data.cache != "none",
         deterministic=data.deterministic,
     )
-    images = stream.map(augment, num_parallel_calls=tf.data.AUTOTUNE, deterministic=data.deterministic)
+    images = stream.map(
+        augment,
+        num_parallel_calls=tfdata.parallel_calls(data.private_threads),
+        deterministic=data.deterministic,
+    )
     return vision.ahead(
         images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
     )
@@ -112,7 +116,9 @@ def eval_input(
         return {"image": _central_crop(encoded, config.image_size, data), "label": label}
 
     stream = records.once(files, shard, parse, cache=data.cache == "encoded")
-    images = stream.map(crop, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    images = stream.map(
+        crop, num_parallel_calls=tfdata.parallel_calls(data.private_threads), deterministic=True
+    )
     if data.cache == "decoded":  # The crop is always the same: keep its result.
         images = images.cache()
     black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}

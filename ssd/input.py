@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
-from common import padding, records, vision
+from common import padding, records, tfdata, vision
 from common.detection import coco_records
 from common.errors import UserError
 from common.replicas.base import Shard
@@ -62,7 +62,11 @@ def train_input(
         cache=data.cache == "encoded",
         deterministic=data.deterministic,
     )
-    images = stream.map(augmented, num_parallel_calls=tf.data.AUTOTUNE, deterministic=data.deterministic)
+    images = stream.map(
+        augmented,
+        num_parallel_calls=tfdata.parallel_calls(data.private_threads),
+        deterministic=data.deterministic,
+    )
     return vision.ahead(
         images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
     )
@@ -99,7 +103,9 @@ def eval_input(
         return _padded(image, *none, found["image_id"], data)
 
     stream = records.once(files, shard, parse, cache=data.cache == "encoded")
-    images = stream.map(resized, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    images = stream.map(
+        resized, num_parallel_calls=tfdata.parallel_calls(data.private_threads), deterministic=True
+    )
     side = config.image_size
     black = _padded(tf.zeros([side, side, 3], tf.uint8), tf.zeros([0, 4]), tf.zeros([0], tf.int32), -1, data)
     batches = padding.num_batches(sizes, batch_size * multiple) * multiple

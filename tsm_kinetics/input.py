@@ -14,7 +14,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from common import padding, records, vision
+from common import padding, records, tfdata, vision
 from common.errors import UserError
 from common.replicas.base import Shard
 from tsm_kinetics import sampling, shards
@@ -114,7 +114,9 @@ def train_input(
         return _element(frames, label) | {"weight": tf.constant(1.0)}
 
     numbers = tf.data.Dataset.range(start_step * share, 2**62)
-    clips = numbers.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    clips = numbers.map(
+        decode, num_parallel_calls=tfdata.parallel_calls(config.data.private_threads), deterministic=True
+    )
     return vision.ahead(clips.batch(batch_size, drop_remainder=True), True, config.data.private_threads)
 
 
@@ -140,7 +142,9 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
         return _element(_decoded(encoded, windows, data.eval_size), label)
 
     videos = tf.data.Dataset.from_tensor_slices(mine.astype(np.int64))
-    examples = videos.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    examples = videos.map(
+        decode, num_parallel_calls=tfdata.parallel_calls(data.private_threads), deterministic=True
+    )
     shape = [config.views * config.frames, data.eval_size, data.eval_size, 3]
     nothing = {"frames": tf.zeros(shape, tf.uint8), "label": -1}
     batches = padding.num_batches(sizes, batch_size * per_step) * per_step

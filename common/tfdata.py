@@ -1,0 +1,27 @@
+"""tf.data without its tuning, which a run pays for by waiting."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+
+def untuned(data: tf.data.Dataset) -> tf.data.Dataset:
+    """`data` whose iterators are dropped at once.
+
+    tf.data tunes parallelism and buffers in a thread that looks every 10 ms, then every 20, and so on up to a minute.
+    Dropping an iterator wakes that thread, which may find that nothing was asked of it yet and sleep on
+    (tensorflow/core/framework/model.cc, `Model::OptimizeLoop`); whoever drops waits for it, as long as the iterator has
+    lived or a minute, and all of Python with it. A run drops one at each evaluation and one at its end.
+
+    What is not tuned is to be said: `parallel_calls`. `prefetch(tf.data.AUTOTUNE)` grows its buffer by itself.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)
+
+
+def parallel_calls(private_threads: int = 0) -> int:
+    """For `num_parallel_calls`: as many as there are threads, 0 private ones being those of all data sets."""
+    return private_threads or len(os.sched_getaffinity(0))
