@@ -140,7 +140,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # ours were chosen.
 _LEGW = Config(
     optimizer=Optimizer(
-        name="sgd", base_learning_rate=0.025, momentum=0.9, scaled_momentum=True, clip_norm=5.0
+        name="sgd", base_learning_rate=0.03, momentum=0.9, scaled_momentum=True, clip_norm=5.0
     ),
     schedule=Schedule(
         kind="step", warmup_epochs=0.025, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5

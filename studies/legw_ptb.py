@@ -30,7 +30,7 @@ STUDY = dataclasses.replace(
     benchmark="ptb",
     preset="cpu-20",
     batch=20,
-    rate=0.025,
+    rate=0.03,
     factors=(1, 2, 4, 8, 16, 32),
     # Nearly all of the work is the product over the vocabulary, at which a CPU with avx512_bf16 is twice as fast.
     flags=("--config.precision=bf16",),
@@ -41,7 +41,7 @@ STUDY = dataclasses.replace(
     unit="perplexity",
     held_out=("--config.data.eval_split=valid", "--config.num_eval_examples=73760"),
     tuned_rates=(0.1, 0.2, 0.4, 0.8, 1.6),
-    base_rates=(0.0175, 0.025, 0.035, 0.05, 0.1),
+    base_rates=(0.0175, 0.025, 0.03, 0.035, 0.05, 0.1),
     base_warmup=0.1,
     close_rates=(),
     warmups=(0.1, 0.025, 0.00625),
