@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from common import config as configs
-from common import cores, ending
+from common import cores, ending, files
 from common.errors import UserError
 from studies.children import Children
 from studies.data import ROOT
@@ -125,10 +125,7 @@ class Runner:
             return None
         record = self._train(row)
         path = self._path(row)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(record, indent=1))
-        partial.replace(path)
+        files.write_atomically(path, json.dumps(record, indent=1).encode())
         print(f"{row.id}: {record['quality']} after {record['minutes']:.1f} minutes", flush=True)
         return record
 

@@ -77,6 +77,16 @@ def test_a_divergence_is_a_result(run) -> None:
     assert run(3)["quality"] is None
 
 
+def test_a_record_that_a_full_disk_refuses_is_one_line_and_no_record(run, tmp_path, monkeypatch) -> None:
+    def full(path: pathlib.Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    with pytest.raises(UserError, match="row.json: cannot write: No space left on device; free some space"):
+        run(1)
+    assert not list(tmp_path.rglob("row.json*"))
+
+
 @pytest.mark.parametrize("seed", [0, 2], ids=["before run_start", "after run_start"])
 def test_an_exception_is_one_line_that_says_where_the_rest_is(run, tmp_path, seed) -> None:
     with pytest.raises(UserError, match="IndexError: index out of range") as error:
