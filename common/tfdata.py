@@ -11,9 +11,10 @@ def untuned(data: tf.data.Dataset) -> tf.data.Dataset:
     """`data` whose iterators are dropped at once.
 
     tf.data tunes parallelism and buffers in a thread that looks every 10 ms, then every 20, and so on up to a minute.
-    Dropping an iterator wakes that thread, which may find that nothing was asked of it yet and sleep on
-    (tensorflow/core/framework/model.cc, `Model::OptimizeLoop`); whoever drops waits for it, as long as the iterator has
-    lived or a minute, and all of Python with it. A run drops one at each evaluation and one at its end.
+    Dropping an iterator wakes that thread before `IsCancelled` says what for (`Model::OptimizeLoop` in
+    tensorflow/core/framework/model.cc, `StartCancelWithStatus` in xla/tsl/framework/cancellation.cc), so that it may
+    sleep on; whoever drops waits for it, as long as the iterator has lived or a minute, and all of Python with it. A
+    run drops one at each evaluation and one at its end.
 
     What is not tuned is to be said: `parallel_calls`. `prefetch(tf.data.AUTOTUNE)` grows its buffer by itself.
     """
