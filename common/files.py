@@ -39,13 +39,15 @@ def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
         raise UserError(f"{path}: cannot write: {error.strerror}; {fix}") from error
 
 
-def write_csv(path: pathlib.Path, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_csv(
+    path: pathlib.Path, heads: Sequence[str], rows: Iterable[Sequence[Any]], fix: str = FIX
+) -> None:
     """A table for programs."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(heads)
     writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue().encode(), fix)
 
 
 def write_text(path: pathlib.Path, text: str) -> None:

@@ -17,6 +17,7 @@ from common.search.driver import Plan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_FIX = "free space there or change --result-dir"
 UNITS = {"quality": "quality", "time": "minutes"}
 
 
@@ -31,13 +32,13 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
     chosen = best(study, plan)
     rows = [_row(t, plan) for t in trials]
     heads = ["trial", *plan.space, "quality", "minutes", "state", "message"]
-    files.write_csv(folder / "search.csv", heads, [[row[head] for head in heads] for row in rows])
+    files.write_csv(folder / "search.csv", heads, [[row[head] for head in heads] for row in rows], _FIX)
     order = sorted(trials, key=lambda t: _rank(t, plan))
     table = _table(order, plan, {t.number for t in chosen})
-    files.write_atomically(folder / "search.md", table.encode())
+    files.write_atomically(folder / "search.md", table.encode(), _FIX)
     complete = [t for t in trials if t.state == TrialState.COMPLETE]
     if complete:
-        files.write_picture(folder / "search.png", _picture(complete, chosen, plan))
+        files.write_picture(folder / "search.png", _picture(complete, chosen, plan), _FIX)
     return _table(sorted(chosen, key=lambda t: _rank(t, plan)), plan, {t.number for t in chosen})
 
 

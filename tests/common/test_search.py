@@ -446,7 +446,7 @@ def test_a_full_disk_at_the_end_is_one_line_and_the_next_search_writes_what_is_m
     with monkeypatch.context() as patch:
         patch.setattr(pathlib.Path, "write_bytes", some)
         assert command.main(search(*GRID)) == 2
-    assert f"{name}: cannot write: No space left on device; free some space there" in capsys.readouterr().err
+    assert f"{name}: cannot write: No space left on device; free space there" in capsys.readouterr().err
     assert (folder / name).read_bytes() == before and not list(folder.glob("*.partial"))
     assert command.main(search(*GRID)) == 0 and (folder / name).read_bytes() != before
     assert epochs_tried(bowl) == ["1", "2", "3", "4"]
