@@ -24,7 +24,7 @@ import tf_keras  # noqa: E402
 from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import lstm, replicas  # noqa: E402
+from common import lstm, memory, replicas  # noqa: E402
 from common.config import from_dict  # noqa: E402
 from common.loop import Loop  # noqa: E402
 from common.precision import precision  # noqa: E402
@@ -66,6 +66,7 @@ def layer(name: str, shape: list[int]) -> tuple[Run, tf.Module]:
 
 def ours(config: Config) -> tuple[Run, tf.Module]:
     """The fused loop, as `python -m gnmt` runs it."""
+    memory.keep_freed()
     loop = Loop(Task(config, None), replicas.make(config))
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     return lambda steps: float(loop._call(train, evaluation, steps, 0).losses[-1]), loop.state.model

@@ -28,7 +28,7 @@ import mnist.task  # noqa: E402
 import ptb.config  # noqa: E402
 import ptb.input  # noqa: E402
 import ptb.task  # noqa: E402
-from common import replicas  # noqa: E402
+from common import memory, replicas  # noqa: E402
 from common.loop import Loop  # noqa: E402
 
 Run = Callable[[int], object]  # Trains that many steps.
@@ -56,7 +56,8 @@ def config_of(network: str, layers: int) -> object:
 
 
 def ours(network: str, layers: int, **changes: object) -> Run:
-    """The fused loop."""
+    """The fused loop, in memory as `python -m mnist` has it."""
+    memory.keep_freed()
     config = dataclasses.replace(config_of(network, layers), **changes)
     module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
     loop = Loop(module.task.Task(config, None), replicas.make(config))

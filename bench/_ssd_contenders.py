@@ -21,7 +21,7 @@ import tf_keras  # noqa: E402
 from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import replicas  # noqa: E402
+from common import memory, replicas  # noqa: E402
 from common.config import from_dict  # noqa: E402
 from common.describe import parameters  # noqa: E402
 from common.loop import Loop  # noqa: E402
@@ -36,6 +36,7 @@ Run = Callable[[int], object]  # Runs that many steps.
 
 def ours(config: Config) -> tuple[Run, int]:
     """The fused loop, as `python -m ssd` runs it."""
+    memory.keep_freed()
     loop = Loop(Task(config, None), replicas.make(config))
     batches, evaluation = loop._synthetic(True), loop._synthetic(False)
     return lambda steps: loop._call(batches, evaluation, steps, 0), parameters(loop.state.model)

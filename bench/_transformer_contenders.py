@@ -22,7 +22,7 @@ import tf_keras  # noqa: E402
 from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import replicas  # noqa: E402
+from common import memory, replicas  # noqa: E402
 from common.config import from_dict  # noqa: E402
 from common.loop import Loop  # noqa: E402
 from transformer.config import Config  # noqa: E402
@@ -35,6 +35,7 @@ Run = Callable[[int], object]  # Trains that many steps.
 
 def ours(config: Config) -> tuple[Run, tf_keras.Model]:
     """The fused loop, as `python -m transformer` runs it."""
+    memory.keep_freed()
     loop = Loop(Task(config, None), replicas.make(config))
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     return lambda steps: float(loop._call(train, evaluation, steps, 0).losses[-1]), loop.state.model

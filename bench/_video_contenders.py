@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensorflow as tf  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import replicas  # noqa: E402
+from common import memory, replicas  # noqa: E402
 from common.config import from_dict  # noqa: E402
 from common.describe import parameters  # noqa: E402
 from common.loop import Loop  # noqa: E402
@@ -32,6 +32,7 @@ Run = Callable[[int], None]  # Runs that many steps.
 
 def infer(config: Config) -> tuple[Run, int]:
     """Logits of normalised clips."""
+    memory.keep_freed()
     policy = precision(config.precision)
     network = model.build(config, replicas.make(config), policy)
     shape = [config.global_batch_size, config.frames, config.image_size, config.image_size, 3]
@@ -47,6 +48,7 @@ def infer(config: Config) -> tuple[Run, int]:
 
 def train(config: Config) -> tuple[Run, int]:
     """The fused loop."""
+    memory.keep_freed()
     loop = Loop(Task(config, None), replicas.make(config))
     batches, evaluation = loop._synthetic(True), loop._synthetic(False)
 

@@ -169,9 +169,10 @@ def _export(task_of: Any, config: RunConfig) -> int:
 
 
 def _dry_run(task: Any) -> int:
-    from common import failures, replicas
+    from common import failures, memory, replicas
     from common.loop import Loop
 
+    memory.keep_freed_by_steps(task.config)
     process, started = processes.of(task.config), time.time()
     backend = replicas.make(task.config)
     with failures.steps_explained(backend, "global_batch_size"):

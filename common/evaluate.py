@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from common import checkpoint
+from common import checkpoint, memory
 from common import replicas as backends
 from common.errors import UserError
 from common.evaluator import quality_explained
@@ -33,6 +33,7 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
         outputs that do not add up.
     """
     task.check_input()
+    memory.keep_freed_by_steps(task.config)
     replicas = backends.make(task.config)
     with steps_explained(replicas, "eval_batch_size", task.diagnose):
         loop = Loop(task, replicas)

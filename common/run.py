@@ -71,9 +71,10 @@ class Training:
     def _build(self, config: RunConfig) -> Any:
         """The loop of `config`, compiled."""
         task_module = importlib.import_module(f"{self.benchmark}.task")
-        from common import replicas
+        from common import memory, replicas
         from common.loop import Loop
 
+        memory.keep_freed_by_steps(config)
         task = task_module.Task(config, FLAGS.data_dir)
         task.check_input()
         self._replicas = replicas.make(config)
