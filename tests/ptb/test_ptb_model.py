@@ -252,4 +252,5 @@ def test_bfloat16_is_of_products_alone() -> None:
         assert all(value.dtype == tf.float32 for value in values)
         found[name] = values
     for got, want in zip(found["bf16"], found["fp32"], strict=True):
-        assert tf.norm(got - want) < 0.01 * tf.norm(want)
+        # Rounding alone comes to 0.0133 with AVX2's products; with avx512_bf16's it is below 0.01.
+        assert tf.norm(got - want) < 0.015 * tf.norm(want)
