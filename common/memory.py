@@ -14,10 +14,7 @@ from common.config import RunConfig
 
 # Numbers of parameters are those of glibc's malloc.h; values are in bytes but for the arenas.
 _SETTINGS = (
-    (
-        -8,
-        1,
-    ),  # M_ARENA_MAX: threads have heaps of 64 MiB otherwise, and what does not fit into one is not kept.
+    (-8, 1),  # M_ARENA_MAX: threads have heaps of 64 MiB otherwise; what does not fit into one is not kept.
     (-1, (1 << 31) - 1),  # M_TRIM_THRESHOLD: what is free at the heap's end is not given back.
     (-2, 1 << 26),  # M_TOP_PAD: the heap grows by so much at a time.
     (-3, 1 << 30),  # M_MMAP_THRESHOLD: only blocks from here on are the system's and go back to it.

@@ -238,6 +238,9 @@ def _first(network: tf_keras.Model, words: np.ndarray, state: tf.Tensor) -> tf.T
 
 def test_bfloat16_is_of_products_alone() -> None:
     """With the bias in bfloat16 as well, its gradient is off by some percent, and so were perplexities."""
+    cpu = pathlib.Path("/proc/cpuinfo")
+    # Without products of bfloat16 in the processor rounding alone comes to 0.0133 (AVX2).
+    bound = 0.01 if not cpu.exists() or "avx512_bf16" in cpu.read_text() else 0.015
     found = {}
     for name in ("fp32", "bf16"):
         tf_keras.utils.set_random_seed(5)
@@ -252,5 +255,4 @@ def test_bfloat16_is_of_products_alone() -> None:
         assert all(value.dtype == tf.float32 for value in values)
         found[name] = values
     for got, want in zip(found["bf16"], found["fp32"], strict=True):
-        # Rounding alone comes to 0.0133 with AVX2's products; with avx512_bf16's it is below 0.01.
-        assert tf.norm(got - want) < 0.015 * tf.norm(want)
+        assert tf.norm(got - want) < bound * tf.norm(want)
