@@ -122,12 +122,16 @@ def _save(figure: Any, axes: Any, path: pathlib.Path) -> None:
 def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Figures 1, 4 and 5: quality over batch, the mean and the range of the seeds. A run that diverged has no point."""
     figure, axes = _figure(study, "batch", sorted({r["batch"] for r in mine}))
+    shown = []
     for method, by_batch in grouped(mine, "batch").items():
         batches = sorted(by_batch)
         values = [[_drawn(study, q) for q in by_batch[b]] for b in batches]
+        shown += [v for several in values for v in several if v > 0]
         means = [statistics.mean(v) for v in values]
         reach = [[m - min(v) for m, v in zip(means, values)], [max(v) - m for m, v in zip(means, values)]]
         axes.errorbar(batches, means, yerr=reach, marker="o", label=method, capsize=3)
+    if shown:  # Matplotlib's own limits of error bars have the logarithms of values among the values.
+        axes.set_ylim(min(shown) / 1.1, max(shown) * 1.1)
     _save(figure, axes, path)
 
 
