@@ -95,15 +95,11 @@ def _drawn(study: Any, quality: float) -> float:
 
 def _figure(study: Any, xlabel: str, ticks: Sequence[float] = ()) -> tuple[Any, Any]:
     os.environ.setdefault("MPLBACKEND", "Agg")
-    from matplotlib import pyplot, ticker
+    from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(study.unit if study.lower_is_better else f"1 - {study.unit}")
-    axes.set_yscale("log")
-    if study.lower_is_better:  # A perplexity of 122, not 1.22 x 10^2.
-        axes.yaxis.set_major_formatter(ticker.LogFormatter())
-        axes.yaxis.set_minor_formatter(ticker.LogFormatter(labelOnlyBase=False))
     if ticks:
         axes.set_xscale("log")
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -112,7 +108,14 @@ def _figure(study: Any, xlabel: str, ticks: Sequence[float] = ()) -> tuple[Any, 
     return figure, axes
 
 
-def _save(figure: Any, axes: Any, path: pathlib.Path) -> None:
+def _save(study: Any, figure: Any, axes: Any, path: pathlib.Path) -> None:
+    from matplotlib import ticker
+
+    # After drawing: on an axis that is logarithmic already Matplotlib mixes logarithms into the limits of error bars.
+    axes.set_yscale("log")
+    if study.lower_is_better:  # A perplexity of 122, not 1.22 x 10^2.
+        axes.yaxis.set_major_formatter(ticker.LogFormatter())
+        axes.yaxis.set_minor_formatter(ticker.LogFormatter(labelOnlyBase=False))
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
@@ -122,17 +125,13 @@ def _save(figure: Any, axes: Any, path: pathlib.Path) -> None:
 def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Figures 1, 4 and 5: quality over batch, the mean and the range of the seeds. A run that diverged has no point."""
     figure, axes = _figure(study, "batch", sorted({r["batch"] for r in mine}))
-    shown = []
     for method, by_batch in grouped(mine, "batch").items():
         batches = sorted(by_batch)
         values = [[_drawn(study, q) for q in by_batch[b]] for b in batches]
-        shown += [v for several in values for v in several if v > 0]
         means = [statistics.mean(v) for v in values]
         reach = [[m - min(v) for m, v in zip(means, values)], [max(v) - m for m, v in zip(means, values)]]
         axes.errorbar(batches, means, yerr=reach, marker="o", label=method, capsize=3)
-    if shown:  # Matplotlib's own limits of error bars have the logarithms of values among the values.
-        axes.set_ylim(min(shown) / 1.1, max(shown) * 1.1)
-    _save(figure, axes, path)
+    _save(study, figure, axes, path)
 
 
 def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
@@ -148,7 +147,7 @@ def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path:
     if values:
         mean = _drawn(study, statistics.mean(values))
         axes.axhline(mean, color="k", linestyle="--", label="legw")
-    _save(figure, axes, path)
+    _save(study, figure, axes, path)
 
 
 def _draw_curves(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
@@ -157,4 +156,4 @@ def _draw_curves(study: Any, mine: Sequence[dict], records: Sequence[dict], path
     for record in mine:
         values = [_drawn(study, q) for q in record["evaluations"]]
         axes.plot(range(1, len(values) + 1), values, label=record["method"])
-    _save(figure, axes, path)
+    _save(study, figure, axes, path)
