@@ -39,6 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        where, fix = (
+            error.filename or args.result_dir,
+            "free some space there, or choose another --result-dir",
+        )
+        print(f"error: {where}: {error.strerror}; {fix}; the same command takes a search up", file=sys.stderr)
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,8 +93,9 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     part = _part(args, base)
     from common.app import check_data_dir
     from common.search import space as spaces
-    from common.search.driver import Plan, Search, open_storage
+    from common.search.driver import Plan, Search
     from common.search.report import publish
+    from common.search.storage import open_storage
     from common.search.trial import Command
 
     space = spaces.parse(args.space, base)
@@ -117,10 +125,10 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
 def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
     """The configuration that every trial starts from."""
     try:
-        module = importlib.import_module(f"{args.benchmark}.config")
-    except ModuleNotFoundError as error:
+        presets = importlib.import_module(f"{args.benchmark}.config").PRESETS
+    except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"{args.benchmark}: no benchmark of this project ({error})") from None
-    config = configs.override_all(configs.preset(module.PRESETS, args.system), flags)
+    config = configs.override_all(configs.preset(presets, args.system), flags)
     config = dataclasses.replace(config, division="open")
     config.validate()
     return config

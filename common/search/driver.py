@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from common.errors import UserError
@@ -65,21 +64,6 @@ class Plan:
         return value <= self.stop_at if self.directions[0] == "minimize" else value >= self.stop_at
 
 
-def open_storage(where: str | pathlib.Path) -> BaseStorage:
-    """A database by its URL, else a journal file, which processes of one machine (or over NFS) share.
-
-    Raises:
-      UserError: it cannot be opened.
-    """
-    try:
-        if "://" in str(where):
-            return RDBStorage(str(where))
-        pathlib.Path(where).parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(JournalFileBackend(str(where)))
-    except Exception as error:  # Whatever a database's driver raises.
-        raise UserError(f"--storage={where}: cannot open it: {error}") from error
-
-
 class Search:
     """A study and the trials that this process runs for it."""
 
@@ -109,7 +93,13 @@ class Search:
             "sampler": self.plan.sampler,
             "space": {k: optuna.distributions.distribution_to_json(v) for k, v in self.plan.space.items()},
         }
+        # Before the study is read: a search says what it is, and only then begins trials.
+        trials = sorted(self.folder.glob("trial-*"))
         kept = self.study.user_attrs
+        if trials and "benchmark" not in kept:
+            raise UserError(
+                f"{trials[0]}: of a search in another storage; move {self.folder} away or give another --name"
+            )
         for key, value in said.items():
             if kept.get(key, value) != value:
                 raise UserError(

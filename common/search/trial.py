@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -64,10 +65,11 @@ class Command:
 
         Args:
           values: of the trial.
-          folder: its own.
+          folder: its own; a log of an earlier run in it would be taken for this one's, so it is emptied.
           started: is told of the process.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         fields = [f"--config.{name}={spaces.text(value)}" for name, value in values.items()]
         command = [sys.executable, "-m", self.benchmark, *self.flags, *fields]
         command += [f"--result_dir={folder}", "--run=0"]

@@ -1,8 +1,7 @@
-"""The search over a benchmark whose runs cost nothing: a package that writes the log of a formula."""
+"""The search over a benchmark whose runs cost nothing."""
 
 from __future__ import annotations
 
-import csv
 import os
 import pathlib
 import shutil
@@ -11,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import optuna
 import pytest
@@ -18,104 +18,17 @@ import pytest
 from common.search import __main__ as command
 from common.search import driver, space, trial
 from common.search.driver import Plan
+from common.search.storage import open_storage
 from mnist.config import PRESETS
+from tests.common.searches import DECAY, GRID, RATE, bowl_in, epochs_tried, search, study, table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE = PRESETS["cpu-tiny"]
-# Accuracy falls off with the distance of log10(rate) from -1 and of the weight decay from 0.3; more epochs take longer.
-CONFIG = """
-import dataclasses
-from common.config import Optimizer, RunConfig
-
-@dataclasses.dataclass(frozen=True)
-class Config(RunConfig):
-    benchmark: str = "bowl"
-    precision: str = "fp32"
-    quality_target: float = 0.9
-    train_epochs: float = 10.0
-
-@dataclasses.dataclass(frozen=True)
-class Both(Config):
-    # Two qualities, as Mask R-CNN has.
-    @property
-    def logged_target(self):
-        return {"BBOX": self.quality_target, "SEGM": 0.9}
-
-PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Optimizer(name="sgd")),
-           "both": Both(system="both", optimizer=Optimizer(name="sgd"))}
-"""
-MAIN = """
-import json, math, os, pathlib, signal, sys, time
-flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
-get = lambda name, default: float(flags.get("config." + name, default))
-momentum = get("optimizer.momentum", 0.9)
-if momentum == 0.5:
-    sys.exit("error: no run with this momentum")
-rate, decay = get("optimizer.base_learning_rate", 1.0), get("optimizer.weight_decay", 0)
-epochs = get("train_epochs", 10)
-distance = (math.log10(rate) + 1) ** 2 + (decay - 0.3) ** 2
-both = flags["system"] == "both"
-quality = float("nan") if momentum == 0.75 else 1 - distance - 0.1 / epochs
-
-def log(quality, status, reason):
-    folder = pathlib.Path(flags["result_dir"], flags["system"], "bowl")
-    folder.mkdir(parents=True, exist_ok=True)
-    value = {"BBOX": quality, "SEGM": 0.5 - quality} if both else quality
-    lines = [("run_start", None, 0, {}), ("eval_accuracy", value, 60000 * epochs, {"epoch_num": epochs}),
-             ("run_stop", None, 60000 * epochs, {"status": status, "reason": reason})]
-    with open(folder / "result_0.txt", "w") as file:
-        for key, value, at, metadata in lines:
-            record = {"namespace": "", "time_ms": at, "event_type": "POINT_IN_TIME", "key": key, "value": value,
-                      "metadata": {"file": "", "lineno": 1, **metadata}}
-            file.write(":::MLLOG " + json.dumps(record) + "\\n")
-
-def terminated(number, frame):
-    log(0.99, "aborted", "SIGTERM")
-    sys.exit(143)
-
-signal.signal(signal.SIGTERM, terminated)
-print("trained", flush=True)
-time.sleep(float(os.environ.get("BOWL_SECONDS", 0)))
-if momentum == 0.25:
-    log(0.99, "aborted", "IndexError: out of range")
-    sys.exit(1)
-reached = quality >= get("quality_target", 0.9)
-log(quality, *(("success", "") if reached else ("aborted", "the target was not reached in 10 steps")))
-sys.exit(0 if reached else 1)
-"""
-RATE = "optimizer.base_learning_rate=0.0001..10:log"
-DECAY = "optimizer.weight_decay=0..1"
 
 
 @pytest.fixture
-def bowl(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    package = tmp_path / "packages" / "bowl"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "config.py").write_text(CONFIG)
-    (package / "__main__.py").write_text(MAIN)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), str(ROOT)]))
-    monkeypatch.syspath_prepend(str(package.parent))
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.partition(".")[0] == "bowl"]:
-        del sys.modules[name]
-
-
-def search(*flags: str) -> list[str]:
-    return ["bowl", "--system=cpu-tiny", "--data-dir=.", "--name=it", *flags]
-
-
-def table(folder: pathlib.Path) -> list[dict[str, str]]:
-    with open(folder / "results" / "search" / "it" / "search.csv") as file:
-        return list(csv.DictReader(file))
-
-
-def study(folder: pathlib.Path) -> optuna.Study:
-    from common.search.driver import open_storage
-
-    storage = open_storage(folder / "results" / "search" / "it" / "journal.log")
-    return optuna.load_study(study_name="it", storage=storage)
+def bowl(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    yield from bowl_in(tmp_path, monkeypatch)
 
 
 def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum(bowl, monkeypatch) -> None:
@@ -185,9 +98,6 @@ def test_a_grid_is_every_point_once(bowl) -> None:
     assert len(table(bowl)) == 6
 
 
-GRID = ["--space", "train_epochs=1,2,3,4", "--sampler=grid"]
-
-
 def interrupt(monkeypatch: pytest.MonkeyPatch, name: str, call: int) -> None:
     """Ends the process, as far as a test can, in the call-th call of a method of the study."""
     method, calls = getattr(optuna.Study, name), []
@@ -199,10 +109,6 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, name: str, call: int) -> None:
         return method(self, *args, **kwargs)
 
     monkeypatch.setattr(optuna.Study, name, interrupted)
-
-
-def epochs_tried(folder: pathlib.Path) -> list[str]:
-    return sorted(row["train_epochs"] for row in table(folder))
 
 
 @pytest.mark.parametrize(("name", "call"), [("set_user_attr", 3), ("enqueue_trial", 2), ("enqueue_trial", 4)])
@@ -329,7 +235,7 @@ def test_an_evaluation_that_is_no_number_does_not_end_the_search(bowl, objective
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_searches_that_start_together_draw_other_points(bowl, sampler) -> None:
     parsed = space.parse([RATE], BASE)
-    storage = driver.open_storage(bowl / "journal.log")
+    storage = open_storage(bowl / "journal.log")
     plan = Plan(parsed, sampler, 40, ("quality",))
     both = [driver.Search("it", plan, driver.Command("bowl", ()), bowl, storage) for _ in range(2)]
     drawn = [found._ask().params["optimizer.base_learning_rate"] for _ in range(3) for found in both]
@@ -358,8 +264,9 @@ def test_the_command_refuses_in_one_line(bowl, capsys) -> None:
     ):
         assert command.main(search(*flags)) == 2
         assert message in capsys.readouterr().err
-    assert command.main(["nothing", "--system=a", "--data-dir=.", "--space", "a=1"]) == 2
-    assert "no benchmark" in capsys.readouterr().err
+    for package in ("nothing", "common"):
+        assert command.main([package, "--system=a", "--data-dir=.", "--space", "a=1"]) == 2
+        assert f"{package}: no benchmark" in capsys.readouterr().err
     assert not (bowl / "results").exists()
 
 
@@ -426,27 +333,3 @@ def test_a_real_log_of_mask_rcnn_is_a_trial_s_result(tmp_path) -> None:
     assert (found["BBOX"].quality, found["SEGM"].quality) == (0.51502864836322, 0.5341658767907146)
     assert not found["BBOX"].reached
     assert trial.finished(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["search.csv", "search.md", "search.png"])
-def test_a_full_disk_at_the_end_is_one_line_and_the_next_search_writes_what_is_missing(
-    bowl, monkeypatch, capsys, name
-) -> None:
-    folder = bowl / "results" / "search" / "it"
-    assert command.main(search("--space", "train_epochs=1,2,3,4", "--sampler=grid", "--trials=2")) == 0
-    before = (folder / name).read_bytes()
-    write = pathlib.Path.write_bytes
-
-    def some(self: pathlib.Path, data: bytes) -> int:
-        if not self.name.startswith(name):
-            return write(self, data)
-        write(self, data[:10])
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pathlib.Path, "write_bytes", some)
-        assert command.main(search(*GRID)) == 2
-    assert f"{name}: cannot write: No space left on device; free space there" in capsys.readouterr().err
-    assert (folder / name).read_bytes() == before and not list(folder.glob("*.partial"))
-    assert command.main(search(*GRID)) == 0 and (folder / name).read_bytes() != before
-    assert epochs_tried(bowl) == ["1", "2", "3", "4"]
