@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
 import tensorflow as tf
 import tf_keras
 
 from common.replicas.base import Replicas
+
+NUMBERS = 1 << 23  # That fp32 tells apart in [0, 1) at the least.
+_MICRO_BATCH: contextvars.ContextVar[tuple[tf.Tensor | int, int]] = contextvars.ContextVar("micro_batch")
+
+
+@contextlib.contextmanager
+def micro_batch(index: tf.Tensor | int, count: int) -> Iterator[None]:
+    """Within it, layers see the examples of micro-batch `index` of the `count` of a replica's step."""
+    token = _MICRO_BATCH.set((index, count))
+    try:
+        yield
+    finally:
+        _MICRO_BATCH.reset(token)
 
 
 class Dropout(tf_keras.layers.Layer):
@@ -13,12 +30,12 @@ class Dropout(tf_keras.layers.Layer):
 
     tf_keras's layer draws from a generator that a resumed run, or one with another number of replicas, would
     find in another place. Here the mask of an example is a part of one philox stream, keyed by the layer's
-    seed and by how often the layer has drawn; group g of replicas takes the part of examples g*b ... (g+1)*b - 1,
-    each of its replicas all of it: they hold the same examples.
+    seed and by how many steps it has drawn for; group g of replicas takes the part of examples g*b ... (g+1)*b - 1,
+    each of its replicas all of it: they hold the same examples. Of these, micro-batch i takes its own (`micro_batch`).
 
     Attributes:
       partitions: replicas of a group, which share their examples (config.partitions).
-      draws: scalar int64, one per replica; part of the model's state, hence of its checkpoints.
+      draws: steps so far, scalar int64, one per replica; part of the model's state, hence of its checkpoints.
     """
 
     def __init__(self, replicas: Replicas, rate: float, seed: int, partitions: int = 1, **kwargs):
@@ -34,24 +51,26 @@ class Dropout(tf_keras.layers.Layer):
         if not training:
             return x
         draw = self.draws.read_value()
-        self.draws.assign(draw + 1)
-        uniform = self._uniform(tf.shape(x, out_type=tf.int64), draw)
-        return tf.where(uniform >= self.rate, x / (1 - self.rate), tf.zeros_like(x))
+        index, count = _MICRO_BATCH.get((0, 1))
+        self.draws.assign(draw + tf.cast(tf.equal(index, count - 1), draw.dtype))
+        numbers = self._numbers(tf.shape(x, out_type=tf.int64), draw, index, count)
+        return tf.where(numbers >= self.rate * NUMBERS, x / (1 - self.rate), tf.zeros_like(x))
 
-    def _uniform(self, shape: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-        """Numbers in [0, 1), [b, n]; fp32 in every precision, so that all drop the same elements."""
+    def _numbers(self, shape: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
+        """Whole numbers below `NUMBERS`, [b, n]; fp32 in every precision, so that all drop the same elements."""
         # Not ...GetKeyCounterAlg: XLA would take the seed for a constant and compile anew at every draw.
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.stack([self.seed, draw]))
         # One tick of the counter is four numbers; every example starts at a tick.
         columns = (shape[1] + 3) // 4
         group = self.replicas.replica_id() // self.partitions
-        offset = tf.cast(group, tf.int64) * shape[0] * columns
+        offset = (tf.cast(group, tf.int64) * count + tf.cast(index, tf.int64)) * shape[0] * columns
         counter = counter + tf.cast(tf.stack([offset, tf.zeros_like(offset)]), counter.dtype)
-        numbers = tf.raw_ops.StatelessRandomUniformV2(
+        # Bits, for of the same ones XLA and TensorFlow's own kernels make other floating-point numbers.
+        bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=tf.stack([shape[0], columns * 4]),
             key=key,
             counter=counter,
             alg=tf.random.Algorithm.PHILOX.value,
-            dtype=tf.float32,
+            dtype=tf.uint32,
         )
-        return numbers[:, : shape[1]]
+        return tf.cast(tf.bitwise.bitwise_and(bits, NUMBERS - 1), tf.float32)[:, : shape[1]]

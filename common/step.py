@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 import tf_keras
 
-from common import norm, optimizers, schedules
+from common import dropout, norm, optimizers, schedules
 from common.clock import Clock
 from common.config import RunConfig
 from common.kinds import kind_of
@@ -133,13 +133,16 @@ def _accumulated(
     size = tf.nest.flatten(batch)[0].shape[0] // count
 
     def micro_batch(i: tf.Tensor | int) -> Mapping[str, tf.Tensor]:
-        return tf.nest.map_structure(
-            lambda x: tf.ensure_shape(x[i * size : (i + 1) * size], [size, *x.shape[1:]]), batch
-        )
+        # Not x[i * size : (i + 1) * size], of which XLA does not know the length.
+        def part(x: tf.Tensor) -> tf.Tensor:
+            begin, rest = tf.pad([i * size], [[0, x.shape.rank - 1]]), tf.shape(x)[1:]
+            return tf.ensure_shape(tf.slice(x, begin, tf.concat([[size], rest], 0)), [size, *x.shape[1:]])
+
+        return tf.nest.map_structure(part, batch)
 
     def parts(i: tf.Tensor | int) -> list[tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]:
         """(total, weight, gradients) of each GLOBAL term and of the sum of the others, whose weight is 1."""
-        with tf.GradientTape(persistent=True) as tape:
+        with dropout.micro_batch(i, count), tf.GradientTape(persistent=True) as tape:
             terms = task.loss(state.model, micro_batch(i)).values()
             sums = [(t.total, t.weight) for t in terms if t.over is Over.GLOBAL]
             local = [t.total / _denominator(t, replicas, count) for t in terms if t.over is Over.REPLICA]

@@ -21,3 +21,17 @@ def test_masks_under_xla(dtype):
     layer.draws.assign(1)
     assert np.array_equal(step(x).numpy() > 0, masks[1])
     assert np.isclose(np.mean(masks), 0.6, atol=0.15)
+
+
+@pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.75])
+def test_masks_are_the_same_with_and_without_xla(rate):
+    """And those of a uniform number in [0, 1) that TensorFlow's own kernel makes."""
+    x = tf.ones([6, 32])
+    layers = [Dropout(Single(), rate, seed=5) for _ in range(2)]
+    step = tf.function(lambda: layers[1](x, training=True), jit_compile=True, autograph=False)
+    for draw in range(3):
+        plain = layers[0](x, training=True).numpy()
+        np.testing.assert_array_equal(step(), plain)
+        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=[5, draw])
+        uniform = tf.raw_ops.StatelessRandomUniformV2(shape=[6, 32], key=key, counter=counter, alg=1)
+        np.testing.assert_array_equal(plain > 0, uniform.numpy() >= np.float32(rate))

@@ -119,10 +119,16 @@ def losses(data_dir: pathlib.Path, **changes) -> np.ndarray:
 def test_replicas_and_micro_batches_train_what_one_replica_does(data_dir, network) -> None:
     fixed = {"model": network, "precision": "fp64", "dropout": 0.2}
     one = losses(data_dir, **fixed)
-    two = losses(data_dir, replicas="mirrored", num_replicas=2, **fixed)
-    np.testing.assert_allclose(two, one, rtol=1e-8)
-    if network == "lstm":
-        np.testing.assert_allclose(losses(data_dir, accumulation_steps=4, **fixed), one, rtol=1e-8)
+    two = {"replicas": "mirrored", "num_replicas": 2}
+    for changes in (two, {"accumulation_steps": 4}, {**two, "accumulation_steps": 2}):
+        np.testing.assert_allclose(losses(data_dir, **changes, **fixed), one, rtol=1e-8)
+
+
+@pytest.mark.parametrize("network", ["lstm", "mlp", "cnn"])
+def test_micro_batches_under_xla(data_dir, network) -> None:
+    fixed = {"model": network, "precision": "fp64", "dropout": 0.2}
+    compiled = losses(data_dir, accumulation_steps=2, compile="on", **fixed)
+    np.testing.assert_allclose(compiled, losses(data_dir, **fixed), rtol=1e-8)
 
 
 def test_equal_seeds_give_equal_runs(data_dir) -> None:

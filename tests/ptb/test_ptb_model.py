@@ -154,8 +154,9 @@ def test_replicas_and_micro_batches_carry_what_one_replica_does(data_dir) -> Non
     assert len(one) == 11 + 3
     two = losses(list(loop(data_dir, precision="fp64", replicas="mirrored", num_replicas=2).run()))
     np.testing.assert_allclose(two, one, rtol=1e-8)
-    parts = losses(list(loop(data_dir, precision="fp64", accumulation_steps=4).run()))
-    np.testing.assert_allclose(parts, one, rtol=1e-8)
+    for compiled in ("off", "on"):
+        parts = loop(data_dir, precision="fp64", accumulation_steps=4, compile=compiled)
+        np.testing.assert_allclose(losses(list(parts.run())), one, rtol=1e-8)
 
 
 @pytest.mark.parametrize("number", [1, 2])

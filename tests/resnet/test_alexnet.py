@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.describe import forward_macs, parameters
-from common.dropout import Dropout
+from common.dropout import Dropout, micro_batch
 from common.errors import UserError
 from common.kinds import kind_of
 from common.norm import span_layers
@@ -86,6 +86,17 @@ def test_dropout_does_not_depend_on_the_replicas():
     whole = Dropout(Single(), 0.5, seed=5)(tf.ones([8, 30]), training=True)
     parts = dropped_by_four(tf.ones([2, 30]))
     np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_micro_batches_drop_what_the_whole_batch_does():
+    whole, layer = (Dropout(Single(), 0.5, seed=5) for _ in range(2))
+    for _ in range(2):
+        parts = []
+        for i in range(4):
+            with micro_batch(i, 4):
+                parts.append(layer(tf.ones([2, 30]), training=True))
+        np.testing.assert_array_equal(np.concatenate(parts), whole(tf.ones([8, 30]), training=True))
+    assert int(layer.draws) == int(whole.draws) == 2
 
 
 def test_replicas_that_share_their_examples_drop_the_same():
