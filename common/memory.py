@@ -17,8 +17,10 @@ _SETTINGS = (
     (-8, 1),  # M_ARENA_MAX: threads have heaps of 64 MiB otherwise; what does not fit into one is not kept.
     (-1, (1 << 31) - 1),  # M_TRIM_THRESHOLD: what is free at the heap's end is not given back.
     (-2, 1 << 26),  # M_TOP_PAD: the heap grows by so much at a time.
-    (-3, 1 << 30),  # M_MMAP_THRESHOLD: only blocks from here on are the system's and go back to it.
 )
+# M_MMAP_THRESHOLD: only blocks from here on are the system's and go back to it. The second is the most that glibc takes
+# on 64 bits where HEAP_MAX_SIZE bounds it (malloc/malloc.c, do_set_mmap_threshold).
+_MMAP_THRESHOLDS = ((-3, 1 << 30), (-3, 1 << 25))
 
 
 def keep_freed() -> bool:
@@ -31,7 +33,10 @@ def keep_freed() -> bool:
     if own or "malloc" in os.environ.get("GLIBC_TUNABLES", "") + os.environ.get("LD_PRELOAD", ""):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all(mallopt(*setting) for setting in _SETTINGS)
+    if mallopt is None:
+        return False
+    # First, and nothing without it: each of the others stops glibc from raising the threshold by itself.
+    return any(mallopt(*setting) for setting in _MMAP_THRESHOLDS) and all(mallopt(*s) for s in _SETTINGS)
 
 
 def keep_freed_by_steps(config: RunConfig) -> None:

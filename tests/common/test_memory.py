@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import types
 
 import pytest
 import tensorflow as tf
@@ -79,6 +80,26 @@ def test_another_c_library_is_left_alone(monkeypatch):
     for name in [name for name in os.environ if name.startswith(SETTINGS)]:
         monkeypatch.delenv(name)
     assert not memory.keep_freed()
+
+
+@pytest.mark.parametrize(
+    "most, kept, calls",
+    [(1 << 30, True, 4), (1 << 25, True, 5), (1 << 20, False, 2)],
+    ids=["any", "half a heap", "none"],
+)
+def test_a_glibc_that_bounds_the_threshold(monkeypatch, most, kept, calls):
+    """Where it takes none, the others would make it worse: they end its raising the threshold by itself."""
+    taken = []
+
+    def mallopt(number, value):
+        taken.append(number)
+        return int(number != -3 or value <= most)
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: types.SimpleNamespace(mallopt=mallopt))
+    for name in [name for name in os.environ if name.startswith(SETTINGS)]:
+        monkeypatch.delenv(name)
+    assert memory.keep_freed() == kept
+    assert taken == [-3] * (calls - 3 * kept) + [-8, -1, -2] * kept
 
 
 @pytest.mark.parametrize(
