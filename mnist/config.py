@@ -84,6 +84,10 @@ class Config(RunConfig):
         for name in ("image_size", "num_classes", "lstm_units", "hidden_layers", "hidden_units"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        if self.model == "cnn" and self.image_size < 6:
+            raise UserError(
+                f"config.image_size={self.image_size}: config.model=cnn needs at least 6, a window of 5 and one of 2"
+            )
         if not 0 <= self.dropout < 1:
             raise UserError(f"config.dropout={self.dropout}: must be in [0, 1)")
         if self.folded and not self.hoisted:

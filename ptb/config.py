@@ -99,6 +99,10 @@ class Config(RunConfig):
         for name in ("vocabulary_size", "units", "layers", "num_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        if self.num_eval_examples < 2:
+            raise UserError(
+                f"config.num_eval_examples={self.num_eval_examples}: must be at least 2: the first is not predicted"
+            )
         if self.data.eval_split not in SPLITS:
             raise UserError(
                 f"config.data.eval_split={self.data.eval_split!r}: unknown; known: {', '.join(SPLITS)}"

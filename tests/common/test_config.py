@@ -127,6 +127,17 @@ def test_presets_by_name_and_near_names() -> None:
         ),
         ({"seed": -1}, "config.seed=-1: must be at least 0 and at most 4294967295"),
         ({"seed": 2**32}, "config.seed=4294967296: must be"),
+        *(
+            ({"optimizer": Optimizer(**{name: value})}, f"config.optimizer.{name}={value}: must be {bound}")
+            for name, value, bound in (
+                ("clip_norm", -5.0, "a number of at least 0"),
+                ("base_learning_rate", float("nan"), "a number of at least 0"),
+                ("momentum", 1.0, "at least 0 and below 1"),
+                ("beta_2", -0.1, "at least 0 and below 1"),
+            )
+        ),
+        ({"schedule": Schedule(warmup_epochs=-1.0)}, "config.schedule.warmup_epochs=-1.0: must be"),
+        ({"schedule": Schedule(boundaries=(3.0, -4.0))}, "config.schedule.boundaries=.*: epochs must be"),
         ({"loss_scale": 0.0}, "config.loss_scale=0.0: must be above 0"),
         ({"loss_scale": -128.0}, "config.loss_scale=-128.0: must be above 0"),
         ({"loss_scale": float("nan")}, "config.loss_scale=nan: must be above 0"),

@@ -11,8 +11,11 @@ import pytest
 from common import config as configs
 from common.clock import Clock
 from common.errors import UserError
+from common.precision import precision
+from common.replicas.single import Single
 from compliance.check import check_paths
 from mnist.config import PRESETS, Config, hyperparameters
+from mnist.model import build
 from tests.benchmarks import scripted_log
 
 BATCHES = [128 * 2**i for i in range(7)]
@@ -76,6 +79,14 @@ def test_magmadnn_s_figures() -> None:
 def test_bad_fields_are_one_line(field: str, value: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         dataclasses.replace(Config(), **{field: value}).validate()
+
+
+def test_the_smallest_image_of_the_convolutional_network() -> None:
+    smallest = dataclasses.replace(PRESETS["cpu-tiny"], model="cnn", image_size=6)
+    smallest.validate()
+    build(smallest, Single(), precision("fp32"))
+    with pytest.raises(UserError, match="config.image_size=5: config.model=cnn needs at least 6"):
+        dataclasses.replace(smallest, image_size=5).validate()
 
 
 def header(config: Config) -> dict[str, object]:

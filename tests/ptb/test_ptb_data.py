@@ -159,6 +159,11 @@ def test_text_that_is_not_the_configuration_s_is_refused(data_dir, changes, mess
         pipeline.load(dataclasses.replace(PRESETS["cpu-tiny"], **changes), data_dir, True)
 
 
+def test_a_text_of_one_word_predicts_none() -> None:
+    with pytest.raises(UserError, match="config.num_eval_examples=1: must be at least 2"):
+        dataclasses.replace(PRESETS["cpu-tiny"], num_eval_examples=1).validate()
+
+
 def test_foreign_text_is_never_overwritten(tmp_path, capsys) -> None:
     (tmp_path / "ptb.train.txt").write_text("no it was n't black monday \n")
     assert tiny.main([str(tmp_path)]) == 2
