@@ -6,13 +6,12 @@ import argparse
 import dataclasses
 import importlib
 import json
-import os
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+importlib.import_module("common")  # Sets what TensorFlow reads as it is imported, as in a run.
 
 import tensorflow as tf  # noqa: E402
 

@@ -8,13 +8,13 @@ floats, ready.
 from __future__ import annotations
 
 import dataclasses
-import os
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+importlib.import_module("common")  # Sets what TensorFlow reads as it is imported, as in a run.
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402

@@ -8,14 +8,14 @@ sequences need; the others mask padding and know one position signal.
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+importlib.import_module("common")  # Sets what TensorFlow reads as it is imported, as in a run.
 
 import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402

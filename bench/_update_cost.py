@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+importlib.import_module("common")  # Sets what TensorFlow reads as it is imported, as in a run.
 
 import tensorflow as tf  # noqa: E402
 
