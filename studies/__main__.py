@@ -41,6 +41,12 @@ def main() -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(
+            f"error: {error.filename or args.study}: {error.strerror or error}; make it writable or free some space",
+            file=sys.stderr,
+        )
+        return 2
 
 
 if __name__ == "__main__":

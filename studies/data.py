@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import shutil
 import tarfile
 import tempfile
+import zipfile
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import UserError
@@ -29,7 +33,7 @@ def unpack(name: str) -> Path:
     A link, because studies write what they make of a data set beside it.
 
     Raises:
-      UserError: there is neither.
+      UserError: there is neither, or the archive is damaged.
     """
     archive, ready, folder = shared_data() / f"{name}.tar.xz", shared_data() / name, cache() / name
     if ready.is_dir() and not folder.is_dir():
@@ -47,8 +51,33 @@ def unpack(name: str) -> Path:
         try:
             with tarfile.open(archive) as tar:
                 tar.extractall(partial, filter="data")
+            if not (partial / name).is_dir():
+                raise tarfile.TarError(f"no folder {name} in it")
             if not folder.is_dir():
                 os.replace(partial / name, folder)
+        except (tarfile.TarError, EOFError, lzma.LZMAError) as error:
+            raise UserError(f"{archive}: cannot unpack it: {error}; get it again") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
+    """`folder`, to which `names` are unpacked once; under its name it is whole.
+
+    Raises:
+      UserError: the archive is not there, is damaged, or lacks one of them.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent))
+        try:
+            with zipfile.ZipFile(archive) as content:
+                content.extractall(partial, names)
+            if not folder.is_dir():
+                os.replace(partial, folder)
+        except (FileNotFoundError, zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+            raise UserError(f"{archive}: cannot unpack {', '.join(names)}: {error}; get it again") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder

@@ -15,13 +15,15 @@ import dataclasses
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 
+from common import config as configs
 from common import files
+from common.clock import Clock
 from common.errors import UserError
+from resnet.config import PRESETS
 from studies.data import ROOT, cache
-from studies.runner import Runner, settings
+from studies.runner import Runner, at_least_zero, folder_for, guarded, settings
 
 NAME = "lars-momentum"
 SEEDS = (0, 1, 2)
@@ -55,9 +57,8 @@ class Study:
     def data(self) -> pathlib.Path:
         """The generated pictures, made once."""
         folder = cache() / "resnet-tiny"
-        done = subprocess.run([sys.executable, "-m", "resnet.tiny", str(folder)], cwd=ROOT, check=False)
-        if done.returncode:
-            raise UserError(f"making {folder} failed; see above", done.returncode)
+        if status := guarded([sys.executable, "-m", "resnet.tiny", folder]):
+            raise UserError(f"making {folder} failed; see above", status)
         return folder
 
 
@@ -104,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--epochs", type=float, help="a trial: at most so many epochs, in a folder of its own"
     )
-    parser.add_argument("--limit", type=int, help="train at most so many runs now")
+    parser.add_argument("--limit", type=at_least_zero, help="train at most so many runs now")
     parser.add_argument("overrides", nargs="*", help="flags of every run, after --")
 
 
@@ -114,20 +115,32 @@ def run(args: argparse.Namespace) -> int:
     todo = [row for row in rows() if runner.record(row) is None]
     runner.run_all(todo[: args.limit])
     found = [(row, record) for row in rows() if (record := runner.record(row))]
-    publish(found, runner.folder if args.epochs else ROOT / "studies" / NAME)
+    home = runner.folder
+    if not args.epochs:
+        home = folder_for(ROOT / "studies" / NAME, "results.csv", len(found), runner.folder)
+    publish(found, home)
     return 0
 
 
-def epochs_to_target(record: dict, target: float = TARGET) -> int | None:
-    """The first evaluation, one an epoch, that meets the target."""
-    return next((i for i, value in enumerate(record["evaluations"], 1) if value >= target), None)
+def evaluated_at(record: dict) -> list[float]:
+    """The epochs before each evaluation: one comes after every 16 steps, which are 1.024, and one at the end."""
+    clock = Clock.of(configs.override_all(PRESETS[Study.preset], record["flags"]))
+    steps = (i * clock.steps_per_block for i in range(1, len(record["evaluations"]) + 1))
+    return [min(step, clock.train_steps) / clock.steps_per_epoch for step in steps]
+
+
+def epochs_to_target(record: dict, target: float = TARGET) -> float | None:
+    """Epochs before the first evaluation that meets the target."""
+    found = zip(evaluated_at(record), record["evaluations"], strict=True)
+    return next((epochs for epochs, value in found if value >= target), None)
 
 
 def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
     """results.csv, results.md and curves.png."""
     lines = []
     for row, record in found:
-        reached = {"epochs": epochs_to_target(record), "quality": record["quality"]}
+        epochs = epochs_to_target(record)
+        reached = {"epochs": epochs and round(epochs, 3), "quality": record["quality"]}
         fields = {**dataclasses.asdict(row), **reached, "minutes": round(record["minutes"], 2)}
         lines.append([fields[name] for name in COLUMNS])
     files.write_csv(folder / "results.csv", COLUMNS, lines)
@@ -156,7 +169,8 @@ def markdown(found: list[tuple[Row, dict]]) -> str:
 
 
 def _epochs(record: dict) -> str:
-    return str(epochs_to_target(record) or f"not in {len(record['evaluations'])}")
+    epochs = epochs_to_target(record)
+    return f"not in {evaluated_at(record)[-1]:.1f}" if epochs is None else f"{epochs:.1f}"
 
 
 def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
@@ -166,9 +180,10 @@ def _draw(found: list[tuple[Row, dict]], path: pathlib.Path) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=120)
     colours = {form: f"C{i}" for i, form in enumerate(dict.fromkeys(row.form for row, _ in found))}
     for row, record in found:
-        values = record["evaluations"]
         label = row.form if row.seed == SEEDS[0] else None
-        axes.plot(range(1, len(values) + 1), values, color=colours[row.form], alpha=0.7, label=label)
+        axes.plot(
+            evaluated_at(record), record["evaluations"], color=colours[row.form], alpha=0.7, label=label
+        )
     axes.axhline(TARGET, color="k", linestyle="--")
     axes.set(xlabel="epoch", ylabel="top-1")
     axes.legend()

@@ -12,12 +12,12 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from common.errors import UserError
 from studies import legw_report
 from studies.data import ROOT
-from studies.runner import Identity, Runner, identity, published, settings
+from studies.runner import Identity, Runner, at_least_zero, identity, published, settings
 
 SEEDS = 3  # Of the smallest and the largest batch; the others have one.
 PARTS = ("legw", "competitors", "rates", "solvers", "long")
@@ -188,7 +188,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time; as many as cores"
     )
-    parser.add_argument("--limit", type=int, help="train at most so many rows now")
+    parser.add_argument("--limit", type=at_least_zero, help="train at most so many rows now")
     parser.add_argument("--minutes", type=float, help="start no row after so many minutes")
     parser.add_argument(
         "--published", action="store_true", help="the runs in studies/NAME are done; go on from there"
@@ -220,6 +220,8 @@ def run(study: Study, args: argparse.Namespace) -> int:
         for row in asked:
             print(f"{row.id:40} {found[row.id]['quality'] if row.id in found else '-'}")
         return 0
+    if not args.epochs:
+        _check_kept(table, before, {identity(study, row, runner.extra) for row in whole})
     todo: dict[Identity, Row] = {}
     for row in asked:
         if row.id not in found:
@@ -231,6 +233,19 @@ def run(study: Study, args: argparse.Namespace) -> int:
     records = list(_records(runner, whole, before).values())
     legw_report.publish(study, records, runner.folder if args.epochs else home, name)
     return 0
+
+
+def _check_kept(table: pathlib.Path, before: Mapping[Identity, dict], known: Collection[Identity]) -> None:
+    """Raises UserError where the table has runs that the one to be written would not have.
+
+    Those of figure 7 come and go with the best rate of figure 6.
+    """
+    lost = [r for key, r in before.items() if key not in known and r["part"] != "long"]
+    if lost:
+        raise UserError(
+            f"{table}: {len(lost)} of its runs have another configuration ({lost[0]['method']} at {lost[0]['batch']}) "
+            "and would be lost; leave out what changes the configuration, or move the table away"
+        )
 
 
 def _train_long(

@@ -17,11 +17,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from common import files
+from common.config import RunConfig, digest
 from common.errors import UserError
 from studies import legw, legw_mnist, legw_ptb
 from studies.data import ROOT
+from studies.runner import folder_for
 
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
+FACTORS = {"mnist": "1,4,16,64", "ptb": "1,4,16,32"}
 # Length of the step on either side, in the space of all weights; their norm is some ten. Between rounding, which
 # needs it long, and the third derivative, which needs it short.
 STEP = 1e-3
@@ -31,7 +34,8 @@ WINDOW = 9  # Of measurements: a single one may be ten times its neighbours.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m studies legw-curvature`."""
     parser.add_argument("benchmark", choices=list(STUDIES))
-    parser.add_argument("--factors", default="1,4,16,64", help="by which the base batch is multiplied")
+    said = "; ".join(f"{name}: {factors}" for name, factors in FACTORS.items())
+    parser.add_argument("--factors", help=f"by which the base batch is multiplied (default: {said})")
     parser.add_argument("--steps", type=int, default=400, help="iterations of each batch")
     parser.add_argument("--every", type=int, default=4, help="iterations between two measurements")
     parser.add_argument(
@@ -41,11 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures each batch that has no record yet, then writes csv and picture to studies/legw-curvature-NAME/."""
-    study = STUDIES[args.benchmark]
+    study, given = STUDIES[args.benchmark], args.factors or FACTORS[args.benchmark]
     try:
-        factors = [int(k) for k in args.factors.split(",")]
+        factors = [int(k) for k in given.split(",")]
     except ValueError:
-        raise UserError(f"--factors={args.factors}: not whole numbers; give a value such as 1,4,16") from None
+        raise UserError(f"--factors={given}: not whole numbers; give a value such as 1,4,16") from None
     examples = study.batch if args.examples is None else args.examples
     for flag, value in (("factors", min(factors)), ("steps", args.steps), ("every", args.every)):
         if value < 1:
@@ -55,12 +59,14 @@ def run(args: argparse.Namespace) -> int:
             f"--examples={examples}: must be 1..{study.batch * min(factors)}, the smallest batch; it is one for all"
         )
     name = f"legw-curvature-{args.benchmark}"
-    settings = {"steps": args.steps, "every": args.every, "examples": examples, "rate": study.rate}
-    curves = {}
+    measured, curves = ROOT / "results" / f"study-{name}", {}
     for k in factors:
-        path = ROOT / "results" / f"study-{name}" / f"{study.batch * k}.json"
-        curves[study.batch * k] = _recorded(path, settings) or _measured(path, settings, study, k)
-    _publish(ROOT / "studies" / name, curves)
+        config = _configured(study, k)
+        settings = {"steps": args.steps, "every": args.every, "examples": examples, "config": digest(config)}
+        path = measured / f"{study.batch * k}.json"
+        curves[study.batch * k] = _recorded(path, settings) or _measured(path, settings, study, config)
+    points = sum(map(len, curves.values()))
+    _publish(folder_for(ROOT / "studies" / name, "curvature.csv", points, measured), curves)
     return 0
 
 
@@ -76,21 +82,22 @@ def _recorded(path: pathlib.Path, settings: Mapping) -> list[tuple[int, float]] 
     raise UserError(f"{path}: measured with other settings {record['settings']}; move it away")
 
 
-def _measured(path: pathlib.Path, settings: Mapping, study: legw.Study, k: int) -> list:
+def _configured(study: legw.Study, k: int) -> RunConfig:
+    """The rate of the base batch and no warmup: what a warmup has to cover is to be seen, not hidden by one."""
     config = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
-    # The rate of the base batch and no warmup: what a warmup has to cover is to be seen, not hidden by one.
     config = dataclasses.replace(
         config,
         global_batch_size=study.batch * k,
-        schedule=dataclasses.replace(config.schedule, warmup_epochs=0.0),
+        schedule=dataclasses.replace(config.schedule, kind="constant", boundaries=(), warmup_epochs=0.0),
     )
     config.validate()
+    return config
+
+
+def _measured(path: pathlib.Path, settings: Mapping, study: legw.Study, config: RunConfig) -> list:
     task = importlib.import_module(f"{study.benchmark}.task").Task(config, str(study.data()))
     curve = curvature(task, settings["steps"], settings["every"], settings["examples"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"settings": settings, "curve": curve}))
-    partial.replace(path)
+    files.write_atomically(path, json.dumps({"settings": settings, "curve": curve}).encode())
     return curve
 
 

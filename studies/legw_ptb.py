@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import zipfile
 
 from studies import legw, legw_mnist
-from studies.data import unpack
+from studies.data import cache, unpack, unzip
 
 FILES = tuple(f"ptb.{split}.txt" for split in ("train", "valid", "test"))
 
 
 def _data() -> pathlib.Path:
-    """The three text files, unpacked from the archive's zip file where they are not there as they are."""
+    """The folder of the three text files; where they are not there as they are, one in the cache, from the zip file."""
     source = unpack("text") / "ptb"
-    missing = [name for name in FILES if not (source / name).is_file()]
-    if missing:
-        with zipfile.ZipFile(source / "ptb.zip") as archive:
-            archive.extractall(source, missing)
-    return source
+    if all((source / name).is_file() for name in FILES):
+        return source
+    return unzip(source / "ptb.zip", FILES, cache() / "ptb")
 
 
 # PRESETS of ptb/config.py; tests/studies holds the two together.

@@ -12,7 +12,7 @@ from typing import Any
 
 from common import files
 
-COLUMNS = ("part", "method", "batch", "rate", "seed", "quality", "diverged", "epochs", "minutes")
+COLUMNS = ("part", "method", "batch", "rate", "seed", "quality", "diverged", "evaluations", "minutes")
 Groups = dict[str, dict[float, list[float]]]
 
 
@@ -35,7 +35,7 @@ def _plain(record: dict) -> dict:
         **record,
         "rate": "" if record["rate"] is None else f"{record['rate']:.6g}",
         "quality": "" if quality is None else f"{quality:.6g}",
-        "epochs": len(record["evaluations"]),
+        "evaluations": len(record["evaluations"]),
         "minutes": f"{record['minutes']:.2f}",
     }
 

@@ -17,6 +17,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -102,12 +103,18 @@ def _fill(benchmark: str, source: pathlib.Path, folder: pathlib.Path) -> None:
         for name, part in parts
         for side, language in (("source", "en"), ("target", "de"))
     ]
+    tests = {}
+    for side, language in (("source", "en"), ("reference", "de")):
+        path = source / f"{TEST}.{language}.gz"
+        try:
+            tests[f"test.{side}"] = gzip.decompress(path.read_bytes())
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{path}: cannot read it: {error}; get the archive again") from error
     status = guarded([sys.executable, "-m", f"{benchmark}.convert", folder, *texts, *CONVERT[benchmark]])
     if status:
         raise UserError(f"converting {source} failed; see above", status)
-    for side, language in (("source", "en"), ("reference", "de")):
-        text = gzip.decompress((source / f"{TEST}.{language}.gz").read_bytes())
-        (folder / f"test.{side}").write_bytes(text)
+    for name, text in tests.items():
+        (folder / name).write_bytes(text)
 
 
 def keep_killed(folder: pathlib.Path) -> None:

@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from common import files
 from common.ending import is_whole
 from common.errors import UserError
 from studies.data import ROOT, unpack
-from studies.runner import run_and_time
+from studies.runner import move_aside, run_and_time
 
 ARCHIVE = "dsb2018_256"
 FOLDER = ROOT / "studies" / "nuclei"
@@ -51,11 +50,12 @@ def run(args: argparse.Namespace) -> int:
     part = "tune" if args.tune else "all"
     data_dir = source.parent / f"{ARCHIVE}-records-{part}"
     counts = convert(source, data_dir, args.tune)
-    rows = []
-    for benchmark in [args.benchmark] if args.benchmark else BENCHMARKS:
-        results = ROOT / "results" / f"study-nuclei-{part}"
-        overrides = [f"--config.num_{name}_examples={n}" for name, n in counts.items()] + args.overrides
-        if prepare(results / SYSTEM / benchmark, _asked(benchmark, overrides)):
+    overrides = [f"--config.num_{name}_examples={n}" for name, n in counts.items()] + args.overrides
+    # Of all before any is trained, or its earlier results are moved.
+    asked = {name: _asked(name, overrides) for name in ([args.benchmark] if args.benchmark else BENCHMARKS)}
+    rows, results = [], ROOT / "results" / f"study-nuclei-{part}"
+    for benchmark in asked:
+        if prepare(results / SYSTEM / benchmark, asked[benchmark]):
             _run(benchmark, data_dir, results, overrides)
         rows.append(_row(benchmark, results / SYSTEM / benchmark))
         print(json.dumps(rows[-1]), flush=True)
@@ -97,8 +97,13 @@ def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[st
 
 
 def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
-    """What makes two runs the same one: the preset as it is now, and the flags."""
+    """What makes two runs the same one: the preset as it is now, and the flags.
+
+    Raises:
+      UserError: they are no sound configuration; earlier results stay.
+    """
     preset = importlib.import_module(f"{benchmark}.config").PRESETS[SYSTEM]
+    configs.override_all(preset, overrides).validate()
     return {"preset": configs.digest(preset), "flags": overrides}
 
 
@@ -106,7 +111,7 @@ def prepare(folder: pathlib.Path, asked: dict[str, Any]) -> bool:
     """Whether a benchmark is still to be trained, and its folder made ready for that.
 
     A run that came to its end stays. Of one that was interrupted the checkpoints stay, from which it goes on; its log
-    gets another name. Results of other settings are deleted.
+    gets another name. Results of other settings are moved aside, in place of those that were before.
 
     Args:
       folder: of the benchmark's results.
@@ -121,9 +126,8 @@ def prepare(folder: pathlib.Path, asked: dict[str, Any]) -> bool:
         print(f"{log}: finished; delete it to train again", flush=True)
         return False
     if not same:
-        if folder.exists():
-            print(f"{folder}: of other settings, deleted", flush=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        if moved := move_aside(folder):
+            print(f"{folder}: of other settings, moved to {moved}", flush=True)
         folder.mkdir(parents=True)
         path.write_text(json.dumps(asked))
     elif log.exists():

@@ -9,15 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from common import config as configs
 from common import ending, files
 from common.errors import UserError
+from resnet.config import PRESETS
 from studies.data import ROOT, unpack
-from studies.runner import guarded, run_and_time
+from studies.runner import guarded, move_aside, run_and_time
 
 ARCHIVE = "tiny_imagenet_20"
 FOLDER = ROOT / "studies" / "resnet-photos"
@@ -36,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts the photographs, runs resnet/run_and_time.sh, writes the table and the curves."""
+    if args.seeds < 1:
+        raise UserError(f"--seeds={args.seeds}: must be at least 1")
+    configs.override_all(PRESETS[SYSTEM], args.overrides).validate()
     source = unpack(ARCHIVE)
     part = "tune" if args.tune else "all"
     records = source.parent / f"{ARCHIVE}-records-{part}"
@@ -45,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
         counts = _counts(records)
         overrides += [f"--config.num_{name}_examples={count}" for name, count in counts.items()]
     results = ROOT / "results" / f"study-resnet-photos-{part}"
-    shutil.rmtree(results, ignore_errors=True)
+    if moved := move_aside(results):
+        print(f"{results}: moved to {moved}", flush=True)
     logs = run_and_time("resnet", SYSTEM, records, results, overrides, args.seeds)
     if not args.tune:
         _publish(logs)

@@ -6,6 +6,7 @@ on two cores than one run of two (docs/large-batch-studies.md has the times).
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import dataclasses
 import importlib
@@ -14,6 +15,7 @@ import math
 import os
 import pathlib
 import shlex
+import shutil
 import sys
 import tempfile
 import threading
@@ -83,11 +85,15 @@ class Runner:
           done: records of runs that are not to be trained again, from `published`.
 
         Raises:
-          UserError: a number that is not above 0.
+          UserError: a number that is not above 0, or an override that is none of the configuration.
         """
         for name, value in (("jobs", jobs), ("minutes", minutes), ("epochs", epochs)):
             if value is not None and value <= 0:
                 raise UserError(f"--{name}={value:g}: must be above 0")
+        if others := configs.split_overrides([*overrides])[1]:
+            raise UserError(
+                f"{others[0]}: only --config.FIELD=VALUE may follow --; the rest is the study's to say"
+            )
         self.study, self.jobs = study, jobs
         self.extra = (*study.flags, *overrides, *(settings(train_epochs=epochs) if epochs else ()))
         trial = f"-trial-{epochs:g}" if epochs else ""
@@ -95,7 +101,6 @@ class Runner:
         self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
         self._done = done or {}
         self._data: pathlib.Path | None = None
-        self._lock = threading.Lock()
         self._children = Children()
 
     def record(self, row: Row) -> dict | None:
@@ -121,7 +126,7 @@ class Runner:
         done = self.record(row)
         if done is not None:
             return done
-        if time.monotonic() > self._deadline:
+        if self._time_is_up():
             return None
         record = self._train(row)
         path = self._path(row)
@@ -145,6 +150,8 @@ class Runner:
                 ended.set()  # Here, not where results are awaited: that may be an hour with an earlier row.
                 raise
 
+        if self._data is None and any(self.record(row) is None for row in rows) and not self._time_is_up():
+            self._data = self.study.data()
         with self._children.ended_by_signals(), concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             futures = [pool.submit(run_unless_ended, row) for row in rows]
             try:
@@ -153,12 +160,13 @@ class Runner:
                 ended.set()
                 raise
 
+    def _time_is_up(self) -> bool:
+        return time.monotonic() > self._deadline
+
     def _path(self, row: Row) -> pathlib.Path:
         return self.folder / "rows" / f"{row.id}.json"
 
     def _train(self, row: Row) -> dict:
-        with self._lock:
-            self._data = self._data or self.study.data()
         # A row that was interrupted leaves a log: each try has a folder of its own.
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         results = pathlib.Path(tempfile.mkdtemp(prefix=f"{row.id}-", dir=self.folder / "logs"))
@@ -180,6 +188,40 @@ class Runner:
             )
         about = {"flags": flags, "config": identity(self.study, row, self.extra)[0], "version": VERSION}
         return {**dataclasses.asdict(row), **_summary(end), **about}
+
+
+def at_least_zero(text: str) -> int:
+    """For argparse: a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
+    return int(text)
+
+
+def move_aside(folder: pathlib.Path) -> pathlib.Path | None:
+    """Gives what is at `folder` the name FOLDER-before, in place of what has it; None where there is nothing."""
+    if not folder.exists():
+        return None
+    aside = folder.with_name(f"{folder.name}-before")
+    shutil.rmtree(aside, ignore_errors=True)
+    return folder.rename(aside)
+
+
+def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Path) -> pathlib.Path:
+    """Where a table of so many rows goes: `home`, unless the one there has more; a part does not replace a whole.
+
+    Args:
+      home: the study's folder in studies/.
+      table: name of the csv file, or of one in Markdown.
+      rows: of the new table.
+      otherwise: the other folder.
+    """
+    path = home / table
+    lines = path.read_text().splitlines() if path.is_file() else []
+    had = len(lines) - (1 if path.suffix == ".csv" else 2)
+    if rows >= had:
+        return home
+    print(f"{path} has {had} rows, this one {rows}: it goes to {otherwise}", flush=True)
+    return otherwise
 
 
 def guarded(command: Sequence[Any], **options: Any) -> int:

@@ -19,7 +19,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -29,7 +28,7 @@ from common.clock import Clock
 from common.errors import UserError
 from studies import ucf101_report as report
 from studies.data import ROOT, unpack
-from studies.runner import Runner, settings
+from studies.runner import Runner, folder_for, guarded, settings
 from tsm_kinetics.config import PRESETS, Config
 
 ARCHIVE = "ucf101_10_128"
@@ -123,11 +122,13 @@ def run(args: argparse.Namespace) -> int:
         shutil.rmtree(ROOT / row.checkpoints, ignore_errors=True)
         predictions_path(runner, row).unlink(missing_ok=True)
     runner.run_all(todo)
-    folder = runner.folder if args.epochs else ROOT / "studies" / "ucf101"
+    home = runner.folder if args.epochs else ROOT / "studies" / "ucf101"
     if args.tune:
-        report.tries(sorted((runner.folder / "rows").glob("*.json")), folder)
+        records = sorted((runner.folder / "rows").glob("*.json"))
+        report.tries(records, folder_for(home, "tuning.md", len(records), runner.folder))
         return 0
     found = [finished(runner, row, record) for row in table if (record := runner.record(row))]
+    folder = folder_for(home, "results.csv", len(found), runner.folder)
     reached = report.publish(found, runner.folder / "logs", folder)
     return 0 if reached and len(found) == len(table) else 1
 
@@ -215,9 +216,8 @@ def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
     command = [sys.executable, "-m", "tsm_kinetics.convert", folder, f"--videos={source}", *CONVERT]
     for side, split in zip(("train", "validation"), split_names(tune)):
         command += [f"--{side}={listed}", f"--{side}-split={split}"]
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, check=False)
-    if done.returncode:
-        raise UserError(f"converting {source} failed; see above", done.returncode)
+    if status := guarded(command):
+        raise UserError(f"converting {source} failed; see above", status)
     return folder
 
 

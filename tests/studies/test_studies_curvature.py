@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from common import schedules
+from common.clock import Clock
 from common.errors import UserError
 from common.precision import precision
 from common.replicas.single import Single
@@ -20,7 +22,7 @@ from mnist.task import Task
 from ptb import tiny as ptb_tiny
 from ptb.config import PRESETS as PTB_PRESETS
 from ptb.task import Task as PtbTask
-from studies import legw_curvature
+from studies import legw_curvature, legw_ptb
 
 CONFIG = dataclasses.replace(
     PRESETS["cpu-tiny"], model="mlp", precision="fp64", hidden_layers=1, hidden_units=6, activation="tanh"
@@ -125,3 +127,29 @@ def test_a_record_with_other_settings_is_one_line(tmp_path, monkeypatch) -> None
         legw_curvature.run(parser.parse_args(["mnist", "--factors=1"]))
     with pytest.raises(UserError, match="--factors=a: not whole numbers"):
         legw_curvature.run(parser.parse_args(["mnist", "--factors=a"]))
+
+
+def test_batches_are_the_benchmark_s_and_a_part_does_not_replace_a_whole(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(legw_curvature, "ROOT", tmp_path)
+    monkeypatch.setattr(legw_ptb, "STUDY", dataclasses.replace(legw_ptb.STUDY, data=lambda: tmp_path))
+    configs = []
+
+    def measured(path, settings, study, config) -> list:
+        configs.append(config)
+        return [(0, 1.0), (4, 2.0)]
+
+    monkeypatch.setattr(legw_curvature, "_measured", measured)
+    parser = argparse.ArgumentParser()
+    legw_curvature.add_arguments(parser)
+    legw_curvature.run(parser.parse_args(["ptb"]))
+    assert [c.global_batch_size for c in configs] == [20, 80, 320, 640]
+    for config in configs:
+        rates = schedules.learning_rate(
+            config.schedule, config.optimizer.base_learning_rate, Clock.of(config).steps_per_epoch, 1000
+        )
+        assert {float(rates(tf.constant(step, tf.int64))) for step in (0, 399, 999)} == {np.float32(0.03)}
+    table = tmp_path / "studies" / "legw-curvature-ptb" / "curvature.csv"
+    before = table.read_text()
+    legw_curvature.run(parser.parse_args(["ptb", "--factors=1,4"]))
+    assert table.read_text() == before
+    assert (tmp_path / "results" / "study-legw-curvature-ptb" / "curvature.csv").is_file()

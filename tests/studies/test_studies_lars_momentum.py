@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import shutil
 
 import pytest
 
@@ -46,12 +47,19 @@ def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
         trained.append(row.id)
         reached = {"scaled": 5, "unscaled": 3 + row.seed, "unscaled-tuned": 99}[row.form]
         values = [0.5] * min(reached - 1, 8) + [0.97] * (reached < 9)
-        made = {"evaluations": values, "quality": values[-1], "minutes": 0.1, "diverged": False}
+        made = {
+            "flags": self.extra,
+            "evaluations": values,
+            "quality": values[-1],
+            "minutes": 0.1,
+            "diverged": False,
+        }
         return {**made, "config": runner.identity(self.study, row, self.extra)[0], "version": runner.VERSION}
 
     monkeypatch.setattr(runner, "ROOT", tmp_path)
     monkeypatch.setattr(study, "ROOT", tmp_path)
     monkeypatch.setattr(runner.Runner, "_train", train)
+    monkeypatch.setattr(study.Study, "data", lambda self: tmp_path)
     parser = argparse.ArgumentParser()
     study.add_arguments(parser)
     assert study.run(parser.parse_args(["--limit=4"])) == 0 and len(trained) == 4
@@ -60,8 +68,21 @@ def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
     )
     folder = tmp_path / "studies" / "lars-momentum"
     text = (folder / "results.md").read_text()
-    assert "| scaled | 2.5 | 5.26 | 0.9 | 5 | 5 | 5 | 5.0 | 72.8 |" in text
-    assert "| 0.9 | 3 | 4 | 5 | 4.0 | 70.6 |" in text
-    assert "| 0.929 | not in 8 | not in 8 | not in 8 |  | 64 |" in text
+    # Evaluations come every 16 steps of 256 of 4,000 pictures, 1.024 epochs.
+    assert "| scaled | 2.5 | 5.26 | 0.9 | 5.1 | 5.1 | 5.1 | 5.1 | 72.8 |" in text
+    assert "| 0.9 | 3.1 | 4.1 | 5.1 | 4.1 | 70.6 |" in text
+    assert "| 0.929 | not in 8.2 | not in 8.2 | not in 8.2 |  | 64 |" in text
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
-    assert len(rows) == 9 and rows[0]["epochs"] == "5" and (folder / "curves.png").is_file()
+    assert len(rows) == 9 and rows[0]["epochs"] == "5.12" and (folder / "curves.png").is_file()
+    # A part of the runs does not replace the table of all.
+    shutil.rmtree(tmp_path / "results")
+    assert study.run(parser.parse_args(["--limit=2"])) == 0
+    assert (folder / "results.md").read_text() == text
+    part = list(csv.reader((tmp_path / "results" / "study-lars-momentum" / "results.csv").open()))
+    assert len(part) == 1 + 2
+
+
+def test_the_last_evaluation_comes_after_all_epochs() -> None:
+    record = {"flags": study.Study.flags, "evaluations": [0.5] * 16}
+    found = study.evaluated_at(record)
+    assert [found[0], found[14], found[15]] == [1.024, 15.36, 16.0]

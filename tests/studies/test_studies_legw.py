@@ -126,7 +126,7 @@ def study(tmp_path, monkeypatch) -> legw.Study:
         }
 
     monkeypatch.setattr(runner.Runner, "_train", train)
-    made = dataclasses.replace(legw_mnist.STUDY, factors=(1, 64), compared=(64, 1))
+    made = dataclasses.replace(legw_mnist.STUDY, factors=(1, 64), compared=(64, 1), data=lambda: tmp_path)
     object.__setattr__(made, "trained", trained)
     return made
 
@@ -263,6 +263,28 @@ def test_a_table_keeps_the_runs_that_a_later_call_has_no_record_of(study, tmp_pa
     shutil.rmtree(tmp_path / "results")
     legw.run(study, flags("--parts=solvers", "--limit=2"))
     assert before < ids()
+
+
+@pytest.mark.parametrize("tune", [(), ("--tune",)], ids=["results", "tune"])
+def test_a_table_of_another_configuration_is_neither_mixed_nor_lost(study, tmp_path, tune) -> None:
+    legw.run(study, flags(*tune, "--limit=2"))
+    folder = tmp_path / "studies" / "legw-mnist"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    shutil.rmtree(tmp_path / "results")
+    message = (
+        f"{'tune' if tune else 'results'}.json: 2 of its runs have another configuration .* would be lost"
+    )
+    with pytest.raises(UserError, match=message):
+        legw.run(study, flags(*tune, "--limit=1", "--", "--config.precision=bf16"))
+    assert len(study.trained) == 2 and before == {p.name: p.read_bytes() for p in folder.iterdir()}
+    # A trial has a table of its own.
+    legw.run(study, flags(*tune, "--limit=1", "--epochs=1", "--", "--config.precision=bf16"))
+
+
+def test_a_negative_limit_is_refused(study, capsys) -> None:
+    with pytest.raises(SystemExit):
+        flags("--limit=-1")
+    assert "'-1' is no whole number of at least 0" in capsys.readouterr().err
 
 
 def test_a_table_keeps_its_long_runs(study, tmp_path) -> None:

@@ -63,10 +63,14 @@ def test_an_interrupted_benchmark_keeps_its_checkpoints_and_makes_room_for_a_log
 
 
 @pytest.mark.parametrize("other", [{"preset": "b"}, {"flags": []}])
-def test_results_of_other_settings_are_deleted(tmp_path, other) -> None:
+def test_results_of_other_settings_are_moved_aside(tmp_path, other) -> None:
+    moved = tmp_path / "ssd-before"
+    (moved / "older").mkdir(parents=True)
     checkpoint = begun(tmp_path / "ssd", {**ASKED, **other})
     write_log(tmp_path / "ssd" / "result_0.txt", status="success")
     assert nuclei.prepare(tmp_path / "ssd", ASKED)
+    assert not (moved / "older").exists()
+    assert (moved / "result_0.txt").is_file() and (moved / "checkpoints" / checkpoint.name).is_dir()
     assert not checkpoint.exists() and json.loads((tmp_path / "ssd" / "asked.json").read_text()) == ASKED
 
 
@@ -91,6 +95,14 @@ def test_a_study_that_was_killed_in_its_second_benchmark_trains_only_that(tmp_pa
         nuclei.run(args)
     assert nuclei.run(args) == 0
     assert trained == ["maskrcnn", "ssd", "ssd"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"), [("train_epoch=3", "no field 'train_epoch'"), ("seed=-1", "config.seed=-1: must be")]
+)
+def test_flags_that_cannot_be_are_refused_before_results_are_touched(flag, message) -> None:
+    with pytest.raises(UserError, match=message):
+        nuclei._asked("ssd", [f"--config.{flag}"])
 
 
 def test_a_resumed_run_has_no_time_to_train(tmp_path) -> None:

@@ -76,6 +76,30 @@ def test_a_run_that_an_exception_ended_is_not_published(photos, tmp_path, values
     assert not (tmp_path / "studies").exists()
 
 
+@pytest.mark.parametrize(
+    ("seeds", "flag", "message"),
+    [
+        (0, "--config.seed=1", "--seeds=0: must be at least 1"),
+        (1, "--config.train_epoch=3", "no field 'train_epoch'"),
+        (1, "--config.seed=-1", "config.seed=-1: must be"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_logs_are_touched(photos, tmp_path, seeds, flag, message) -> None:
+    photos(([0.61], ""))
+    (log,) = tmp_path.glob("results/*/*/*/result_0.txt")
+    with pytest.raises(UserError, match=message):
+        study.run(argparse.Namespace(seeds=seeds, tune=False, overrides=[flag]))
+    assert log.is_file()
+
+
+def test_the_logs_of_the_last_call_stay_until_the_next(photos, tmp_path) -> None:
+    for value in (0.6, 0.61, 0.62):
+        photos(([value], ""))
+    assert [p.parts[-4] for p in tmp_path.glob("results/*/*/*/result_0.txt") if "0.61" in p.read_text()] == [
+        "study-resnet-photos-all-before"
+    ]
+
+
 def test_a_conversion_that_fails_is_one_line(photos, monkeypatch) -> None:
     monkeypatch.setattr(study, "guarded", lambda _: 3)
     with pytest.raises(UserError, match="converting .* failed") as error:

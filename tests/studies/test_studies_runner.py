@@ -14,7 +14,8 @@ import time
 import pytest
 
 from common.errors import UserError
-from studies import children, runner
+from studies import __main__ as studies_main
+from studies import children, legw_mnist, runner
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A benchmark that writes a log as its seed says, and ends with 1 as a missed target and an exception do.
@@ -132,6 +133,71 @@ def test_a_study_that_is_ended_leaves_nothing_running(number: int) -> None:
     while alive(sleeper) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive(sleeper)
+
+
+# A study that makes its data first.
+MAKING = """
+import dataclasses, pathlib, sys
+from common.errors import UserError
+from studies import runner
+
+class Study:
+    name, benchmark, preset, flags = "idle", "idle", "cpu-tiny", ()
+    def data(self):
+        status = runner.guarded(["bash", "-c", "sleep 120 & echo $!; wait; exit 3"])
+        raise UserError(f"making it failed: {status}")
+
+class Row:
+    id, seed, flags = "row", 0, ()
+
+runner.ROOT = pathlib.Path(sys.argv[1])
+runner.identity = lambda study, row, extra: ("", row.seed)
+try:
+    runner.Runner(Study(), None, None).run_all([Row()])
+except UserError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_study_that_is_ended_while_it_makes_its_data_leaves_nothing_running(tmp_path, number) -> None:
+    command = [sys.executable, "-c", MAKING, str(tmp_path)]
+    study = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    sleeper = int(study.stdout.readline())
+    began = time.monotonic()
+    study.send_signal(number)
+    said = study.stdout.read()
+    assert study.wait(60) == 128 + number and said.startswith(signal.Signals(number).name)
+    assert time.monotonic() - began < 60 and not alive(sleeper)
+
+
+def test_what_is_no_field_of_the_configuration_is_refused() -> None:
+    """The seed is the row's: three seeds would be one run."""
+    with pytest.raises(UserError, match="--seed=7: only --config.FIELD=VALUE may follow --"):
+        runner.Runner(Study(), None, None, ["--config.precision=fp32", "--seed=7"])
+
+
+def test_a_part_does_not_replace_a_whole_table(tmp_path, capsys) -> None:
+    home, other = tmp_path / "studies", tmp_path / "results"
+    assert runner.folder_for(home, "results.csv", 0, other) == home
+    home.mkdir()
+    (home / "results.csv").write_text("a\n1\n2\n")
+    (home / "tuning.md").write_text("| a |\n|---|\n| 1 |\n")
+    assert runner.folder_for(home, "results.csv", 1, other) == other
+    assert "results.csv has 2 rows, this one 1: it goes to" in capsys.readouterr().out
+    assert runner.folder_for(home, "results.csv", 2, other) == home
+    assert runner.folder_for(home, "tuning.md", 1, other) == home
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "results").write_text("a file")
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setattr(legw_mnist, "STUDY", dataclasses.replace(legw_mnist.STUDY, data=lambda: tmp_path))
+    monkeypatch.setattr(sys, "argv", ["studies", "legw-mnist", "--limit=1"])
+    assert studies_main.main() == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "Not a directory; make it writable or free some space" in error
 
 
 def test_the_exit_status_is_the_commands() -> None:
