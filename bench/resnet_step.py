@@ -167,8 +167,9 @@ def main() -> None:
             print(f"{precision} {name:12} {speed}, {row['ratio_to_ours']:.3f} x ours{bar}", flush=True)
     result["fused_loop"] = overhead(options.rounds)
     print(f"fused loop: {result['fused_loop']['overhead']:+.2%} of a step (bar {OVERHEAD_BAR:.0%})")
-    options.output.parent.mkdir(exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    if not options.quick:
+        options.output.parent.mkdir(exist_ok=True)
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

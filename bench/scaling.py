@@ -185,8 +185,9 @@ def main() -> None:
         rows = {str(n): update(network, n, options.update_rounds, options.steps) for n in options.replicas}
         result["update"][network[0]] = rows
     print(tables(result))
-    options.output.parent.mkdir(exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    if not options.quick:
+        options.output.parent.mkdir(exist_ok=True)
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
