@@ -318,30 +318,17 @@ def _one_of(field: str, value: str, allowed: Sequence[str]) -> None:
         raise UserError(f"config.{field}={value!r}: unknown{hint}; known: {', '.join(allowed)}")
 
 
-_NOT_NEGATIVE = {
-    "optimizer": ("base_learning_rate", "weight_decay", "l2_in_loss", "eta", "epsilon", "initial_accumulator")
-    + ("clip_norm", "clip_replica_norm"),
-    "schedule": (
-        "warmup_epochs",
-        "warmup_steps",
-        "initial_learning_rate",
-        "train_epochs",
-        "end_learning_rate",
-        "factor",
-    )
-    + ("decay_start_step", "decay_interval", "max_decays"),
-}
 _AVERAGES = ("momentum", "beta_1", "beta_2", "rho")
 
 
 def _check_numbers(config: RunConfig) -> None:
     """Raises UserError for numbers with which no rule or schedule means anything: not one of them would fail."""
-    for part, names in _NOT_NEGATIVE.items():
-        for name in names:
-            if not 0 <= (value := getattr(getattr(config, part), name)) < math.inf:
+    for part in ("optimizer", "schedule"):
+        for name, value in vars(getattr(config, part)).items():
+            if isinstance(value, (int, float)) and not 0 <= value < math.inf:
                 raise UserError(f"config.{part}.{name}={value}: must be a number of at least 0")
     for name in _AVERAGES:
-        if not 0 <= (value := getattr(config.optimizer, name)) < 1:
-            raise UserError(f"config.optimizer.{name}={value}: must be at least 0 and below 1")
+        if not (value := getattr(config.optimizer, name)) < 1:
+            raise UserError(f"config.optimizer.{name}={value}: must be below 1")
     if not all(0 <= epoch < math.inf for epoch in config.schedule.boundaries):
         raise UserError(f"config.schedule.boundaries={config.schedule.boundaries}: epochs must be at least 0")

@@ -132,8 +132,8 @@ def test_presets_by_name_and_near_names() -> None:
             for name, value, bound in (
                 ("clip_norm", -5.0, "a number of at least 0"),
                 ("base_learning_rate", float("nan"), "a number of at least 0"),
-                ("momentum", 1.0, "at least 0 and below 1"),
-                ("beta_2", -0.1, "at least 0 and below 1"),
+                ("momentum", 1.0, "below 1"),
+                ("beta_2", -0.1, "a number of at least 0"),
             )
         ),
         ({"schedule": Schedule(warmup_epochs=-1.0)}, "config.schedule.warmup_epochs=-1.0: must be"),

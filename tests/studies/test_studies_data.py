@@ -103,7 +103,10 @@ def test_a_zip_file_that_is_not_whole_is_one_line_and_leaves_nothing(places, zip
     assert [p.name for p in (places / "cache").iterdir()] == ["text"]
 
 
-@pytest.mark.parametrize("content", [None, b"no gzip", gzip.compress(b"a b c d e f g")[:-9]])
+CUT = gzip.compress(b"a b c d e f g", mtime=0)[:-9]
+
+
+@pytest.mark.parametrize("content", [None, b"no gzip", CUT], ids=["gone", "foreign", "cut"])
 def test_a_text_that_cannot_be_read_is_one_line_before_anything_is_converted(
     places, monkeypatch, content
 ) -> None:
