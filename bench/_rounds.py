@@ -114,3 +114,9 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         **{package: version(package) for package in ("tensorflow", "tf-keras")},
     }
+
+
+def write(result: Mapping[str, Any], output: Path) -> None:
+    """A script's results as JSON."""
+    output.parent.mkdir(exist_ok=True)
+    output.write_text(json.dumps(result, indent=1) + "\n")

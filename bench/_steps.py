@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from _rounds import ROOT, compare, machine
@@ -101,8 +99,3 @@ def about(torch_python: str | None, **settings: Any) -> dict[str, Any]:
         "settings": settings,
         "missing_peers": missing,
     }
-
-
-def write(result: Mapping[str, Any], output: Path) -> None:
-    output.parent.mkdir(exist_ok=True)
-    output.write_text(json.dumps(result, indent=1) + "\n")

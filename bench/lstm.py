@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, peers
-from _steps import Case, about, commands, measure, report, verdict, write
+from _rounds import ROOT, peers, write
+from _steps import Case, about, commands, measure, report, verdict
 
 sys.path.insert(0, str(ROOT))
 

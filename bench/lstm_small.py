@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, compare, left_out, machine, peers
+from _rounds import ROOT, compare, left_out, machine, peers, write
 
 # What a step trains on, and steps of a round.
 EXAMPLES = {"mnist": (128, "images"), "ptb": (20 * 20, "words")}
@@ -71,8 +70,7 @@ def main() -> None:
         result["networks"][network] = rows
         result["meets_bars"][network] = meets_bars(rows, missing)
     if not options.quick:
-        options.output.parent.mkdir(exist_ok=True)
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+        write(result, options.output)
 
 
 if __name__ == "__main__":

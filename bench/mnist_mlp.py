@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, compare, left_out, machine, peers
+from _rounds import ROOT, compare, left_out, machine, peers, write
 
 STEPS = 600  # Of an epoch.
 # Ours over the fastest, at 1 to 4 layers, the paper's range.
@@ -91,8 +90,7 @@ def main() -> None:
         }
         print("seconds per layer:", {k: round(v, 4) for k, v in result["seconds_per_layer"].items()})
     if not options.quick:
-        options.output.parent.mkdir(exist_ok=True)
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+        write(result, options.output)
 
 
 if __name__ == "__main__":

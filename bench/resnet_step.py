@@ -24,6 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from _rounds import write
+
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_VENV, TORCH = ROOT / ".cache" / "torch-venv", "torch==2.13.0"
 # Their seconds over ours; PyTorch's depends on the precision.
@@ -168,8 +170,7 @@ def main() -> None:
     result["fused_loop"] = overhead(options.rounds)
     print(f"fused loop: {result['fused_loop']['overhead']:+.2%} of a step (bar {OVERHEAD_BAR:.0%})")
     if not options.quick:
-        options.output.parent.mkdir(exist_ok=True)
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+        write(result, options.output)
 
 
 if __name__ == "__main__":

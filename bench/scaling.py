@@ -27,6 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from _rounds import write
+
 ROOT = Path(__file__).resolve().parent.parent
 BAR = 1.3
 # (benchmark, system, optimizer): the largest systems of the TPU-v3 paper.
@@ -186,8 +188,7 @@ def main() -> None:
         result["update"][network[0]] = rows
     print(tables(result))
     if not options.quick:
-        options.output.parent.mkdir(exist_ok=True)
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+        write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import json
 import sys
 from pathlib import Path
 
-from _rounds import ROOT, peers
-from _steps import about, measure, write
+from _rounds import ROOT, peers, write
+from _steps import about, measure
 
 sys.path.insert(0, str(ROOT))
 

@@ -18,8 +18,8 @@ import json
 import sys
 from pathlib import Path
 
-from _rounds import ROOT, peers
-from _steps import Case, about, commands, measure, report, verdict, write
+from _rounds import ROOT, peers, write
+from _steps import Case, about, commands, measure, report, verdict
 
 sys.path.insert(0, str(ROOT))
 

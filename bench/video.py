@@ -26,7 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, Contender, alternate, compare, left_out, machine, peers, ratio
+from _rounds import ROOT, Contender, alternate, compare, left_out, machine, peers, ratio, write
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(ROOT))
@@ -214,10 +214,9 @@ def main() -> None:
         "networks": {},
     }
 
-    def write() -> None:
+    def keep() -> None:
         if not options.quick:
-            options.output.parent.mkdir(exist_ok=True)
-            options.output.write_text(json.dumps(result, indent=1) + "\n")
+            write(result, options.output)
 
     for precision in options.precisions:
         result["networks"][precision] = {}
@@ -225,7 +224,7 @@ def main() -> None:
             rows = networks(mode, precision, options, interpreters.get("torch"))
             result["networks"][precision][mode] = rows
             say(mode, precision, rows)
-            write()
+            keep()
     result["frames"] = decoding(videos, steps, options.rounds)
     for name, row in result["frames"].items():
         for contender, one in row["contenders"].items():
@@ -238,7 +237,7 @@ def main() -> None:
         print(
             f"{model:12} {row['clips_per_second']} clips/s of {row['frames']} frames: {row['cores']:.1f} cores"
         )
-    write()
+    keep()
 
 
 if __name__ == "__main__":
