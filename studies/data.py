@@ -9,7 +9,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.errors import UserError
@@ -45,39 +45,52 @@ def unpack(name: str) -> Path:
             f"{archive} is not there; set TTT_SHARED to the folder that holds data/{name}.tar.xz or data/{name} "
             "(docs/data.md says what is in it)"
         )
-    if not folder.is_dir():
-        cache().mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=cache()))
+
+    def fill(partial: Path) -> Path:
         try:
             with tarfile.open(archive) as tar:
                 tar.extractall(partial, filter="data")
             if not (partial / name).is_dir():
                 raise tarfile.TarError(f"no folder {name} in it")
-            if not folder.is_dir():
-                os.replace(partial / name, folder)
         except (tarfile.TarError, EOFError, lzma.LZMAError) as error:
             raise UserError(f"{archive}: cannot unpack it: {error}; get it again") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return folder
+        return partial / name
+
+    return filled(folder, fill)
 
 
 def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
-    """`folder`, to which `names` are unpacked once; under its name it is whole.
+    """`folder`, to which `names` are unpacked once.
 
     Raises:
       UserError: the archive is not there, is damaged, or lacks one of them.
     """
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=folder.parent))
+
+    def fill(partial: Path) -> Path:
         try:
             with zipfile.ZipFile(archive) as content:
                 content.extractall(partial, names)
-            if not folder.is_dir():
-                os.replace(partial, folder)
         except (FileNotFoundError, zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
             raise UserError(f"{archive}: cannot unpack {', '.join(names)}: {error}; get it again") from error
+        return partial
+
+    return filled(folder, fill)
+
+
+def filled(folder: Path, fill: Callable[[Path], Path]) -> Path:
+    """`folder`, which is made where it is not there: under its name it is whole.
+
+    Args:
+      folder: its place.
+      fill: is given a folder for a while, and gives the one in it, or itself, that is to be `folder`.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+        try:
+            made = fill(partial)
+            if not folder.is_dir():  # Another study may have been first.
+                os.replace(made, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder

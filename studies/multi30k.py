@@ -12,7 +12,6 @@ import dataclasses
 import fcntl
 import gzip
 import json
-import os
 import pathlib
 import shutil
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 from common import files
 from common.errors import UserError
-from studies.data import ROOT, cache, unpack
+from studies.data import ROOT, cache, filled, unpack
 from studies.runner import guarded, run_and_time
 
 PRESET = "cpu-multi30k"
@@ -81,19 +80,19 @@ def _convert(benchmark: str) -> pathlib.Path:
     """The folder of training records, validation text and test text; under its name it is whole."""
     source = unpack("text") / "multi30k"
     folder = cache() / f"multi30k-{benchmark}"  # Not within the text, which may be a link to data of others.
-    if not (folder / "test.reference").is_file():
-        partial = pathlib.Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
-        try:
-            _fill(benchmark, source, partial / folder.name)
-            shutil.rmtree(folder, ignore_errors=True)  # What an earlier version of the study left half-way.
-            os.replace(partial / folder.name, folder)
-        except OSError as error:
-            raise UserError(
-                f"{folder}: cannot write: {error.strerror or error}; free space there or set TTT_CACHE"
-            ) from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return folder
+
+    def fill(partial: pathlib.Path) -> pathlib.Path:
+        _fill(benchmark, source, partial / folder.name)
+        return partial / folder.name
+
+    try:
+        if folder.is_dir() and not (folder / "test.reference").is_file():
+            shutil.rmtree(folder)  # What an earlier version of the study left half-way.
+        return filled(folder, fill)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot write: {error.strerror or error}; free space there or set TTT_CACHE"
+        ) from error
 
 
 def _fill(benchmark: str, source: pathlib.Path, folder: pathlib.Path) -> None:

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from common.errors import UserError
-from studies import multi30k, runner
+from studies import data, multi30k, runner
 from tests.loglines import line
 
 
@@ -166,7 +166,7 @@ def test_a_conversion_onto_a_full_disk_is_one_line(captions, monkeypatch):
         raise OSError(28, "No space left on device")
 
     captions.append(converter)
-    monkeypatch.setattr(multi30k.os, "replace", full)
+    monkeypatch.setattr(data.os, "replace", full)
     with pytest.raises(UserError, match="multi30k-gnmt: cannot write: No space left on device; free space"):
         multi30k._convert("gnmt")
 
