@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,9 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from _rounds import write
+from _rounds import ROOT, machine, write
 
-ROOT = Path(__file__).resolve().parent.parent
 TORCH_VENV, TORCH = ROOT / ".cache" / "torch-venv", "torch==2.13.0"
 # Their seconds over ours; PyTorch's depends on the precision.
 BARS = {
@@ -125,21 +122,6 @@ def ensure_torch() -> None:
         sys.exit(f"resnet_step: {TORCH} could not be installed; leave out --torch")
 
 
-def machine() -> dict[str, Any]:
-    cpu = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
-    packages = ("tensorflow", "tf-keras", "tf-models-official")
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load_before": os.getloadavg(),
-        "python": platform.python_version(),
-        **{package: version(package) for package in packages},
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=16)
@@ -157,7 +139,10 @@ def main() -> None:
     if options.torch:
         ensure_torch()
         names.append("torch_eager")
-    about = {"date": datetime.date.today().isoformat(), "machine": machine()}
+    about = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine() | {"tf-models-official": version("tf-models-official")},
+    }
     settings = {key: getattr(options, key) for key in ("batch", "pixels", "rounds", "steps")}
     result: dict[str, Any] = {**about, "settings": settings, "step": {}}
     for precision in options.precisions:

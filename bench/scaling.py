@@ -18,7 +18,6 @@ import datetime
 import importlib.util
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,9 +26,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from _rounds import write
+from _rounds import ROOT, machine, write
 
-ROOT = Path(__file__).resolve().parent.parent
 BAR = 1.3
 # (benchmark, system, optimizer): the largest systems of the TPU-v3 paper.
 NETWORKS = [("resnet", "tpu-v3-2048", "lars"), ("transformer", "tpu-v3-2048", "adam")]
@@ -136,22 +134,6 @@ def tables(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    packages = [
-        p for p in ("tensorflow", "tf-keras", "horovod") if importlib.util.find_spec(p.replace("-", "_"))
-    ]
-    return {
-        "cpu": cpu or platform.processor(),
-        "cores": os.cpu_count(),
-        "load_before": os.getloadavg(),
-        "python": platform.python_version(),
-        **{package: version(package) for package in packages},
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
@@ -165,7 +147,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one small round, to see that everything runs")
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "scaling.json")
     options = parser.parse_args()
-    if "horovod" in options.backends and importlib.util.find_spec("horovod") is None:
+    has_horovod = importlib.util.find_spec("horovod") is not None
+    if "horovod" in options.backends and not has_horovod:
         sys.exit("scaling: Horovod is not installed; run `make horovod`, or use --backends multiworker")
     networks = QUICK if options.quick else NETWORKS
     if options.quick:
@@ -175,7 +158,7 @@ def main() -> None:
     }
     result: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        "machine": machine() | ({"horovod": version("horovod")} if has_horovod else {}),
         "settings": settings,
     }
     result |= {"exchange": {}, "update": {}}
