@@ -15,13 +15,13 @@ importlib.import_module("common")  # Sets what TensorFlow reads as it is importe
 
 import tensorflow as tf  # noqa: E402
 
-from common import replicas as backends  # noqa: E402
-from common.config import Communication, Optimizer  # noqa: E402
-from common.kinds import kind_of  # noqa: E402
-from common.precision import precision  # noqa: E402
-from common.sharding import ShardedUpdate  # noqa: E402
-from common.summation import bytes_moved, route_of  # noqa: E402
-from common.update import WholeUpdate  # noqa: E402
+from common.config.schema import Communication, Optimizer  # noqa: E402
+from common.distributed import replicas as backends  # noqa: E402
+from common.distributed.gradient_sum import bytes_moved, route_of  # noqa: E402
+from common.distributed.sharded_update import ShardedUpdate  # noqa: E402
+from common.distributed.weight_update import WholeUpdate  # noqa: E402
+from common.layers.precision import precision  # noqa: E402
+from common.layers.variable_kinds import kind_of  # noqa: E402
 
 VARIANTS = {
     "plain": Communication(bucket_bytes=1),

@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any
 
-from common import app
+from common.run import cli
 
 LATE_SECONDS = 0.3
 _late = 0.0
@@ -48,4 +48,4 @@ if __name__ == "__main__":
     from mnist.task import Task
 
     Task.train_input = _slowed(Task.train_input)  # type: ignore[method-assign]
-    app.main("mnist")
+    cli.main("mnist")

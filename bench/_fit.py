@@ -11,14 +11,14 @@ from _rounds import ROOT
 
 sys.path.insert(0, str(ROOT))
 
-from common import tfdata  # noqa: E402
+from common.data import pipeline  # noqa: E402
 
 
 def fit(model: tf_keras.Model, data: tf.data.Dataset) -> Callable[[int], float]:
     """Trains so many steps a call and gives the last loss.
 
     Every call makes an iterator and drops it: tuned, it would take 1.27, 2.55, 5.11 or 10.23 seconds, whichever comes
-    next (`common/tfdata.py`). Data that is ready in memory needs no tuning.
+    next (`common/data/pipeline.py`). Data that is ready in memory needs no tuning.
     """
-    ready = tfdata.untuned(data)
+    ready = pipeline.untuned(data)
     return lambda steps: model.fit(ready, steps_per_epoch=steps, verbose=0).history["loss"][-1]

@@ -24,10 +24,12 @@ import tf_keras  # noqa: E402
 from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import lstm, memory, replicas  # noqa: E402
-from common.config import from_dict  # noqa: E402
-from common.loop import Loop  # noqa: E402
-from common.precision import precision  # noqa: E402
+from common.config.digest import from_dict  # noqa: E402
+from common.distributed import replicas  # noqa: E402
+from common.layers import lstm  # noqa: E402
+from common.layers.precision import precision  # noqa: E402
+from common.run import allocator  # noqa: E402
+from common.train.loop import Loop  # noqa: E402
 from gnmt.config import Config  # noqa: E402
 from gnmt.task import Task  # noqa: E402
 
@@ -66,7 +68,7 @@ def layer(name: str, shape: list[int]) -> tuple[Run, tf.Module]:
 
 def ours(config: Config) -> tuple[Run, tf.Module]:
     """The fused loop, as `python -m gnmt` runs it."""
-    memory.keep_freed()
+    allocator.keep_freed()
     loop = Loop(Task(config, None), replicas.make(config))
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     return lambda steps: float(loop._call(train, evaluation, steps, 0).losses[-1]), loop.state.model

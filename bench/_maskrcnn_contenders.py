@@ -23,9 +23,10 @@ import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import memory, replicas  # noqa: E402
-from common.config import Optimizer, Schedule  # noqa: E402
-from common.loop import Loop  # noqa: E402
+from common.config.schema import Optimizer, Schedule  # noqa: E402
+from common.distributed import replicas  # noqa: E402
+from common.run import allocator  # noqa: E402
+from common.train.loop import Loop  # noqa: E402
 from maskrcnn.config import Config  # noqa: E402
 from maskrcnn.task import Task  # noqa: E402
 
@@ -35,7 +36,7 @@ Run = Callable[[int], float]  # trains that many steps, returns the last loss
 
 def ours(precision: str, batch: int, height: int, width: int) -> Run:
     """The fused loop, as `python -m maskrcnn` runs it; the frame has one orientation."""
-    memory.keep_freed()
+    allocator.keep_freed()
     config = Config(
         global_batch_size=batch,
         eval_batch_size=batch,

@@ -28,8 +28,9 @@ import mnist.task  # noqa: E402
 import ptb.config  # noqa: E402
 import ptb.input  # noqa: E402
 import ptb.task  # noqa: E402
-from common import memory, replicas  # noqa: E402
-from common.loop import Loop  # noqa: E402
+from common.distributed import replicas  # noqa: E402
+from common.run import allocator  # noqa: E402
+from common.train.loop import Loop  # noqa: E402
 
 Run = Callable[[int], object]  # Trains that many steps.
 L = tf_keras.layers
@@ -57,7 +58,7 @@ def config_of(network: str, layers: int) -> object:
 
 def ours(network: str, layers: int, **changes: object) -> Run:
     """The fused loop, in memory as `python -m mnist` has it."""
-    memory.keep_freed()
+    allocator.keep_freed()
     config = dataclasses.replace(config_of(network, layers), **changes)
     module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
     loop = Loop(module.task.Task(config, None), replicas.make(config))

@@ -21,10 +21,11 @@ import tf_keras  # noqa: E402
 from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import memory, replicas  # noqa: E402
-from common.config import from_dict  # noqa: E402
-from common.describe import parameters  # noqa: E402
-from common.loop import Loop  # noqa: E402
+from common.config.digest import from_dict  # noqa: E402
+from common.distributed import replicas  # noqa: E402
+from common.run import allocator  # noqa: E402
+from common.train.describe import parameters  # noqa: E402
+from common.train.loop import Loop  # noqa: E402
 from ssd import input as pipeline  # noqa: E402
 from ssd import loss as multibox  # noqa: E402
 from ssd import model  # noqa: E402
@@ -36,7 +37,7 @@ Run = Callable[[int], object]  # Runs that many steps.
 
 def ours(config: Config) -> tuple[Run, int]:
     """The fused loop, as `python -m ssd` runs it."""
-    memory.keep_freed()
+    allocator.keep_freed()
     loop = Loop(Task(config, None), replicas.make(config))
     batches, evaluation = loop._synthetic(True), loop._synthetic(False)
     return lambda steps: loop._call(batches, evaluation, steps, 0), parameters(loop.state.model)

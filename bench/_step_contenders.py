@@ -25,9 +25,10 @@ from _fit import fit  # noqa: E402
 from official.vision.modeling import classification_model  # noqa: E402
 from official.vision.modeling.backbones import resnet as tfm_resnet  # noqa: E402
 
-from common import memory, replicas  # noqa: E402
-from common.config import Optimizer, Schedule  # noqa: E402
-from common.loop import Loop  # noqa: E402
+from common.config.schema import Optimizer, Schedule  # noqa: E402
+from common.distributed import replicas  # noqa: E402
+from common.run import allocator  # noqa: E402
+from common.train.loop import Loop  # noqa: E402
 from resnet.config import Config  # noqa: E402
 from resnet.task import Task  # noqa: E402
 
@@ -56,7 +57,7 @@ def _loop(precision: str, batch: int, pixels: int, optimizer: str) -> Loop:
 
 def ours(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -> Run:
     """The fused loop, as `python -m resnet` runs it."""
-    memory.keep_freed()
+    allocator.keep_freed()
     loop = _loop(precision, batch, pixels, optimizer)
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     return lambda steps: float(loop._call(train, evaluation, steps, 0).losses[-1])

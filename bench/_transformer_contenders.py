@@ -22,9 +22,10 @@ import tf_keras  # noqa: E402
 from _fit import fit  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import memory, replicas  # noqa: E402
-from common.config import from_dict  # noqa: E402
-from common.loop import Loop  # noqa: E402
+from common.config.digest import from_dict  # noqa: E402
+from common.distributed import replicas  # noqa: E402
+from common.run import allocator  # noqa: E402
+from common.train.loop import Loop  # noqa: E402
 from transformer.config import Config  # noqa: E402
 from transformer.layers import EPSILON, position_signal  # noqa: E402
 from transformer.task import Task  # noqa: E402
@@ -35,7 +36,7 @@ Run = Callable[[int], object]  # Trains that many steps.
 
 def ours(config: Config) -> tuple[Run, tf_keras.Model]:
     """The fused loop, as `python -m transformer` runs it."""
-    memory.keep_freed()
+    allocator.keep_freed()
     loop = Loop(Task(config, None), replicas.make(config))
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     return lambda steps: float(loop._call(train, evaluation, steps, 0).losses[-1]), loop.state.model

@@ -19,11 +19,11 @@ importlib.import_module("common")  # Sets what TensorFlow reads as it is importe
 
 import tensorflow as tf  # noqa: E402
 
-from common.clock import Clock  # noqa: E402
-from common.precision import precision  # noqa: E402
-from common.replicas.base import Groups  # noqa: E402
-from common.replicas.single import Single  # noqa: E402
-from common.step import State, make_train_step  # noqa: E402
+from common.config.clock import Clock  # noqa: E402
+from common.distributed.replicas.base import Groups  # noqa: E402
+from common.distributed.replicas.single import Single  # noqa: E402
+from common.layers.precision import precision  # noqa: E402
+from common.train.step import State, make_train_step  # noqa: E402
 
 
 class OneOfMany(Single):

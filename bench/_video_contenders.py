@@ -18,11 +18,12 @@ importlib.import_module("common")  # Sets what TensorFlow reads as it is importe
 import tensorflow as tf  # noqa: E402
 from _serve import serve  # noqa: E402
 
-from common import memory, replicas  # noqa: E402
-from common.config import from_dict  # noqa: E402
-from common.describe import parameters  # noqa: E402
-from common.loop import Loop  # noqa: E402
-from common.precision import precision  # noqa: E402
+from common.config.digest import from_dict  # noqa: E402
+from common.distributed import replicas  # noqa: E402
+from common.layers.precision import precision  # noqa: E402
+from common.run import allocator  # noqa: E402
+from common.train.describe import parameters  # noqa: E402
+from common.train.loop import Loop  # noqa: E402
 from tsm_kinetics import model  # noqa: E402
 from tsm_kinetics.config import Config  # noqa: E402
 from tsm_kinetics.task import Task  # noqa: E402
@@ -32,7 +33,7 @@ Run = Callable[[int], None]  # Runs that many steps.
 
 def infer(config: Config) -> tuple[Run, int]:
     """Logits of normalised clips."""
-    memory.keep_freed()
+    allocator.keep_freed()
     policy = precision(config.precision)
     network = model.build(config, replicas.make(config), policy)
     shape = [config.global_batch_size, config.frames, config.image_size, config.image_size, 3]
@@ -48,7 +49,7 @@ def infer(config: Config) -> tuple[Run, int]:
 
 def train(config: Config) -> tuple[Run, int]:
     """The fused loop."""
-    memory.keep_freed()
+    allocator.keep_freed()
     loop = Loop(Task(config, None), replicas.make(config))
     batches, evaluation = loop._synthetic(True), loop._synthetic(False)
 

@@ -32,7 +32,7 @@ import numpy as np  # noqa: E402
 from _serve import serve  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from common.replicas.base import Shard  # noqa: E402
+from common.distributed.replicas.base import Shard  # noqa: E402
 from tsm_kinetics import convert, sampling, shards, video  # noqa: E402
 from tsm_kinetics import input as pipeline  # noqa: E402
 from tsm_kinetics.config import Config, Data  # noqa: E402

@@ -5,7 +5,7 @@ and of newstest2014, as it is and eight times over: 3,003 pairs are few for many
 each length. Two epochs are planned, nothing is trained. A step costs a replica its padded tokens, and takes as long as
 that of the replica with the most; `imbalance` is how much longer than if all had the mean.
 
-- ours: common/bucketing.py, one bucket a step on all replicas, each of which takes its part of the plan
+- ours: common/data/bucketing.py, one bucket a step on all replicas, each of which takes its part of the plan
 - tf_data: tf.data's bucket_by_sequence_length in every replica over its part of the examples, padded to the buckets'
   limits, which are ours; tf_data_longest: padded to the longest of a batch, its default: a shape for every length
 - tf_data_global: one tf.data pipeline, on one host, for the batches of all replicas. tf.data's last batches of an epoch
@@ -36,8 +36,8 @@ sys.path.insert(0, str(ROOT))
 
 import tensorflow as tf  # noqa: E402
 
-from common.bucketing import Buckets, equal_width  # noqa: E402
-from common.replicas.base import Shard  # noqa: E402
+from common.data.bucketing import Buckets, equal_width  # noqa: E402
+from common.distributed.replicas.base import Shard  # noqa: E402
 from common.text.subwords import Subwords  # noqa: E402
 from studies.data import unpack  # noqa: E402
 

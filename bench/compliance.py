@@ -65,7 +65,7 @@ def generate(path: Path, size: int) -> int:
     def line(key: str, value: object, **metadata: object) -> str:
         nonlocal clock, count
         clock, count = clock + 7, count + 1
-        metadata = {"file": "common/log.py", "lineno": 120, **metadata}
+        metadata = {"file": "common/run/mllog.py", "lineno": 120, **metadata}
         record = {
             "namespace": "",
             "time_ms": clock,

@@ -24,8 +24,8 @@ import tensorflow as tf  # noqa: E402
 import tf_keras  # noqa: E402
 
 from bench import _hlo  # noqa: E402
-from common.precision import precision  # noqa: E402
-from common.replicas.single import Single  # noqa: E402
+from common.distributed.replicas.single import Single  # noqa: E402
+from common.layers.precision import precision  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "systems/predict/costs"
 # Network -> benchmark, preset, fields changed, the two batches.

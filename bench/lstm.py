@@ -1,10 +1,10 @@
 """LSTMs at GNMT's sizes: does hoisting the input projection pay, and GNMT's training step beside Keras and PyTorch.
 
 A layer of 1,024 units over inputs of 1,024 and 2,048, forward and backward, at small batches and the shortest and
-longest bucket: ours hoisted, ours plain (common/lstm.py), Keras's LSTM as it comes and with its loop written out,
-PyTorch's. Then the whole training step of GNMT, "full" in the benchmark's network with few sentences, "multi30k" in the
-preset cpu-multi30k. fp32, all cores. Rounds alternate; what counts is the median over rounds of (their seconds / our
-seconds) in the same round.
+longest bucket: ours hoisted, ours plain (common/layers/lstm.py), Keras's LSTM as it comes and with its loop written
+out, PyTorch's. Then the whole training step of GNMT, "full" in the benchmark's network with few sentences, "multi30k"
+in the preset cpu-multi30k. fp32, all cores. Rounds alternate; what counts is the median over rounds of (their seconds
+/ our seconds) in the same round.
 
     python bench/lstm.py [--parts layer gnmt] [--inputs 1024 2048] [--batches 1 8 32 128] [--lengths 10 48]
         [--cases full multi30k] [--rounds N] [--torch-python PYTHON] [--quick]
@@ -25,7 +25,8 @@ from _steps import Case, about, commands, measure, report, verdict
 
 sys.path.insert(0, str(ROOT))
 
-from common.config import Schedule, to_dict  # noqa: E402
+from common.config.digest import to_dict  # noqa: E402
+from common.config.schema import Schedule  # noqa: E402
 from gnmt.config import PRESETS, Config  # noqa: E402
 
 LAYERS = ("ours", "plain", "keras", "keras_unrolled")

@@ -30,9 +30,9 @@ import tensorflow as tf  # noqa: E402
 from official.vision.configs import image_classification  # noqa: E402
 from official.vision.dataloaders import classification_input, input_reader_factory  # noqa: E402
 
-from common import records, vision  # noqa: E402
+from common.data import images, tfrecords  # noqa: E402
+from common.distributed.replicas.base import Shard  # noqa: E402
 from common.errors import UserError  # noqa: E402
-from common.replicas.base import Shard  # noqa: E402
 from resnet import input as resnet_input  # noqa: E402
 from resnet.config import Config, Data  # noqa: E402
 from studies.data import unpack  # noqa: E402
@@ -46,11 +46,11 @@ def write_records(folder: Path) -> None:
     """The photographs as eight shards in ImageNet's layout."""
     photos = sorted(unpack("imagenet1000_256").glob("*.JPEG"))
     serialized = [
-        records.example({"image/encoded": photo.read_bytes(), "image/class/label": label})
+        tfrecords.example({"image/encoded": photo.read_bytes(), "image/class/label": label})
         for label, photo in enumerate(photos, 1)
     ]
     for i in range(8):
-        records.write(folder / records.shard_name("train", i, 8), serialized[i::8])
+        tfrecords.write(folder / tfrecords.shard_name("train", i, 8), serialized[i::8])
 
 
 def ours(folder: Path) -> Iterator[Any]:
@@ -120,9 +120,10 @@ def time_op(inputs: list[tf.Tensor], function: Callable[[tf.Tensor], tf.Tensor],
 def choices(folder: Path) -> dict[str, float]:
     """What the pipeline's choices cost and save: microseconds per photograph, crop 180 x 190 to 224 x 224."""
     window = [30, 30, 180, 190]
-    files = records.list_files(folder, "train-*", "")
+    files = tfrecords.list_files(folder, "train-*", "")
     jpegs = [
-        tf.io.parse_single_example(r, resnet_input.FEATURES)["image/encoded"] for r in records.read(files[0])
+        tf.io.parse_single_example(r, resnet_input.FEATURES)["image/encoded"]
+        for r in tfrecords.read(files[0])
     ]
     jpegs = [j for j in jpegs if min(tf.image.extract_jpeg_shape(j)[:2]) >= 220]
     crops = [tf.io.decode_jpeg(j, channels=3)[30:210, 30:220] for j in jpegs]
@@ -145,7 +146,7 @@ def choices(folder: Path) -> dict[str, float]:
         "round, clip and cast to uint8": (sized, resnet_input.to_uint8),
         "subtract mean, divide by deviation": (
             sized,
-            lambda x: (x - tf.constant(vision.MEAN_RGB)) / tf.constant(vision.STDDEV_RGB),
+            lambda x: (x - tf.constant(images.MEAN_RGB)) / tf.constant(images.STDDEV_RGB),
         ),
     }
     return {name: round(time_op(*how), 1) for name, how in measured.items()}

@@ -22,7 +22,8 @@ from _steps import about, measure
 
 sys.path.insert(0, str(ROOT))
 
-from common.config import Optimizer, Schedule, to_dict  # noqa: E402
+from common.config.digest import to_dict  # noqa: E402
+from common.config.schema import Optimizer, Schedule  # noqa: E402
 from ssd.config import PRESETS, Config  # noqa: E402
 
 BARS = {"keras_fit": 1.05, "torch": 1.0}  # Their seconds over ours, at least.

@@ -23,7 +23,8 @@ from _steps import Case, about, commands, measure, report, verdict
 
 sys.path.insert(0, str(ROOT))
 
-from common.config import Schedule, to_dict  # noqa: E402
+from common.config.digest import to_dict  # noqa: E402
+from common.config.schema import Schedule  # noqa: E402
 from transformer.config import PRESETS, Config, Decode  # noqa: E402
 
 NAMES = ("ours", "keras_fit", "keras_fused_adam", "tf_models")

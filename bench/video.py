@@ -33,7 +33,8 @@ sys.path.insert(0, str(ROOT))
 
 import _video_frames as frames  # noqa: E402
 
-from common.config import Schedule, to_dict  # noqa: E402
+from common.config.digest import to_dict  # noqa: E402
+from common.config.schema import Schedule  # noqa: E402
 from tsm_kinetics.config import FRAMES, PRESETS, Config  # noqa: E402
 from tsm_kinetics.efficiency import PAPER  # noqa: E402
 

@@ -6,6 +6,8 @@ import contextlib
 import csv
 import io
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIX = "free some space there"
+# The checkout, or the folder that holds this package.
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# numpy's and zipfile's, for a cut or altered file or one of another kind, when it is opened and when an array of it is
+# read; NotImplementedError and RuntimeError where the altered bytes are flags of the archive.
+NPZ_DAMAGE = (
+    *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
+    *(NotImplementedError, RuntimeError),
+)
 
 
 def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:

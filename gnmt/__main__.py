@@ -1,5 +1,5 @@
 """python -m gnmt --system=cpu-tiny --data_dir=DIR"""
 
-from common import app
+from common.run import cli
 
-app.main("gnmt")
+cli.main("gnmt")

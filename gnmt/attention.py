@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras
 
-from common.precision import Precision
-from common.product import product, rows
+from common.layers.dense import product, rows
+from common.layers.precision import Precision
 from gnmt.config import Config
 
 _MASKED = -1e9  # A score that the softmax turns into 0.

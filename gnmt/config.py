@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.clock import Clock
-from common.config import Optimizer, Schedule
+from common.config.clock import Clock
+from common.config.schema import Optimizer, Schedule
 from gnmt.fields import Config, Data, Decode
 
 __all__ = ["PRESETS", "Config", "Data", "Decode", "hyperparameters"]

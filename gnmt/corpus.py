@@ -1,7 +1,7 @@
 """All training pairs in memory, as numbers: 3.4 million of them are half a gigabyte.
 
 A bucket's batch is made of pairs from anywhere in the data, so every process holds all of them and takes its part of
-the plan that all make alike (common/bucketing.py).
+the plan that all make alike (common/data/bucketing.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from common import records, tfdata
+from common.data import pipeline, tfrecords
 from common.errors import UserError
 from common.text.bpe import BOS, EOS
 from gnmt.config import Config
@@ -79,7 +79,7 @@ def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
     Raises:
       UserError: no files, or a bad record; the message names file and record.
     """
-    files = records.list_files(data_dir, config.data.train_pattern, FIX)
+    files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
     parts: dict[str, list[np.ndarray]] = {name: [] for side in SIDES for name in (side, f"{side}_sizes")}
     try:
         for batch in _parsed(files):
@@ -99,9 +99,9 @@ def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
 def _parsed(files: list[str]) -> Iterator[dict[str, tf.RaggedTensor]]:
     data = tf.data.TFRecordDataset(files, buffer_size=1 << 20).batch(_BATCH)
     parse = data.map(
-        lambda batch: tf.io.parse_example(batch, _SPEC), num_parallel_calls=tfdata.parallel_calls()
+        lambda batch: tf.io.parse_example(batch, _SPEC), num_parallel_calls=pipeline.parallel_calls()
     )
-    return iter(tfdata.untuned(parse.prefetch(tf.data.AUTOTUNE)))
+    return iter(pipeline.untuned(parse.prefetch(tf.data.AUTOTUNE)))
 
 
 def _sound(config: Config, arrays: dict[str, np.ndarray]) -> bool:
@@ -148,7 +148,7 @@ def _diagnose(config: Config, files: list[str]) -> UserError:
         return None
 
     try:
-        found = records.diagnose(files, complaint)
+        found = tfrecords.diagnose(files, complaint)
     except UserError as error:
         return error
     return found or UserError(

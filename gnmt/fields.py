@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config import RunConfig, near
-from common.errors import UserError
+from common.config.schema import RunConfig
+from common.errors import UserError, near
 
 WIRINGS = ("reference", "google")
 SMOOTHINGS = ("all", "others")
@@ -71,7 +71,7 @@ class Config(RunConfig):
       wiring: "reference", whose first decoder layer sees the embeddings only, or "google", whose first decoder
         layer sees the attention of the step before, too (mlperf_facts 2).
       output_bias: the softmax's matrix has a bias, as in the reference; Google's has none.
-      hoisted: the form of the LSTM, see common/lstm.py; the results are equal.
+      hoisted: the form of the LSTM, see common/layers/lstm.py; the results are equal.
       attend: False replaces what the attention finds by zeros: a deliberate fault, for tests.
       shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
     """

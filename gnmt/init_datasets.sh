@@ -12,7 +12,7 @@
 #   MAX_LENGTH         tokens of a side that are kept, its ends included                    (75)
 #   SHARDS             files to write                                                       (100)
 #   WORKERS            processes                                                            (one per core)
-source "$(dirname "${BASH_SOURCE[0]}")/../common/datasets.sh" gnmt \
+source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" gnmt \
   "the records (8 GB free: downloads and records)"
 
 RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}

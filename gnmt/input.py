@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common import padding
-from common.bucketing import Buckets
+from common.data import padding
+from common.data.bucketing import Buckets
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from common.text import bpe, parallel
 from gnmt.config import Config
 from gnmt.corpus import Corpus, load

@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.dropout import Dropout
-from common.lstm import LSTM
-from common.precision import Precision
-from common.product import product, rows
-from common.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas
+from common.layers.dense import product, rows
+from common.layers.dropout import Dropout
+from common.layers.lstm import LSTM
+from common.layers.precision import Precision
 from gnmt.attention import Attention, Memory
 from gnmt.config import Config
 from gnmt.recurrent import attend_in_turn

@@ -7,8 +7,8 @@ from __future__ import annotations
 import tensorflow as tf
 import tf_keras
 
-from common.precision import Precision
-from common.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas
+from common.layers.precision import Precision
 from common.text import beam
 from common.text.bpe import BOS, EOS
 from gnmt.config import Config

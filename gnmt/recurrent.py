@@ -1,14 +1,15 @@
 """Google's wiring: the first decoder layer sees the attention of the step before, so it cannot run ahead of it.
 
-What does not depend on the attention, the product of the embeddings, is hoisted out of the loop as in common/lstm.py.
+What does not depend on the attention, the product of the embeddings, is hoisted out of the loop as in
+common/layers/lstm.py.
 """
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from common.lstm import LSTM, cell
-from common.scan import Tensors, scan
+from common.layers.lstm import LSTM, cell
+from common.layers.scan import Tensors, scan
 from gnmt.attention import Attention, Memory
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.cross_entropy import sparse_cross_entropy
+from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
-from common.precision import Precision
-from common.replicas.base import Replicas, Shard
-from common.task import Batch, Outputs, Quality, WeightedSum
+from common.layers.cross_entropy import sparse_cross_entropy
+from common.layers.precision import Precision
 from common.text import bleu
+from common.train.task import Batch, Outputs, Quality, WeightedSum
 from gnmt import input as pipeline
 from gnmt import model
 from gnmt.config import Config
@@ -25,7 +25,7 @@ class Task:
     """Translation with a byte-pair encoding that both languages share.
 
     Attributes:
-      batch_shapes: of a bucket's batches, see common/shapes.py.
+      batch_shapes: of a bucket's batches, see common/train/batch_shapes.py.
     """
 
     evaluate_in_worker = True

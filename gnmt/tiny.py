@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import generated
+from common.data import tiny_data
 from common.text import pair
 from common.text.conversion import Text
 from gnmt import convert
@@ -47,7 +47,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
     """
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
     names = [_FILES.train_pattern, _FILES.codes, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
-    return generated.make(
+    return tiny_data.make(
         "gnmt", data_dir, settings, [*names, "convert.json"], lambda folder: _convert(folder, tiny)
     )
 
@@ -65,7 +65,7 @@ def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m gnmt.tiny DATA_DIR`."""
-    return generated.main("gnmt", generate, "records", argv)
+    return tiny_data.main("gnmt", generate, "records", argv)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """python -m maskrcnn --system=cpu-tiny --data_dir=DIR"""
 
-from common import app
+from common.run import cli
 
-app.main("maskrcnn")
+cli.main("maskrcnn")

@@ -11,9 +11,9 @@ import os
 import tensorflow as tf
 import tf_keras
 
-from common import pretrained
-from common.replicas.base import Replicas
-from common.spatial.layers import MaxPool
+from common.distributed.replicas.base import Replicas
+from common.distributed.spatial.layers import MaxPool
+from common.layers import pretrained
 from maskrcnn.parts import Parts
 
 BLOCKS = (3, 4, 6, 3)  # bottleneck blocks of conv2_x ... conv5_x

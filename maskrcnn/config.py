@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.clock import Clock
-from common.config import Optimizer, Schedule
+from common.config.clock import Clock
+from common.config.schema import Optimizer, Schedule
 from maskrcnn.fields import Config, Data
 
 __all__ = ["PRESETS", "Config", "Data", "hyperparameters"]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from common.detection import boxes as box_ops
 from common.detection import nms
-from common.task import Batch
+from common.train.task import Batch
 from maskrcnn import model as networks
 from maskrcnn import roi, rpn
 from maskrcnn.config import Config

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from common.spatial.layers import MaxPool, Upsample
+from common.distributed.spatial.layers import MaxPool, Upsample
 from maskrcnn.parts import Parts
 
 LAST_STAGE = 5  # of the backbone; coarser levels are every other cell of the one before

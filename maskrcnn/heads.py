@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 import tf_keras
 
-from common.bias import Conv2DTranspose
 from common.detection import roi_align
 from common.detection.anchors import PYRAMID_ASPECTS
-from common.spatial.layers import Leave
+from common.distributed.spatial.layers import Leave
+from common.layers.convolution import Conv2DTranspose
 from maskrcnn.parts import Parts
 
 ANCHORS = len(PYRAMID_ASPECTS)  # of a cell
@@ -80,7 +80,7 @@ class BoxHead(tf_keras.layers.Layer):
         return logits, tf.reshape(self.box(x), [-1, number, self.classes, 4])
 
     def multiply_adds(self, inputs: Sequence[int], outputs: object) -> int:
-        """For `common.describe`; a list of outputs' shapes is no use to it, the number of regions is."""
+        """For `common.train.describe`; a list of outputs' shapes is no use to it, the number of regions is."""
         del outputs
         return inputs[0] * sum(
             math.prod(layer.kernel.shape) for layer in [*self.hidden, self.score, self.box]
@@ -132,7 +132,7 @@ class MaskHead(tf_keras.layers.Layer):
         return x
 
     def multiply_adds(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        """For `common.describe`, as published: all classes."""
+        """For `common.train.describe`, as published: all classes."""
         cells, pixels = math.prod(inputs[:-1]), math.prod(outputs[:-1])
         small = sum(math.prod(layer.kernel.shape) for layer in [*self.convs, self.larger])
         return cells * small + pixels * math.prod(self.score.kernel.shape)

@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from common import records, tfdata, vision
+from common.data import pipeline, tfrecords
+from common.data.images import normalise_rgb
 from common.detection import coco_index, coco_records
 from common.detection.coco_index import Index
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
-from common.task import Batch
+from common.train.task import Batch
 from maskrcnn import augment
 from maskrcnn.config import Config
 
@@ -47,7 +48,7 @@ def train_input(
     Raises:
       UserError: no files, or other categories than the configuration's.
     """
-    index = coco_index.read(records.list_files(data_dir, config.data.train_pattern, FIX))
+    index = coco_index.read(tfrecords.list_files(data_dir, config.data.train_pattern, FIX))
     categories = _categories(config, data_dir)
     numbers = training_numbers(config, index)
     grouping = coco_index.Grouping(groups(config, index)[numbers], config.global_batch_size, config.seed)
@@ -80,7 +81,7 @@ def eval_input(
       config, data_dir, shard, batch_size: see `train_input`.
       steps: of the clock, enough for both orientations.
     """
-    index = coco_index.read(records.list_files(data_dir, config.data.eval_pattern, FIX))
+    index = coco_index.read(tfrecords.list_files(data_dir, config.data.eval_pattern, FIX))
 
     def prepared(_: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
         def real() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -135,7 +136,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
     """The batch with (image - mean) / standard deviation per channel, 0 outside of the content; on the device."""
-    image = vision.normalise(batch["image"], dtype)
+    image = normalise_rgb(batch["image"], dtype)
     rows, columns = (tf.range(n, dtype=tf.float32) for n in image.shape[1:3])
     high, wide = batch["image_info"][:, 0, None], batch["image_info"][:, 1, None]
     inside = (rows < high)[:, :, None] & (columns < wide)[:, None]
@@ -167,7 +168,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
     """
     data = config.data
     train, held_out = (
-        coco_index.read(records.list_files(data_dir, pattern, FIX))
+        coco_index.read(tfrecords.list_files(data_dir, pattern, FIX))
         for pattern in (data.train_pattern, data.eval_pattern)
     )
     _categories(config, data_dir)
@@ -195,8 +196,8 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     try:
         categories = _categories(config, data_dir)
         for pattern, masks in ((config.data.train_pattern, True), (config.data.eval_pattern, False)):
-            found = records.diagnose(
-                records.list_files(data_dir, pattern, FIX),
+            found = tfrecords.diagnose(
+                tfrecords.list_files(data_dir, pattern, FIX),
                 functools.partial(coco_records.complaint, categories=categories, masks=masks, sized=True),
             )
             if found:
@@ -227,10 +228,10 @@ def _batches(
     spec = (tf.TensorSpec([None], tf.int64),) * 3
     numbers = tf.data.Dataset.from_generator(plan, output_signature=spec).unbatch()
     images = numbers.map(
-        read, num_parallel_calls=tfdata.parallel_calls(data.private_threads), deterministic=True
+        read, num_parallel_calls=pipeline.parallel_calls(data.private_threads), deterministic=True
     )
     # Deterministic: an image that overtakes another would fall into a batch of the other orientation.
-    return vision.ahead(images.batch(batch_size, drop_remainder=True), True, data.private_threads)
+    return pipeline.ahead(images.batch(batch_size, drop_remainder=True), True, data.private_threads)
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int) -> dict[str, tf.Tensor]:

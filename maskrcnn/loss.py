@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.detection import sampling
-from common.task import Batch, Over, WeightedSum
+from common.train.task import Batch, Over, WeightedSum
 from maskrcnn import model as networks
 from maskrcnn import roi, rpn
 from maskrcnn.config import Config

@@ -13,10 +13,10 @@ import tensorflow as tf
 import tf_keras
 
 from common.detection import anchors as anchor_boxes
-from common.placement import branches
-from common.precision import Precision
-from common.replicas.base import Replicas
-from common.spatial.layers import Enter, Leave
+from common.distributed.graph_partition import branches
+from common.distributed.replicas.base import Replicas
+from common.distributed.spatial.layers import Enter, Leave
+from common.layers.precision import Precision
 from maskrcnn import backbone, fpn, heads
 from maskrcnn.config import Config
 from maskrcnn.parts import Parts

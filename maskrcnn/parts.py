@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common import product
-from common.convolution import PaddedConv2D
-from common.norm import SpanBatchNorm
-from common.precision import Precision
-from common.replicas.base import Replicas
-from common.spatial import WHOLE_IMAGES, Spatial
+from common.distributed.replicas.base import Replicas
+from common.distributed.spatial import WHOLE_IMAGES, Spatial
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.convolution import PaddedConv2D
+from common.layers.dense import LastAxisDense
+from common.layers.precision import Precision
 from maskrcnn.config import Config
 
 
@@ -97,7 +97,7 @@ class Parts:
         self, units: int, name: str, stddev: float | None = None, activation: str | None = None
     ) -> tf_keras.layers.Dense:
         """N(0, stddev) for the predictors, which are computed in full precision, Glorot's uniform for the others."""
-        return product.Dense(
+        return LastAxisDense(
             units,
             activation=activation,
             kernel_initializer=self.glorot() if stddev is None else self.normal(stddev),

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.clock import Clock
+from common.config.clock import Clock
+from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
-from common.precision import Precision
-from common.replicas.base import Replicas, Shard
-from common.task import Batch, Outputs, Quality, WeightedSum
+from common.layers.precision import Precision
+from common.train.task import Batch, Outputs, Quality, WeightedSum
 from maskrcnn import backbone, model
 from maskrcnn import input as pipeline
 from maskrcnn.config import Config

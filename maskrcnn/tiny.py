@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from common import generated
+from common.data import tiny_data
 from common.detection import drawing
 
 # Fewer and larger figures than ssd's: two stages learn from scratch in minutes.
@@ -25,7 +25,7 @@ def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m maskrcnn.tiny DATA_DIR`."""
-    return generated.main("maskrcnn", generate, "TFRecords", argv)
+    return tiny_data.main("maskrcnn", generate, "TFRecords", argv)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ import dataclasses
 from dataclasses import replace
 from typing import Any
 
-from common.clock import Clock
-from common.config import Optimizer, RunConfig, Schedule
+from common.config.clock import Clock
+from common.config.legw import legw
+from common.config.schema import Optimizer, RunConfig, Schedule
 from common.errors import UserError
-from common.legw import legw
 
 MODELS = ("lstm", "mlp", "cnn")
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
@@ -44,7 +44,7 @@ class Config(RunConfig):
       lstm_units: width of the LSTM and of the linear transform in front of it.
       folded: the matrices of the transform and of the LSTM's input are multiplied first, see mnist/model.py;
         the results are equal. Needs `hoisted`.
-      hoisted: the form of the LSTM, see common/lstm.py; the results are equal.
+      hoisted: the form of the LSTM, see common/layers/lstm.py; the results are equal.
       hidden_layers, hidden_units, activation: of "mlp".
       dropout: part of each hidden layer's outputs that "mlp" drops.
       recurrent: False leaves "lstm" the last row of the image only: a deliberate fault, for tests.

@@ -4,7 +4,7 @@
 #   DATA_DIR    folder for the files                        (needed)
 #   SYSTEM      cpu-tiny generates its small set instead    (none)
 #   MNIST_URL   where the files are downloaded from         (TensorFlow's copy; yann.lecun.com/exdb/mnist asks for a password)
-source "$(dirname "${BASH_SOURCE[0]}")/../common/datasets.sh" mnist \
+source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" mnist \
   "MNIST's files (12 MB)"
 
 MNIST_URL=${MNIST_URL:-https://storage.googleapis.com/cvdf-datasets/mnist}

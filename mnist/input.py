@@ -12,9 +12,9 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from common import padding
+from common.data import padding
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from mnist import idx
 from mnist.config import Config
 

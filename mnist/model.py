@@ -6,12 +6,13 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common import product
-from common.bias import Conv2D, Dense
-from common.dropout import Dropout
-from common.lstm import LSTM, hoisted
-from common.precision import Precision
-from common.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas
+from common.layers import dense
+from common.layers.convolution import Conv2D
+from common.layers.dense import Dense
+from common.layers.dropout import Dropout
+from common.layers.lstm import LSTM, hoisted
+from common.layers.precision import Precision
 from mnist.config import Config
 
 
@@ -34,7 +35,7 @@ class RowReader(tf_keras.layers.Layer):
     def __init__(self, config: Config, precision: Precision, name: str | None = None):
         super().__init__(name=name, dtype=precision.full, autocast=False)
         self._config, self._precision = config, precision
-        self.transform = product.Dense(config.lstm_units, dtype=precision.layer, name="transform")
+        self.transform = dense.LastAxisDense(config.lstm_units, dtype=precision.layer, name="transform")
         self.lstm = LSTM(config.lstm_units, precision, config.hoisted, name="lstm")
 
     def build(self, input_shape: tf.TensorShape) -> None:
@@ -69,7 +70,7 @@ class RowReader(tf_keras.layers.Layer):
         return h
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
-        """Of one example, for `common.describe`."""
+        """Of one example, for `common.train.describe`."""
         steps, pixels = inputs
         return steps * (pixels * self._config.lstm_units + self.lstm.multiply_adds_per_step())
 

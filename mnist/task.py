@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
-from common.precision import Precision
-from common.replicas.base import Replicas, Shard
-from common.task import Batch, Outputs, Quality, WeightedSum
+from common.layers.precision import Precision
+from common.train.task import Batch, Outputs, Quality, WeightedSum
 from mnist import input as pipeline
 from mnist import model
 from mnist.config import Config

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import generated
+from common.data import tiny_data
 from mnist import idx
 
 VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
@@ -104,12 +104,12 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
                 idx.write(folder / f"{name}.gz", array)
 
     settings = {**dataclasses.asdict(tiny), "version": VERSION}
-    generated.make("mnist", data_dir, settings, ["*-ubyte*"], write)
+    tiny_data.make("mnist", data_dir, settings, ["*-ubyte*"], write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m mnist.tiny DATA_DIR`."""
-    return generated.main("mnist", generate, "idx files", argv)
+    return tiny_data.main("mnist", generate, "idx files", argv)
 
 
 if __name__ == "__main__":

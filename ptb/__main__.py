@@ -1,5 +1,5 @@
 """python -m ptb --system=cpu-tiny --data_dir=DIR"""
 
-from common import app
+from common.run import cli
 
-app.main("ptb")
+cli.main("ptb")

@@ -11,10 +11,10 @@ import dataclasses
 from dataclasses import replace
 from typing import Any
 
-from common.clock import Clock
-from common.config import Optimizer, RunConfig, Schedule
+from common.config.clock import Clock
+from common.config.legw import legw
+from common.config.schema import Optimizer, RunConfig, Schedule
 from common.errors import UserError
-from common.legw import legw
 
 SPLITS = ("test", "valid")
 
@@ -48,7 +48,7 @@ class Config(RunConfig):
       units, layers: of the LSTM; `units` is the size of the embedding too.
       num_steps: words of a stream in a step, over which gradients flow.
       init_scale: embedding, kernels and output start uniform in +-init_scale, LSTM biases at 0.
-      hoisted: the form of the LSTM, see common/lstm.py; the results are equal.
+      hoisted: the form of the LSTM, see common/layers/lstm.py; the results are equal.
       carry: False starts every step from zeros, a deliberate fault for tests.
     """
 

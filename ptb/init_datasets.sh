@@ -4,7 +4,7 @@
 #   DATA_DIR    folder for the three text files             (needed)
 #   SYSTEM      cpu-tiny generates its small text instead   (none)
 #   PTB_URL     where simple-examples.tgz is downloaded from (the author's page)
-source "$(dirname "${BASH_SOURCE[0]}")/../common/datasets.sh" ptb \
+source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" ptb \
   "the Penn Treebank (6 MB, and 35 MB to unpack it from)"
 
 PTB_URL=${PTB_URL:-http://www.fit.vutbr.cz/~imikolov/rnnlm}

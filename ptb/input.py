@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from ptb import text
 from ptb.config import Config
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 import tf_keras
 
-from common.lstm import LSTM
-from common.precision import Precision
-from common.product import rows
-from common.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas
+from common.layers.dense import rows
+from common.layers.lstm import LSTM
+from common.layers.precision import Precision
 from ptb.config import Config
 
 
@@ -90,7 +90,7 @@ class Reader(tf_keras.layers.Layer):
         return tf.transpose(x, [1, 0, 2]), tf.concat(after, 1)
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
-        """Of one sequence, for `common.describe`."""
+        """Of one sequence, for `common.train.describe`."""
         return self._config.num_steps * sum(lstm.multiply_adds_per_step() for lstm in self.lstms)
 
 
@@ -99,7 +99,7 @@ class CarriedState(tf_keras.layers.Layer):
 
     Attributes:
       train_state, eval_state: one per replica, [streams of the replica, n].
-      carried: names of the attributes that hold a row per stream, for `common.checkpoint`: a checkpoint joins
+      carried: names of the attributes that hold a row per stream, for `common.train.checkpoint`: a checkpoint joins
         the replicas' rows, so that any number of replicas that holds all streams can take them up.
     """
 

@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.cross_entropy import sparse_cross_entropy
+from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
-from common.precision import Precision
-from common.replicas.base import Replicas, Shard
-from common.task import Batch, Outputs, Quality, WeightedSum
+from common.layers.cross_entropy import sparse_cross_entropy
+from common.layers.precision import Precision
+from common.train.task import Batch, Outputs, Quality, WeightedSum
 from ptb import input as pipeline
 from ptb import model
 from ptb.config import Config

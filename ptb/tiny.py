@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import generated
+from common.data import tiny_data
 
 VERSION = 1  # Of the language: raise it when the same settings give another text.
 FILES = {"train": "ptb.train.txt", "valid": "ptb.valid.txt", "test": "ptb.test.txt"}
@@ -87,12 +87,12 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
             (folder / name).write_text(generate_text(tiny, split), encoding="utf-8")
 
     settings = {**dataclasses.asdict(tiny), "version": VERSION}
-    generated.make("ptb", data_dir, settings, list(FILES.values()), write)
+    tiny_data.make("ptb", data_dir, settings, list(FILES.values()), write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m ptb.tiny DATA_DIR`."""
-    return generated.main("ptb", generate, "text files", argv)
+    return tiny_data.main("ptb", generate, "text files", argv)
 
 
 if __name__ == "__main__":

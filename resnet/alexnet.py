@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.bias import Dense
-from common.convolution import GroupedConv2D, PaddedConv2D
-from common.dropout import Dropout
+from common.distributed.replicas.base import Replicas
 from common.errors import UserError
-from common.norm import SpanBatchNorm
-from common.precision import Precision
-from common.replicas.base import Replicas
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.convolution import GroupedConv2D, PaddedConv2D
+from common.layers.dense import Dense
+from common.layers.dropout import Dropout
+from common.layers.precision import Precision
 from resnet.config import Config
 
 SMALLEST_IMAGE = 67  # below, the last of the three poolings has nothing left

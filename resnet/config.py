@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.clock import Clock
-from common.config import Optimizer, Schedule
+from common.config.clock import Clock
+from common.config.schema import Optimizer, Schedule
 from resnet import large_batch
 from resnet.fields import Config, Data
 

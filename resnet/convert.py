@@ -27,7 +27,7 @@ import numpy as np
 import tqdm
 from PIL import Image
 
-from common import conversion, records
+from common.data import conversion, tfrecords
 from common.errors import UserError
 
 _IMAGES = {".jpg", ".jpeg", ".png"}
@@ -137,14 +137,14 @@ def convert(
     for split, (items, shards) in splits.items():
         order = np.random.default_rng(_ORDER_SEED).permutation(len(items))
         for shard in range(shards):
-            path = folder / records.shard_name(split, shard, shards)
+            path = folder / tfrecords.shard_name(split, shard, shards)
             if not path.is_file():
                 tasks.append((path, [items[i] for i in order[shard::shards]], labels, names))
     conversion.write_shards(_write_shard, tasks, workers)
 
 
 def _write_shard(path: Path, items: list[Item], labels: dict[str, int], names: dict[str, str]) -> None:
-    records.write(
+    tfrecords.write(
         path, (_example(item, labels[item.synset], names.get(item.synset, item.synset)) for item in items)
     )
 
@@ -161,7 +161,7 @@ def _example(item: Item, label: int, name: str) -> bytes:
                 encoded = again.getvalue()
     except (OSError, Image.DecompressionBombError) as error:
         raise UserError(f"{item.path}: {item.name} is no picture ({error}); get a sound copy") from error
-    return records.example(
+    return tfrecords.example(
         {
             "image/encoded": encoded,
             "image/format": "JPEG",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from common.config import RunConfig
+from common.config.batch_norm_span import BatchNormSpan
+from common.config.schema import RunConfig
 from common.errors import UserError
-from common.span import BatchNormSpan
 
 MODELS = ("resnet50", "alexnet_bn")
 INITIALIZERS = ("truncated_fan_in", "he_normal")
@@ -57,7 +57,7 @@ class Config(BatchNormSpan, RunConfig):
       width: channels of the first convolution; every other width is a multiple of it.
       batch_norm_span: images whose statistics are shared; 0: a replica's micro-batch.
       batch_norm_tile_rows, batch_norm_grid_columns: tiles of a grid of replicas share statistics, not consecutive
-        replicas, where `batch_norm_grid_columns` is not 0; see `common.replicas.base.replica_groups`.
+        replicas, where `batch_norm_grid_columns` is not 0; see `common.distributed.replicas.base.replica_groups`.
       batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
       zero_init_last_gamma: the last batch norm of each block starts as zero.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.

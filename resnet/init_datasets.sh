@@ -8,7 +8,7 @@
 #   LABELS_URL         where the labels of the validation images are downloaded from
 #   TRAIN_MD5, VALIDATION_MD5         checksums of the tar files                            (the published ones)
 #   TRAIN_SHARDS, VALIDATION_SHARDS   files to write                                        (1024, 128)
-source "$(dirname "${BASH_SOURCE[0]}")/../common/datasets.sh" resnet \
+source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" resnet \
   "the TFRecords (300 GB free: tar files and records)"
 
 ILSVRC_DIR=${ILSVRC_DIR:-$DATA_DIR/ilsvrc}

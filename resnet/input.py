@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from common import padding, records, tfdata, totals, vision
+from common.data import padding, pipeline, record_stream, tfrecords
+from common.data.images import normalise_rgb
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from resnet.config import Config, Data
 
 FIX = "set DATA_DIR to a folder of ImageNet TFRecords, or make one with resnet/init_datasets.sh"
@@ -45,7 +46,7 @@ def train_input(
       UserError: no files.
     """
     data = config.data
-    files = records.list_files(data_dir, data.train_pattern, FIX)
+    files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     names = tf.constant(files)
     first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
@@ -62,7 +63,7 @@ def train_input(
             "weight": tf.constant(1.0),
         }
 
-    stream = records.endless(
+    stream = record_stream.endless(
         files,
         shard,
         config.seed,
@@ -74,10 +75,10 @@ def train_input(
     )
     images = stream.map(
         augment,
-        num_parallel_calls=tfdata.parallel_calls(data.private_threads),
+        num_parallel_calls=pipeline.parallel_calls(data.private_threads),
         deterministic=data.deterministic,
     )
-    return vision.ahead(
+    return pipeline.ahead(
         images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
     )
 
@@ -100,11 +101,11 @@ def eval_input(
       UserError: no files, or one that ends inside a record.
     """
     data = config.data
-    files = records.list_files(data_dir, data.eval_pattern, FIX)
+    files = tfrecords.list_files(data_dir, data.eval_pattern, FIX)
     names = tf.constant(files)
-    counts = [records.count(file) for file in files]
+    counts = [tfrecords.count(file) for file in files]
     sizes = [
-        sum(part.size(counts[part.file]) for part in records.assign(len(files), Shard(i, shard.count)))
+        sum(part.size(counts[part.file]) for part in record_stream.assign(len(files), Shard(i, shard.count)))
         for i in range(shard.count)
     ]
 
@@ -115,15 +116,15 @@ def eval_input(
         encoded, label = parsed
         return {"image": _central_crop(encoded, config.image_size, data), "label": label}
 
-    stream = records.once(files, shard, parse, cache=data.cache == "encoded")
+    stream = record_stream.once(files, shard, parse, cache=data.cache == "encoded")
     images = stream.map(
-        crop, num_parallel_calls=tfdata.parallel_calls(data.private_threads), deterministic=True
+        crop, num_parallel_calls=pipeline.parallel_calls(data.private_threads), deterministic=True
     )
     if data.cache == "decoded":  # The crop is always the same: keep its result.
         images = images.cache()
     black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}
     batches = padding.num_batches(sizes, batch_size * multiple) * multiple
-    return vision.ahead(
+    return pipeline.ahead(
         padding.pad(images, black, batch_size, batches), data.deterministic, data.private_threads
     )
 
@@ -155,16 +156,16 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     shape, static = tf.shape(image), image.shape
     # One row of pixels at a time: broadcasting over a last dimension of 3 takes 7 times as long on a CPU.
     width = static[2] * static[3]
-    rows = vision.normalise(tf.reshape(image, [-1, width]), dtype, width // 3)
+    rows = normalise_rgb(tf.reshape(image, [-1, width]), dtype, width // 3)
     return tf.ensure_shape(tf.reshape(tf.cast(rows, dtype), shape), static)
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Raises UserError where there are no files to train or to evaluate on, or they hold other numbers of images."""
     for split in ("train", "eval"):
-        files = records.list_files(data_dir, getattr(config.data, f"{split}_pattern"), FIX)
+        files = tfrecords.list_files(data_dir, getattr(config.data, f"{split}_pattern"), FIX)
         field = f"num_{split}_examples"
-        totals.check(files, getattr(config, field), field)
+        tfrecords.check_totals(files, getattr(config, field), field)
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
@@ -189,7 +190,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
         return None
 
     try:
-        found = records.diagnose(_all_files(config, data_dir), check)
+        found = tfrecords.diagnose(_all_files(config, data_dir), check)
     except UserError as error:
         return error
     return found or UserError(
@@ -199,7 +200,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
 
 def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:
     for pattern in (config.data.train_pattern, config.data.eval_pattern):
-        yield from records.list_files(data_dir, pattern, FIX)
+        yield from tfrecords.list_files(data_dir, pattern, FIX)
 
 
 def _label_complaint(config: Config, label: int) -> str | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common.config import Optimizer, Schedule
-from common.legw import legw
+from common.config.legw import legw
+from common.config.schema import Optimizer, Schedule
 from resnet.fields import Config, Data
 
 IMAGES = 1281167

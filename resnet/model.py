@@ -14,13 +14,13 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.convolution import PaddedConv2D, SpaceToDepthStem
+from common.distributed.replicas.base import Replicas
+from common.distributed.spatial import Spatial
+from common.distributed.spatial.layers import Enter, GlobalAverage, MaxPool
 from common.errors import UserError
-from common.norm import SpanBatchNorm
-from common.precision import Precision
-from common.replicas.base import Replicas
-from common.spatial import Spatial
-from common.spatial.layers import Enter, GlobalAverage, MaxPool
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.convolution import PaddedConv2D, SpaceToDepthStem
+from common.layers.precision import Precision
 from resnet import alexnet
 from resnet.config import Config
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from common import generated, records
+from common.data import tfrecords, tiny_data
 
 SHAPES = ("circle", "square", "triangle", "cross")
 TEXTURES = ("stripes", "checks", "dots")
@@ -195,7 +195,7 @@ def examples(tiny: Tiny, split: str) -> Iterator[bytes]:
             encoded = io.BytesIO()
             Image.fromarray(image).save(encoded, "JPEG", quality=tiny.jpeg_quality)
             shape, texture = divmod(int(label), len(TEXTURES))
-            yield records.example(
+            yield tfrecords.example(
                 {
                     "image/encoded": encoded.getvalue(),
                     "image/format": "JPEG",
@@ -222,15 +222,15 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
         for split, total in (("train", tiny.train_files), ("validation", tiny.eval_files)):
             serialized = list(examples(tiny, split))
             for i in range(total):
-                records.write(folder / records.shard_name(split, i, total), serialized[i::total])
+                tfrecords.write(folder / tfrecords.shard_name(split, i, total), serialized[i::total])
 
     settings = {**dataclasses.asdict(tiny), "version": VERSION}
-    generated.make("resnet", data_dir, settings, [f"{split}-*-of-*" for split in SPLITS], write)
+    tiny_data.make("resnet", data_dir, settings, [f"{split}-*-of-*" for split in SPLITS], write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m resnet.tiny DATA_DIR`."""
-    return generated.main("resnet", generate, "TFRecords", argv)
+    return tiny_data.main("resnet", generate, "TFRecords", argv)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """python -m ssd --system=cpu-tiny --data_dir=DIR"""
 
-from common import app
+from common.run import cli
 
-app.main("ssd")
+cli.main("ssd")

@@ -1,4 +1,4 @@
-"""Pretrained ResNet-34 weights for the backbone, from published checkpoints (common/pretrained.py).
+"""Pretrained ResNet-34 weights for the backbone, from published checkpoints (common/layers/pretrained.py).
 
 What follows conv4_x (`layer4`, `fc`) is not read.
 """
@@ -9,8 +9,8 @@ import os
 
 import tf_keras
 
-from common import pretrained
-from common.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas
+from common.layers import pretrained
 
 
 def load(network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas) -> int:

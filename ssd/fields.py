@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config import RunConfig
+from common.config.batch_norm_span import BatchNormSpan
+from common.config.schema import RunConfig
 from common.errors import UserError
-from common.span import BatchNormSpan
 
 CACHES = ("none", "encoded")
 

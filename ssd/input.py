@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
-from common import padding, records, tfdata, vision
+from common.data import padding, pipeline, record_stream, tfrecords
+from common.data.images import normalise_rgb
 from common.detection import coco_records
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from ssd import augment
 from ssd.config import Config, Data
 
@@ -41,7 +42,7 @@ def train_input(
       UserError: no files, or other categories than the configuration's.
     """
     data = config.data
-    files = records.list_files(data_dir, data.train_pattern, FIX)
+    files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
     first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
@@ -64,10 +65,10 @@ def train_input(
     )
     images = stream.map(
         augmented,
-        num_parallel_calls=tfdata.parallel_calls(data.private_threads),
+        num_parallel_calls=pipeline.parallel_calls(data.private_threads),
         deterministic=data.deterministic,
     )
-    return vision.ahead(
+    return pipeline.ahead(
         images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
     )
 
@@ -90,8 +91,8 @@ def eval_input(
       UserError: no files, or one that ends inside a record.
     """
     data = config.data
-    files = records.list_files(data_dir, data.eval_pattern, FIX)
-    sizes = [records.size(files, Shard(i, shard.count)) for i in range(shard.count)]
+    files = tfrecords.list_files(data_dir, data.eval_pattern, FIX)
+    sizes = [record_stream.size(files, Shard(i, shard.count)) for i in range(shard.count)]
 
     def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         found = coco_records.parse(serialized)
@@ -102,14 +103,14 @@ def eval_input(
         none = tf.zeros([0, 4]), tf.zeros([0], tf.int32)
         return _padded(image, *none, found["image_id"], data)
 
-    stream = records.once(files, shard, parse, cache=data.cache == "encoded")
+    stream = record_stream.once(files, shard, parse, cache=data.cache == "encoded")
     images = stream.map(
-        resized, num_parallel_calls=tfdata.parallel_calls(data.private_threads), deterministic=True
+        resized, num_parallel_calls=pipeline.parallel_calls(data.private_threads), deterministic=True
     )
     side = config.image_size
     black = _padded(tf.zeros([side, side, 3], tf.uint8), tf.zeros([0, 4]), tf.zeros([0], tf.int32), -1, data)
     batches = padding.num_batches(sizes, batch_size * multiple) * multiple
-    return vision.ahead(
+    return pipeline.ahead(
         padding.pad(images, black, batch_size, batches), data.deterministic, data.private_threads
     )
 
@@ -136,7 +137,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """(image - mean) / standard deviation per channel of [b, H, W, 3], values 0..255; on the device."""
-    return tf.cast(vision.normalise(image, dtype), dtype)
+    return tf.cast(normalise_rgb(image, dtype), dtype)
 
 
 def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
@@ -156,7 +157,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
     coco_records.Categories.read(annotations, config.num_classes)
     if "://" not in files[0]:  # An object store: counting would read everything.
         train, held_out = (
-            sum(map(records.count, records.list_files(data_dir, pattern, FIX)))
+            sum(map(tfrecords.count, tfrecords.list_files(data_dir, pattern, FIX)))
             for pattern in (config.data.train_pattern, config.data.eval_pattern)
         )
         # Without decoding it is not known how many hold objects, only how many do at most.
@@ -170,7 +171,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     """What is wrong with the data after the input has failed: reads all files again, names file, record and image."""
     try:
         categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
-        found = records.diagnose(
+        found = tfrecords.diagnose(
             _all_files(config, data_dir), lambda record: coco_records.complaint(record, categories)
         )
     except UserError as error:
@@ -182,7 +183,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
 
 def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:
     for pattern in (config.data.train_pattern, config.data.eval_pattern):
-        yield from records.list_files(data_dir, pattern, FIX)
+        yield from tfrecords.list_files(data_dir, pattern, FIX)
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[str, tf.Tensor]:

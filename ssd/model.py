@@ -14,13 +14,13 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.convolution import PaddedConv2D, SpaceToDepthStem
 from common.detection import anchors as anchor_boxes
-from common.norm import SpanBatchNorm
-from common.precision import Precision
-from common.replicas.base import Replicas
-from common.spatial import Spatial
-from common.spatial.layers import Enter, Leave, MaxPool
+from common.distributed.replicas.base import Replicas
+from common.distributed.spatial import Spatial
+from common.distributed.spatial.layers import Enter, Leave, MaxPool
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.convolution import PaddedConv2D, SpaceToDepthStem
+from common.layers.precision import Precision
 from ssd.config import Config
 
 BLOCKS = (3, 4, 6)  # basic blocks of conv2_x, conv3_x, conv4_x; there is no conv5_x

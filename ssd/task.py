@@ -13,10 +13,10 @@ import tf_keras
 
 from common.detection import boxes as box_ops
 from common.detection import nms
+from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
-from common.precision import Precision
-from common.replicas.base import Replicas, Shard
-from common.task import Batch, Outputs, Quality, WeightedSum
+from common.layers.precision import Precision
+from common.train.task import Batch, Outputs, Quality, WeightedSum
 from ssd import backbone, model
 from ssd import input as pipeline
 from ssd import loss as multibox

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from common import generated
+from common.data import tiny_data
 from common.detection import drawing
 
 NUM_CLASSES = len(drawing.CATEGORIES) + 1
@@ -23,7 +23,7 @@ def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m ssd.tiny DATA_DIR`."""
-    return generated.main("ssd", generate, "TFRecords", argv)
+    return tiny_data.main("ssd", generate, "TFRecords", argv)
 
 
 if __name__ == "__main__":

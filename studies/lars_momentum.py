@@ -17,9 +17,9 @@ import pathlib
 import statistics
 import sys
 
-from common import config as configs
 from common import files
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
 from common.errors import UserError
 from resnet.config import PRESETS
 from studies.data import ROOT, cache

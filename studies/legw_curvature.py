@@ -17,7 +17,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from common import files
-from common.config import RunConfig, digest
+from common.config.digest import digest
+from common.config.schema import RunConfig
 from common.errors import UserError
 from studies import legw, legw_mnist, legw_ptb
 from studies.data import ROOT
@@ -107,11 +108,11 @@ def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple
     The fixed batch has `examples` training examples, the same whatever the batch of the task; it cannot be larger
     than that, for which a stateful model was built.
     """
-    from common.clock import Clock
-    from common.precision import precision
-    from common.replicas.base import Shard
-    from common.replicas.single import Single
-    from common.step import State, make_train_step
+    from common.config.clock import Clock
+    from common.distributed.replicas.base import Shard
+    from common.distributed.replicas.single import Single
+    from common.layers.precision import precision
+    from common.train.step import State, make_train_step
 
     config, replicas = task.config, Single()
     policy = precision(config.precision)
@@ -130,7 +131,7 @@ def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple
 
 def fixed_batch(task: object, examples: int) -> Mapping:
     """The first batch of `examples` of another seed: digits, or the first words of as many streams of a text."""
-    from common.replicas.base import Shard
+    from common.distributed.replicas.base import Shard
 
     config = dataclasses.replace(task.config, seed=task.config.seed + 1, global_batch_size=examples)
     return next(iter(type(task)(config, str(task.data_dir)).train_input(Shard(), examples, 0)))

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from common import config as configs
 from common import files
-from common.ending import is_whole
+from common.config import overrides as configs
+from common.config.digest import digest
 from common.errors import UserError
+from common.run.outcome import is_whole
 from studies.data import ROOT, unpack
 from studies.runner import move_aside, run_and_time
 
@@ -104,7 +105,7 @@ def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
     """
     preset = importlib.import_module(f"{benchmark}.config").PRESETS[SYSTEM]
     configs.override_all(preset, overrides).validate()
-    return {"preset": configs.digest(preset), "flags": overrides}
+    return {"preset": digest(preset), "flags": overrides}
 
 
 def prepare(folder: pathlib.Path, asked: dict[str, Any]) -> bool:
@@ -193,8 +194,9 @@ def _detections(
     data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]
 ) -> dict[str, np.ndarray]:
     """The arrays of an evaluation with the newest checkpoint's weights."""
-    from common import checkpoint, replicas
-    from common.loop import Loop
+    from common.distributed import replicas
+    from common.train import checkpoint
+    from common.train.loop import Loop
 
     module = importlib.import_module("maskrcnn.config")
     config = configs.override_all(module.PRESETS[SYSTEM], overrides)

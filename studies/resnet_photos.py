@@ -13,9 +13,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from common import config as configs
-from common import ending, files
+from common import files
+from common.config import overrides as configs
 from common.errors import UserError
+from common.run import outcome
 from resnet.config import PRESETS
 from studies.data import ROOT, unpack
 from studies.runner import guarded, move_aside, run_and_time
@@ -76,7 +77,7 @@ def _convert(source: pathlib.Path, records: pathlib.Path, tune: bool) -> None:
 
 
 def _counts(records: pathlib.Path) -> dict[str, int]:
-    from common import records as tfrecords
+    from common.data import tfrecords
 
     patterns = {"train": "train-*", "eval": "validation-*"}
     return {
@@ -98,7 +99,7 @@ def _publish(logs: Sequence[pathlib.Path]) -> None:
 
 
 def _row(log: pathlib.Path, record: dict[str, Any]) -> dict[str, Any]:
-    end = ending.read(log)
+    end = outcome.read(log)
     return {
         "seed": record["seed"],
         "top1": "diverged" if end.quality is None else round(end.quality, 4),

@@ -23,9 +23,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from common import config as configs
-from common import cores, ending, files
+from common import files
+from common.config import overrides as configs
+from common.config.digest import digest
 from common.errors import UserError
+from common.launch import process
+from common.run import outcome
 from studies.children import Children
 from studies.data import ROOT
 
@@ -59,7 +62,7 @@ def settings(**values: object) -> tuple[str, ...]:
 def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> Identity:
     """The digest of a row's whole configuration, preset included, and its seed: rows that share it are one run."""
     preset = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
-    return configs.digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
+    return digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
 
 
 class Runner:
@@ -174,13 +177,13 @@ class Runner:
         command = [sys.executable, "-m", self.study.benchmark, f"--system={self.study.preset}"]
         command += [f"--data_dir={self._data}", f"--result_dir={results}", f"--seed={row.seed}", "--run=0"]
         command += flags
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **cores.share(self.jobs), **os.environ}
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **process.core_share(self.jobs), **os.environ}
         output = results / "output.txt"
         with open(output, "w") as file:
             status = self._children.run(command, env=environment, stdout=file, stderr=file)
         log = results / self.study.preset / self.study.benchmark / "result_0.txt"
         # An exception ends Python with 1 too, as a missed target does: the log tells them apart.
-        end = ending.read(log)
+        end = outcome.read(log)
         if status not in (0, 1) or end is None or not end.whole:
             lines = output.read_text(errors="replace").strip().splitlines() or ["no message"]
             raise UserError(
@@ -259,7 +262,7 @@ def run_and_time(
     status = guarded([ROOT / benchmark / "run_and_time.sh", *flags], env=environment)
     logs = sorted(set(folder.glob("result_*.txt")) - before)
     # An exception ends Python with 1 too, as a missed target does: the logs tell them apart.
-    if status > 1 or len(logs) < runs or not all(map(ending.is_whole, logs)):
+    if status > 1 or len(logs) < runs or not all(map(outcome.is_whole, logs)):
         raise UserError(f"{benchmark}: the run failed; see above", status or 1)
     return logs
 
@@ -279,7 +282,7 @@ def published(path: pathlib.Path) -> dict[Identity, dict]:
         raise UserError(f"{path}: no table of this study ({error}); move it away") from error
 
 
-def _summary(end: ending.Ending) -> dict:
+def _summary(end: outcome.Ending) -> dict:
     """What a log says: every evaluation, the last one as the quality."""
     return {
         "quality": end.quality,

@@ -22,10 +22,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from common import config as configs
-from common import division
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
+from common.config.digest import digest
 from common.errors import UserError
+from common.run import closed_division
 from studies import ucf101_report as report
 from studies.data import ROOT, unpack
 from studies.runner import Runner, folder_for, guarded, settings
@@ -152,9 +153,9 @@ def rows(runner: Runner) -> list[Row]:
     for seed in SEEDS:
         for model in MODELS:
             config = configured([*settings(model=model), *runner.extra], seed)
-            name = f"{model}-{seed}-{configs.digest(dataclasses.replace(config, source=''))[:8]}"
+            name = f"{model}-{seed}-{digest(dataclasses.replace(config, source=''))[:8]}"
             folder = os.path.relpath(runner.folder / "checkpoints" / name, ROOT)
-            changed = division.overrides(config, PRESETS["cpu-tiny"])
+            changed = closed_division.overrides(config, PRESETS["cpu-tiny"])
             said = " ".join(f"{k}={_plain(v)}" for k, v in changed.items() if not NO_SETTINGS.match(k))
             table.append(Row(name, model, seed, folder, said, runner.jobs))
     return table
@@ -254,9 +255,11 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    from common import checkpoint, records, replicas
-    from common.loop import Loop
-    from common.task import Outputs
+    from common.data import tfrecords
+    from common.distributed import replicas
+    from common.train import checkpoint
+    from common.train.loop import Loop
+    from common.train.task import Outputs
     from tsm_kinetics import shards
     from tsm_kinetics.task import Task
 
@@ -280,7 +283,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
     classes = (data_dir / "classes.txt").read_text().splitlines()
     index, names = shards.Index(data_dir, "validation"), []
     for file in index.files:
-        for data in records.read(file):
+        for data in tfrecords.read(file):
             example = tf.train.Example.FromString(data)
             names.append(example.features.feature["video/name"].bytes_list.value[0].decode())
     return [

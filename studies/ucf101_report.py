@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from common import files
-from common.ending import is_whole
+from common.run.outcome import is_whole
 
 COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
 WANTED = 0.45  # Top-1 of TSM.

@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 from mlperf_logging.compliance_checker import mlp_compliance
 
-from common import events, log
-from common.clock import Clock
-from common.config import RunConfig
+from common.config.clock import Clock
+from common.config.schema import RunConfig
+from common.run import mllog
+from common.train import events
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # What differs between the logs of equal runs, or of runs that differ in their seed alone.
@@ -39,7 +40,7 @@ def scripted_log(
     The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it.
     """
     hyperparameters = importlib.import_module(f"{config.benchmark}.config").hyperparameters
-    out = log.RunLog(path, config)
+    out = mllog.RunLog(path, config)
     out.header(hyperparameters(config), cache_cleared=True)
     out.init_stop()
     at = 1e9

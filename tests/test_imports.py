@@ -9,7 +9,13 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BENCHMARKS = sorted(p.parent.name for p in ROOT.glob("*/task.py") if p.parent.name != "common")
-HIDDEN = ("common.loop", "common.log", "common.evaluator", "common.checkpoint", "common.step")
+HIDDEN = (
+    "common.train.loop",
+    "common.run.mllog",
+    "common.train.evaluation_pool",
+    "common.train.checkpoint",
+    "common.train.step",
+)
 BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu")
 
 
@@ -52,13 +58,15 @@ def test_the_checker_and_the_systems_import_no_tensorflow_and_no_benchmark(part)
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_a_benchmark_sees_one_replica(benchmark):
     """Neither the loop nor the log nor a backend; nor another benchmark."""
-    backends = [f"common.replicas.{name}" for name in BACKENDS]
+    backends = [f"common.distributed.replicas.{name}" for name in BACKENDS]
     others = [name for name in BENCHMARKS if name != benchmark]
     assert found(benchmark, [*HIDDEN, *backends, *others]) == []
 
 
 def test_only_replicas_know_tensorflow_s_strategies():
-    for path in sorted((ROOT / "common").glob("*.py")):
+    for path in sorted((ROOT / "common").rglob("*.py")):
+        if path.is_relative_to(ROOT / "common/distributed/replicas"):
+            continue
         assert "tf.distribute" not in path.read_text(), path
 
 
@@ -80,7 +88,8 @@ PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in
     [
         "compliance.cli, compliance.check, compliance.report, compliance.compare, compliance.package, systems",
         *(f"{name}.config" for name in BENCHMARKS),
-        "common.clock, common.config, common.events, common.log, common.results, common.report",
+        "common.config.clock, common.config.overrides, common.train.events, common.run.mllog",
+        "common.run.results, common.run.progress",
     ],
 )
 def test_tensorflow_stays_out(modules):

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import pytest
 
 import systems
-from common import config as configs
+from common.config.digest import digest, from_dict, to_dict
+from common.config.schema import RunConfig
 from tests.benchmarks import ROOT, broken_rules, documented
 
 BENCHMARKS = sorted(p.parent.name for p in ROOT.glob("*/config.py") if p.parent.name != "common")
@@ -33,7 +34,7 @@ TARGETS = {
 MLPERF = [(b, name) for b, name in EVERY if b in TARGETS]
 
 
-def preset(benchmark: str, name: str) -> configs.RunConfig:
+def preset(benchmark: str, name: str) -> RunConfig:
     return importlib.import_module(f"{benchmark}.config").PRESETS[name]
 
 
@@ -59,10 +60,10 @@ def test_they_need_no_numpy() -> None:
 def test_it_is_sound(benchmark: str, name: str) -> None:
     config = preset(benchmark, name)
     config.validate()
-    assert config.system == name and config.source and isinstance(config, configs.RunConfig)
+    assert config.system == name and config.source and isinstance(config, RunConfig)
     assert config.hardware == "local" or config.hardware in systems.names()
-    again = configs.from_dict(type(config), json.loads(json.dumps(configs.to_dict(config))))
-    assert again == config and configs.digest(again) == configs.digest(config)
+    again = from_dict(type(config), json.loads(json.dumps(to_dict(config))))
+    assert again == config and digest(again) == digest(config)
     for field, value, kind in fields_of(config):
         if typing.get_origin(kind) is tuple:
             element = typing.get_args(kind)[0]

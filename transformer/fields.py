@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config import RunConfig
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 # What the converter leaves beside the records: how it cut the text, and what it counted.

@@ -10,7 +10,7 @@
 #   SHA256SUMS         file of the checksums to verify with                                 (the published ones)
 #   SHARDS             files to write                                                       (100)
 #   WORKERS            processes                                                            (one per core)
-source "$(dirname "${BASH_SOURCE[0]}")/../common/datasets.sh" transformer \
+source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" transformer \
   "the records (6 GB free: downloads and records)"
 
 RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common import padding, records, totals
+from common.data import padding, record_stream, tfrecords
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from common.text import parallel
 from common.text.subwords import Subwords, check_size
 from transformer.config import Config
@@ -45,7 +45,7 @@ def train_input(
       UserError: no files.
     """
     data = config.data
-    files = records.list_files(data_dir, data.train_pattern, FIX)
+    files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     names = tf.constant(files)
 
     def parse(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -54,7 +54,7 @@ def train_input(
     def example(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, parsed: dict) -> dict[str, tf.Tensor]:
         return {**parsed, "index": tf.cast(record, tf.int32), "weight": tf.constant(1.0)}
 
-    stream = records.endless(
+    stream = record_stream.endless(
         files,
         shard,
         config.seed,
@@ -110,9 +110,9 @@ def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Raises UserError where files are missing, or hold other numbers of examples than the configuration says."""
-    files = records.list_files(data_dir, config.data.train_pattern, FIX)
+    files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
     _check_note(config, os.path.join(os.fspath(data_dir), NOTE))
-    totals.check(files, config.num_train_examples, "num_train_examples")
+    tfrecords.check_totals(files, config.num_train_examples, "num_train_examples")
     sentences = len(_sentences(config, Path(data_dir))["index"])
     if sentences != config.num_eval_examples:
         raise UserError(
@@ -150,8 +150,8 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
         return None
 
     try:
-        files = records.list_files(data_dir, config.data.train_pattern, FIX)
-        found = records.diagnose(files, check_record)
+        files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
+        found = tfrecords.diagnose(files, check_record)
     except UserError as error:
         return error
     return found or UserError(

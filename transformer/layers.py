@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.dropout import Dropout
-from common.precision import Precision
-from common.product import Dense, product_transposed, rows
-from common.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas
+from common.layers.dense import LastAxisDense, product_transposed, rows
+from common.layers.dropout import Dropout
+from common.layers.precision import Precision
 from transformer.config import Config
 
 EPSILON = 1e-6  # Of the layer normalisation: G6 transformer/layers/common_layers.py.
@@ -33,10 +33,10 @@ class Parts:
         self.config, self.replicas, self.precision = config, replicas, precision
         self._seeds = _seeds(config.seed)
 
-    def dense(self, units: int, use_bias: bool) -> Dense:
+    def dense(self, units: int, use_bias: bool) -> LastAxisDense:
         """A matrix product; weights uniform with variance 2 / (fan-in + fan-out) (mlperf_facts 2)."""
         initial = tf_keras.initializers.VarianceScaling(1.0, "fan_avg", "uniform", seed=next(self._seeds))
-        return Dense(units, use_bias=use_bias, kernel_initializer=initial, dtype=self.precision.layer)
+        return LastAxisDense(units, use_bias=use_bias, kernel_initializer=initial, dtype=self.precision.layer)
 
     def norm(self) -> tf_keras.layers.LayerNormalization:
         return tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.precision.full)

@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from common.precision import Precision
-from common.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas
+from common.layers.precision import Precision
 from common.text import beam
 from transformer.config import Config
 from transformer.layers import Cache, DecoderLayer, Embedding, EncoderLayer, Parts, drop, position_signal

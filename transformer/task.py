@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.cross_entropy import sparse_cross_entropy
+from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
-from common.precision import Precision
-from common.replicas.base import Replicas, Shard
-from common.task import Batch, Outputs, Quality, WeightedSum
+from common.layers.cross_entropy import sparse_cross_entropy
+from common.layers.precision import Precision
 from common.text import bleu
 from common.text.subwords import Subwords
+from common.train.task import Batch, Outputs, Quality, WeightedSum
 from transformer import input as pipeline
 from transformer import model
 from transformer.config import Config

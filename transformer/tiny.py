@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import generated
+from common.data import tiny_data
 from common.text import pair
 from common.text.conversion import Text
 from common.text.pair import Grammar
@@ -50,7 +50,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
     """
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
     names = [_FILES.train_pattern, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
-    return generated.make(
+    return tiny_data.make(
         "transformer", data_dir, settings, [*names, "convert.json"], lambda folder: _convert(folder, tiny)
     )
 
@@ -65,7 +65,7 @@ def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m transformer.tiny DATA_DIR`."""
-    return generated.main("transformer", generate, "records", argv)
+    return tiny_data.main("transformer", generate, "records", argv)
 
 
 if __name__ == "__main__":

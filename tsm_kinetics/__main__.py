@@ -1,5 +1,5 @@
 """python -m tsm_kinetics --system=cpu-tiny --data_dir=DIR"""
 
-from common import app
+from common.run import cli
 
-app.main("tsm_kinetics")
+cli.main("tsm_kinetics")

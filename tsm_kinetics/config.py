@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.clock import Clock
-from common.config import Optimizer, Schedule
+from common.config.clock import Clock
+from common.config.schema import Optimizer, Schedule
 from tsm_kinetics.fields import FRAMES, MODELS, Config, Data
 
 __all__ = ["FRAMES", "MODELS", "PRESETS", "Config", "Data", "hyperparameters"]

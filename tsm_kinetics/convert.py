@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import conversion, records
+from common.data import conversion, tfrecords
 from common.errors import UserError
 from tsm_kinetics import shards, video
 
@@ -150,7 +150,7 @@ def convert(
     for split, (videos, count) in splits.items():
         order = np.random.default_rng(_ORDER_SEED).permutation(len(videos))
         for shard in range(count):
-            path = folder / records.shard_name(split, shard, count)
+            path = folder / tfrecords.shard_name(split, shard, count)
             paths.append(path)
             if not (path.is_file() and shards.index_path(path).is_file()):
                 tasks.append((path, [videos[i] for i in order[shard::count]], labels, settings))

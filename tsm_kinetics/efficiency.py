@@ -21,12 +21,12 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from common import config as configs
-from common import replicas
-from common.describe import forward_macs, parameters
+from common.config import overrides as configs
+from common.distributed import replicas
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.precision import precision
-from common.replicas.base import Shard
+from common.layers.precision import precision
+from common.train.describe import forward_macs, parameters
 from tsm_kinetics import input as pipeline
 from tsm_kinetics import model
 from tsm_kinetics.config import MODELS, PRESETS, Config

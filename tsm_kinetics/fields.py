@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config import RunConfig
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 # Frames of a clip: Table 1 of "Training Kinetics in 15 Minutes".

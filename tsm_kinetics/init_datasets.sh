@@ -12,7 +12,7 @@
 #   WORKERS           processes that decode                                                      (one per core)
 # The videos themselves are YouTube's, of which some vanish every year: get a copy under its terms. Those that are
 # missing or damaged are counted and listed in DATA_DIR/left_out.txt.
-source "$(dirname "${BASH_SOURCE[0]}")/../common/datasets.sh" tsm_kinetics \
+source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" tsm_kinetics \
   "the TFRecords (Kinetics-400 at a short side of 256 needs about 1 TB)"
 
 [[ -n ${VIDEOS_DIR:-} && -d ${VIDEOS_DIR} ]] ||

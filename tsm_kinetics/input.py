@@ -14,9 +14,10 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from common import padding, records, tfdata, vision
+from common.data import padding, pipeline, tfrecords
+from common.data.images import normalise_rgb
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from tsm_kinetics import sampling, shards
 from tsm_kinetics.config import Config
 
@@ -115,9 +116,9 @@ def train_input(
 
     numbers = tf.data.Dataset.range(start_step * share, 2**62)
     clips = numbers.map(
-        decode, num_parallel_calls=tfdata.parallel_calls(config.data.private_threads), deterministic=True
+        decode, num_parallel_calls=pipeline.parallel_calls(config.data.private_threads), deterministic=True
     )
-    return vision.ahead(clips.batch(batch_size, drop_remainder=True), True, config.data.private_threads)
+    return pipeline.ahead(clips.batch(batch_size, drop_remainder=True), True, config.data.private_threads)
 
 
 def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: int) -> tf.data.Dataset:
@@ -143,12 +144,12 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
 
     videos = tf.data.Dataset.from_tensor_slices(mine.astype(np.int64))
     examples = videos.map(
-        decode, num_parallel_calls=tfdata.parallel_calls(data.private_threads), deterministic=True
+        decode, num_parallel_calls=pipeline.parallel_calls(data.private_threads), deterministic=True
     )
     shape = [config.views * config.frames, data.eval_size, data.eval_size, 3]
     nothing = {"frames": tf.zeros(shape, tf.uint8), "label": -1}
     batches = padding.num_batches(sizes, batch_size * per_step) * per_step
-    return vision.ahead(
+    return pipeline.ahead(
         padding.pad(examples, nothing, batch_size, batches), True, config.data.private_threads
     )
 
@@ -178,7 +179,7 @@ def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Te
     "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame less the one before, of which
     what stands still is not left (Wang et al., "Temporal Segment Networks", section 3.2); the first is as the second.
     """
-    frames = vision.normalise(clips, dtype)
+    frames = normalise_rgb(clips, dtype)
     if modality == "rgb_difference":
         changes = frames[:, 1:] - frames[:, :-1]
         frames = tf.concat([changes[:, :1], changes], 1)
@@ -206,7 +207,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError | None:
     try:
         for training in (True, False):
             files = load(config, data_dir, training).files
-            found = records.diagnose(files, lambda record: shards.complaint(record, config.num_classes))
+            found = tfrecords.diagnose(files, lambda record: shards.complaint(record, config.num_classes))
             if found:
                 return found
     except UserError as error:

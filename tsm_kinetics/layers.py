@@ -8,7 +8,7 @@ from __future__ import annotations
 import tensorflow as tf
 import tf_keras
 
-from common.convolution import PaddedConv2D
+from common.layers.convolution import PaddedConv2D
 
 
 def shift(x: tf.Tensor, forward: int, backward: int) -> tf.Tensor:

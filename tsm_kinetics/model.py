@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.norm import SpanBatchNorm
-from common.precision import Precision
-from common.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.precision import Precision
 from tsm_kinetics.config import Config
 from tsm_kinetics.layers import FrameConv2D, MaxPool, PaddedConv3D, TemporalShift
 

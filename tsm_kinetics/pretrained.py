@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common import npz
+from common.distributed.replicas.base import Replicas
 from common.errors import UserError
-from common.norm import SpanBatchNorm
-from common.replicas.base import Replicas
+from common.files import NPZ_DAMAGE
+from common.layers.batch_norm import SpanBatchNorm
 
 _KERAS_BLOCK = {
     "1_conv": "conv1",
@@ -97,7 +97,7 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
                 return {name: stored[name] for name in stored.files}
         with h5py.File(path) as file:
             return dict(_from_keras(file))
-    except npz.DAMAGE as error:  # h5py's are among them.
+    except NPZ_DAMAGE as error:  # h5py's are among them.
         raise UserError(
             f"{path}: no .npz or .h5 file of weights ({error}); see tsm_kinetics/README.md"
         ) from error

@@ -16,8 +16,9 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from common import npz, records
+from common.data import tfrecords
 from common.errors import UserError
+from common.files import NPZ_DAMAGE
 from tsm_kinetics.video import Clip
 
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh filled"
@@ -60,7 +61,7 @@ def write(path: Path, clips: Iterable[tuple[str, int, Clip]], failed: Sequence[s
             position += _HEADER + len(record) + _FOOTER
             yield record
 
-    written = records.write(path, serialized())
+    written = tfrecords.write(path, serialized())
     arrays = {
         "label": np.array(labels, np.int32),
         "size": np.array(sizes, np.int32).reshape(-1, 2),
@@ -115,7 +116,7 @@ class Index:
         Raises:
           UserError: no shards, one without a sound index, or one whose length is not what its index says.
         """
-        self.files = records.list_files(data_dir, f"{split}-*", FIX)
+        self.files = tfrecords.list_files(data_dir, f"{split}-*", FIX)
         loaded = [_load(path) for path in self.files]
         self.file = np.repeat(np.arange(len(loaded)), [len(one["label"]) for one in loaded])
         for name in ("label", "size", "count", "offset", "length"):
@@ -143,7 +144,7 @@ def _load(path: str) -> dict[str, np.ndarray]:
             raise UserError(f"{path}: {actual} bytes, {int(arrays['bytes'])} expected; {again}")
     except FileNotFoundError as error:
         raise UserError(f"{path}: its index {index.name} is missing; {again}") from error
-    except npz.DAMAGE as error:
+    except NPZ_DAMAGE as error:
         raise UserError(f"{index}: damaged ({error}); {again}") from error
     return arrays
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import generated
+from common.data import tiny_data
 from tsm_kinetics import convert, video
 
 CLASSES = ("down", "left", "right", "up")  # Alphabetical, as the converter numbers them.
@@ -100,12 +100,12 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
         convert.convert(folder, splits)
 
     settings = {**dataclasses.asdict(tiny), "version": VERSION}
-    generated.make("tsm_kinetics", data_dir, settings, ["*"], write)
+    tiny_data.make("tsm_kinetics", data_dir, settings, ["*"], write)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m tsm_kinetics.tiny DATA_DIR`."""
-    return generated.main("tsm_kinetics", generate, "videos and the TFRecords", argv)
+    return tiny_data.main("tsm_kinetics", generate, "videos and the TFRecords", argv)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """COCO's average precision by pycocotools, from the arrays that an evaluation brought back. TensorFlow-free.
 
-Made for worker processes (common/evaluator.py): the annotations are read once per process. Boxes alone are a matter of
-seconds; masks are pasted and encoded by many workers, a few images at a time (`parts`, `encoded_results`), and boxes
-and masks then scored by two (`score`).
+Made for worker processes (common/train/evaluation_pool.py): the annotations are read once per process. Boxes alone
+are a matter of seconds; masks are pasted and encoded by many workers, a few images at a time (`parts`,
+`encoded_results`), and boxes and masks then scored by two (`score`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What COCO records hold and where they lie, and the order in which batches of one orientation are made of them.
 
-Images of both orientations cannot share a batch of static shapes, and all replicas of a step must run the same program.
-As in common/bucketing.py every host makes the same plan and takes its part: nothing has to be sent. The plan needs each
-image's height and width before it is decoded; they are read once and kept in a small file beside the records.
+Images of both orientations cannot share a batch of static shapes, and all replicas of a step must run the same
+program. As in common/data/bucketing.py every host makes the same plan and takes its part: nothing has to be sent. The
+plan needs each image's height and width before it is decoded; they are read once and kept in a small file beside the
+records.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common import npz, records
+from common.data import tfrecords
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
+from common.files import NPZ_DAMAGE
 
 VERSION = 1  # Of the index file.
-_HEADER, _FOOTER = 12, 4  # Of a record's frame, see common/records.py.
+_HEADER, _FOOTER = 12, 4  # Of a record's frame, see common/data/tfrecords.py.
 _THREADS = 8
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
@@ -81,7 +83,7 @@ def read(files: Sequence[str]) -> Index:
 def _read(files: tuple[str, ...], state: tuple) -> Index:
     kept = _index_file(files)
     # A damaged file is as none: it is written anew.
-    with contextlib.suppress(*npz.DAMAGE):
+    with contextlib.suppress(*NPZ_DAMAGE):
         if kept and kept.is_file():
             with np.load(kept, allow_pickle=False) as stored:
                 if str(stored["state_of_files"]) == repr(state):
@@ -123,7 +125,7 @@ def _keep(path: Path, index: Index, state: tuple) -> None:
 
 def _scan(number: int, path: str) -> list[tuple[int, ...]]:
     rows, position = [], 0
-    for record, serialized in enumerate(records.read(path)):
+    for record, serialized in enumerate(tfrecords.read(path)):
         position += _HEADER
         rows.append((number, record, position, len(serialized), *_look(serialized, path, record)))
         position += len(serialized) + _FOOTER

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from common import records
+from common.data import record_stream
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 
 Objects = Mapping[str, tf.Tensor]
 
@@ -242,17 +242,17 @@ def training_stream(
         return tf.shape(found["boxes"])[0] > 0
 
     def stream(first: int) -> tf.data.Dataset:
-        every = records.endless(
+        every = record_stream.endless(
             files, shard, seed, shuffle_buffer, first, transformed, cache=cache, deterministic=deterministic
         )
         return every.filter(has_objects)
 
     if not start:
         return stream(0)
-    once = records.once(files, shard, transformed)
+    once = record_stream.once(files, shard, transformed)
     counted = once.filter(lambda file, record, found: tf.shape(found["boxes"])[0] > 0)
     per_epoch = int(counted.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
     if not per_epoch:
         raise UserError(f"{files[0]} and the like: no image with objects in shard {shard.index}")
     epochs, rest = divmod(start, per_epoch)
-    return stream(epochs * records.size(files, shard)).skip(rest)
+    return stream(epochs * record_stream.size(files, shard)).skip(rest)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from common import conversion, records
+from common.data import conversion, tfrecords
 from common.detection import coco_write
 from common.errors import UserError
 from common.files import write_atomically
@@ -148,7 +148,7 @@ def convert(
 
 def _write_shard(path: Path, source: str, content: dict[str, Any], masks: bool) -> list[str]:
     dropped: list[str] = []
-    records.write(path, coco_write.examples(content, Pictures(source).read, masks, dropped))
+    tfrecords.write(path, coco_write.examples(content, Pictures(source).read, masks, dropped))
     return dropped
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from common import generated, records
+from common.data import tfrecords, tiny_data
 from common.detection import coco_write
 
 CATEGORIES = {2: "disc", 3: "square", 7: "triangle", 11: "cross"}
@@ -147,9 +147,9 @@ def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) ->
                 coco_write.examples(content, lambda image, jpegs=encoded: jpegs[image["id"]], masks=True)
             )
             for i in range(total):
-                records.write(folder / coco_write.shard_name(split, i, total), serialized[i::total])
+                tfrecords.write(folder / coco_write.shard_name(split, i, total), serialized[i::total])
             (folder / SPLITS[split]).write_text(json.dumps(content))
 
     settings = {**dataclasses.asdict(pictures), "version": VERSION}
     patterns = [*(f"{split}-*-of-*" for split in SPLITS), *SPLITS.values()]
-    generated.make(benchmark, data_dir, settings, patterns, write)
+    tiny_data.make(benchmark, data_dir, settings, patterns, write)

@@ -9,7 +9,7 @@
 #   TRAIN_MD5, VAL_MD5, ANNOTATIONS_MD5   checksums of the zip files                        (the published ones)
 #   TRAIN_SHARDS, VAL_SHARDS              files to write                                    (256, 32)
 #   MASKS=1            write the masks too; SSD and Mask R-CNN both read such records       (1 for maskrcnn, else 0)
-source "$(dirname "${BASH_SOURCE[0]}")/../datasets.sh" "$1" \
+source "$(dirname "${BASH_SOURCE[0]}")/../data/datasets.sh" "$1" \
   "the TFRecords (45 GB free: zip files and records)"
 
 COCO_DIR=${COCO_DIR:-$DATA_DIR/coco}

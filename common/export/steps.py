@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common import schedules
-from common.clock import Clock
-from common.config import Communication, RunConfig
+from common.config.clock import Clock
+from common.config.schema import Communication, RunConfig
+from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.export import rules
-from common.precision import precision
-from common.replicas.single import Single
-from common.step import State, make_eval_step, make_train_step
+from common.layers.precision import precision
+from common.optim import schedules
+from common.train.step import State, make_eval_step, make_train_step
 
 # An array that no rule makes is stored; it may take so much, compressed. A larger one of a batch is made of noise.
 MAX_STORED = 1 << 18
@@ -87,7 +87,7 @@ class Steps:
         train_step = make_train_step(task, state, policy, self._clock)
 
         def train(batch: Any) -> tf.Tensor:
-            """A turn of the loop (common/loop.py): the step's number is a variable."""
+            """A turn of the loop (common/train/loop.py): the step's number is a variable."""
             loss = train_step(batch, state.step.read_value())
             with tf.control_dependencies([loss]):
                 state.step.assign_add(1)

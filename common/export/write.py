@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common import config as configs
-from common.config import RunConfig
-from common.describe import forward_macs
+from common.config.digest import digest, to_dict
+from common.config.schema import RunConfig
 from common.errors import UserError
 from common.export import cost, rules, stablehlo
 from common.export.steps import Argument, Steps, batch_of
+from common.train.describe import forward_macs
 
 FORMAT = 1
 STEPS = 3
@@ -32,7 +32,7 @@ REFERENCES = ("compiled", "uncompiled", "none")
 # What is never in a step: it belongs to the host, or to the loop around the step.
 _OUTSIDE = (
     "reading, decoding and augmenting examples, batching",
-    "merging batch-norm moments before an evaluation (common/norm.py)",
+    "merging batch-norm moments before an evaluation (common/layers/batch_norm.py)",
     "adding up an evaluation's sums, joining its arrays",
 )
 
@@ -157,8 +157,8 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
         "precision": config.precision,
         "batch": {"train": alone.global_batch_size, "eval": alone.eval_batch_size},
         "replicas_of_the_run": config.num_replicas,
-        "config": configs.to_dict(alone),
-        "config_digest": configs.digest(alone),
+        "config": to_dict(alone),
+        "config_digest": digest(alone),
         "versions": {
             "stablehlo": stablehlo.VERSION,
             **{package: version(package) for package in ("tensorflow", "tf-keras", "numpy")},

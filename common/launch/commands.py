@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
 
-from common.config import RunConfig
+from common.config.schema import RunConfig
 from common.errors import UserError
+from common.files import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SBATCH = "common/launch/slurm.sbatch"
 LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
 # A TPU v3 or v4 chip has two cores. Presets have a replica on each, on each chip (v4's megacore), or on a part of the

@@ -2,7 +2,7 @@
 
 Horovod's processes, initialised with HOROVOD_ELASTIC=1, ask the rendezvous server for their new rank when they
 initialise anew (horovod/common/gloo/gloo_context.cc); the answer waits until all that are left have asked.
-TensorFlow-free. The processes' side is common/elastic.py.
+TensorFlow-free. The processes' side is common/run/elastic.py.
 """
 
 from __future__ import annotations

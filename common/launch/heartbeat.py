@@ -84,5 +84,5 @@ def tell(**facts: Any) -> bool:
 
 
 def at_step(step: int, own_seconds: Mapping[str, float] | None = None) -> None:
-    """The step that was done, and the sums of seconds that this process spent by itself (common/pace.py), if known."""
+    """The step that was done, and the seconds this process spent by itself (common/train/step_timing.py), if known."""
     _LINK.step, _LINK.own_seconds = step, own_seconds or _LINK.own_seconds

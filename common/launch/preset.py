@@ -13,8 +13,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from common import config as configs
-from common.config import RunConfig
+from common.config import overrides as configs
+from common.config.schema import RunConfig
 from common.errors import UserError
 from common.launch import commands
 

@@ -15,7 +15,7 @@ LEAST_SECONDS = 0.05
 AGAIN_SECONDS = 60.0
 
 
-# What each sum of common/pace.py is about.
+# What each sum of common/train/step_timing.py is about.
 PARTS = {"input": "waits for its input", "step": "computes"}
 
 

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import config as configs
-from common import cores
+from common.config import overrides as configs
 from common.errors import UserError
+from common.launch import process
 
 TRIALS = 40  # Where the sampler is no grid.
 OBJECTIVES = {
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     base = _base(args, flags)
     part = _part(args, base)
-    from common.app import check_data_dir
+    from common.run.cli import check_data_dir
     from common.search import space as spaces
     from common.search.driver import Plan, Search
     from common.search.report import publish
@@ -108,7 +108,7 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     name = args.name or f"{args.benchmark}-{args.system}-{args.objective}-{args.sampler}"
     folder = (args.result_dir / "search" / name).resolve()
     trial_flags = _flags(args, flags, objectives, lower)
-    command = Command(args.benchmark, trial_flags, cores.share(args.processes), part)
+    command = Command(args.benchmark, trial_flags, process.core_share(args.processes), part)
     storage = open_storage(args.storage or folder / "journal.log")
     search = Search(name, plan, command, folder, storage)
     search.run(args.processes, lambda line: print(line, flush=True))

@@ -14,7 +14,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from common import config as configs
+from common.config import overrides as configs
 from common.errors import UserError
 
 MOST_CORNERS = 4096
@@ -76,7 +76,7 @@ def configured(config: Any, values: Mapping[str, Any]) -> Any:
     """`config` with the fields set; "legw" last, as on the command line.
 
     Raises:
-      UserError: as `common.config.override`.
+      UserError: as `common.config.overrides.override`.
     """
     for field, value in sorted(values.items(), key=lambda item: item[0] == "legw"):
         config = configs.override(config, field, text(value))

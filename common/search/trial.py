@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from common import ending
-from common.results import parts
+from common.run import outcome
+from common.run.results import parts
 from common.search import space as spaces
 
 
@@ -110,9 +110,9 @@ def finished(folder: pathlib.Path) -> bool:
     return end is not None and end.whole
 
 
-def _ending(folder: pathlib.Path) -> ending.Ending | None:
+def _ending(folder: pathlib.Path) -> outcome.Ending | None:
     logs = sorted(folder.glob("*/*/result_0.txt"))
-    return ending.read(logs[0]) if logs else None
+    return outcome.read(logs[0]) if logs else None
 
 
 def _last_line(folder: pathlib.Path) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 import tensorflow as tf
 import tqdm
 
-from common import records
+from common.data import tfrecords
 from common.errors import UserError
 from common.text import parallel
 
@@ -98,7 +98,7 @@ def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int,
     Raises:
       UserError: fewer rows (called `unit`) than shards, or `folder` cannot be written.
     """
-    names = [records.shard_name("train", i, shards) for i in range(shards)]
+    names = [tfrecords.shard_name("train", i, shards) for i in range(shards)]
     partial = [folder / f".{name}.{os.getpid()}.partial" for name in names]
     count = 0
     try:

@@ -8,8 +8,7 @@ import math
 from typing import Any
 
 import systems
-from common.config import near
-from common.errors import UserError
+from common.errors import UserError, near
 from systems.predict import convergence, fitting, machine, model, network, published, workload
 from systems.predict.compute import Constants
 from systems.predict.machine import Machine

@@ -7,8 +7,9 @@ import importlib
 import math
 from typing import Any
 
-from common.clock import Clock
-from common.config import RunConfig, preset
+from common.config.clock import Clock
+from common.config.overrides import preset
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt", "tsm_kinetics", "mnist", "ptb")

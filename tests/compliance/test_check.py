@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-import result_logs
 
 import compliance.lines
 import compliance.tree
@@ -18,6 +17,7 @@ from compliance.check import PACKAGING_ERRORS, check, check_log, check_paths
 from compliance.findings import Finding, Groups
 from compliance.tree import _compare
 from systems import schema
+from tests.compliance import result_logs
 
 SYSTEM = "dgx-1"
 

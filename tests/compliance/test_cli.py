@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import result_logs
 
 from compliance.cli import main
+from tests.compliance import result_logs
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-import result_logs
 
 import systems
 from common.errors import UserError
 from compliance import compare
+from tests.compliance import result_logs
 
 
 @pytest.fixture

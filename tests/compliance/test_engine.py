@@ -3,12 +3,11 @@
 import json
 
 import pytest
-import result_logs
-import stock_here
 
 from compliance.engine import StreamChecker
 from compliance.logs import BadLine, parse_line
 from compliance.rules import compiled
+from tests.compliance import result_logs, stock_here
 
 BENCHMARKS = tuple(result_logs.CLOSED)
 

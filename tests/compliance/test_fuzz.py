@@ -8,10 +8,7 @@ import random
 import re
 from functools import cache
 
-import published_logs
 import pytest
-import result_logs
-import stock_here
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +17,7 @@ from compliance.engine import StreamChecker
 from compliance.findings import Finding
 from compliance.logs import BadLine, Record, parse_line
 from compliance.rules import compiled
+from tests.compliance import published_logs, result_logs, stock_here
 
 FULL = os.environ.get("TTT_FUZZ") == "full"
 LINES, LOGS = (100_000, 2_000) if FULL else (10_000, 200)

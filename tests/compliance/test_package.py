@@ -9,12 +9,12 @@ import subprocess
 import tarfile
 
 import pytest
-import result_logs
 
 import systems
 from common.errors import UserError
 from compliance import check, package
 from compliance.package_inputs import IMPLEMENTATION
+from tests.compliance import result_logs
 
 BENCHMARKS = list(result_logs.CLOSED)
 SYSTEM = "dgx-1"

@@ -2,11 +2,10 @@
 
 from collections import Counter
 
-import published_logs
 import pytest
-import stock_here
 
 from compliance.check import check, check_log
+from tests.compliance import published_logs, stock_here
 
 # round: (pass, fail, crash) of the stock checker over the logs at hand; a crash is a failure for us.
 EXPECTED = {"v0.6": (30, 35, 5), "v0.7": (328, 2, 15)}

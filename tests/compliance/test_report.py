@@ -6,13 +6,13 @@ import math
 import re
 
 import pytest
-import result_logs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import UserError
 from compliance import charts, report, scores
 from compliance.runs import read_run
+from tests.compliance import result_logs
 
 
 def folder(tmp_path, benchmark="resnet", **options):

@@ -1,12 +1,11 @@
 """Olympic scores: the rule, its edge cases, both rounds' units, and the published table."""
 
-import published_logs
 import pytest
-import result_logs
 
 from common.errors import UserError
 from compliance import scores
 from compliance.runs import read_run
+from tests.compliance import published_logs, result_logs
 
 
 def write(folder, *minutes, benchmark="resnet", failed=(), form=lambda text: text):

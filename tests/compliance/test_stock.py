@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-import result_logs
 
 from compliance import stock
 from compliance.check import check_log
 from compliance.cli import main
+from tests.compliance import result_logs
 
 EVIL = "../" * 20 + "proc/self/cwd/evil"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from common.config import Optimizer, Schedule
-from common.precision import precision
-from common.replicas.single import Single
+from common.config.schema import Optimizer, Schedule
+from common.distributed.replicas.single import Single
+from common.layers.precision import precision
 from common.text.bpe import EOS
 from gnmt import model
 from gnmt.config import Config, Decode

@@ -15,7 +15,7 @@ import threading
 
 import pytest
 
-from common import records
+from common.data import tfrecords
 from common.text import pair
 
 pytest.importorskip("subword_nmt", reason="subword-nmt absent")
@@ -103,7 +103,7 @@ def test_downloads_verifies_and_converts(server, tmp_path):
     done = init(server, tmp_path / "data")
     assert done.returncode == 0, done.stderr
     data = tmp_path / "data"
-    assert sum(records.count(p) for p in data.glob("train-*")) == 90
+    assert sum(tfrecords.count(p) for p in data.glob("train-*")) == 90
     assert "pairs 90, eval 7" in done.stdout and "empty 3" in done.stdout
     for name, ours in zip(NEWSTEST, ("eval.source", "eval.reference")):
         assert (data / ours).read_bytes() == (server[0] / "test" / name).read_bytes()

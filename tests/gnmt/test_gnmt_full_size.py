@@ -22,7 +22,7 @@ SINGLE = {
 STEP_EACH = """
 import dataclasses, json, sys
 from common import replicas
-from common.loop import Loop
+from common.train.loop import Loop
 from gnmt.config import PRESETS
 from gnmt.task import Task
 

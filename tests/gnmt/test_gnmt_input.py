@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from common.text import bleu, bpe, conversion, pair
 from gnmt import convert, corpus, tiny
 from gnmt import input as pipeline

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common import config as configs
-from common import scan
-from common.describe import describe
+from common.config import overrides as configs
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.kinds import kind_of
-from common.precision import precision
-from common.replicas.single import Single
+from common.layers import scan
+from common.layers.precision import precision
+from common.layers.variable_kinds import kind_of
 from common.text.bpe import BOS, EOS
+from common.train.describe import describe
 from gnmt import attention, model
 from gnmt.config import Config
 from gnmt.task import Task, smoothed_cross_entropy

@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 
-from common import config as configs
-from common.bucketing import equal_width
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
+from common.data.bucketing import equal_width
 from gnmt.config import PRESETS, hyperparameters
 from tests.benchmarks import broken_rules
 

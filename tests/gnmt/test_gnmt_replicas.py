@@ -7,12 +7,13 @@ import dataclasses
 
 import pytest
 
-from common import replicas, scan
-from common.loop import Loop
+from common.distributed import replicas
+from common.layers import scan
+from common.train.loop import Loop
 from gnmt import tiny
 from gnmt.config import PRESETS, Decode
 from gnmt.task import Task
-from tests.common import loops
+from tests.common.train import loops
 
 pytest.importorskip("subword_nmt", reason="subword-nmt absent")
 pytest.importorskip("sacremoses", reason="sacremoses absent")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.config import Optimizer
+from common.config.schema import Optimizer
 from maskrcnn.config import Config
 
 SMALL = Config(

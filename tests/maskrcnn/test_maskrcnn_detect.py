@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from common.detection import boxes as box_ops
-from common.precision import precision
-from common.replicas.single import Single
+from common.distributed.replicas.single import Single
+from common.layers.precision import precision
 from maskrcnn import model, rpn
 from maskrcnn.detect import detect
 from tests.maskrcnn import small

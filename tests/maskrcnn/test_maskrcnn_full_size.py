@@ -15,10 +15,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = """
 import dataclasses, json, resource, time
 import tensorflow as tf
-from common.clock import Clock
-from common.precision import precision
-from common.replicas.single import Single
-from common.step import State, make_train_step
+from common.config.clock import Clock
+from common.layers.precision import precision
+from common.distributed.replicas.single import Single
+from common.train.step import State, make_train_step
 from maskrcnn.config import PRESETS
 from maskrcnn.task import Task
 

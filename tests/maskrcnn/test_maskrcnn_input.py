@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common import records
+from common.data import tfrecords
 from common.detection import coco_eval, coco_index, coco_write, drawing, masks
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from maskrcnn import augment, tiny
 from maskrcnn import input as pipeline
 from maskrcnn.config import PRESETS, Config
@@ -184,7 +184,7 @@ def test_empty_images_and_crowds_are_treated_as_published(data_dir):
     content = content_of(data_dir, "train")
     full = {a["image_id"] for a in content["annotations"]}
     assert len(full) < 26 and any(a["iscrowd"] for a in content["annotations"])
-    index = coco_index.read(records.list_files(data_dir, "train-*", ""))
+    index = coco_index.read(tfrecords.list_files(data_dir, "train-*", ""))
     assert len(pipeline.training_numbers(CONFIG, index)) == 26
     left = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, skip_empty=True))
     assert set(index.image_id[pipeline.training_numbers(left, index)].tolist()) == full
@@ -207,7 +207,7 @@ def broken(tmp_path, change, masks_too=True):
         coco_write.examples(content, lambda image: encoded[image["id"]], masks=masks_too, dropped=dropped)
     )
     for split in ("train", "val"):
-        records.write(tmp_path / coco_write.shard_name(split, 0, 1), serialized)
+        tfrecords.write(tmp_path / coco_write.shard_name(split, 0, 1), serialized)
     (tmp_path / "instances_val2017.json").write_text(truth)
     config = dataclasses.replace(CONFIG, num_train_examples=5, num_eval_examples=5)
     return config, content, dropped
@@ -247,10 +247,10 @@ def test_records_without_masks_are_one_line(tmp_path):
 def test_objects_without_an_area_are_counted_and_an_evaluation_refuses_them(tmp_path, capsys):
     config, content, _ = broken(tmp_path, lambda content, encoded: None)
     path = tmp_path / "train-00000-of-00001.tfrecord"
-    serialized = [tf.train.Example.FromString(r) for r in records.read(path)]
+    serialized = [tf.train.Example.FromString(r) for r in tfrecords.read(path)]
     for side in ("ymin", "ymax"):
         serialized[2].features.feature[f"image/object/bbox/{side}"].float_list.value[0] = 0.5
-    records.write(path, [example.SerializeToString() for example in serialized])
+    tfrecords.write(path, [example.SerializeToString() for example in serialized])
     pipeline.check(config, tmp_path)
     image = content["images"][2]["id"]
     told = capsys.readouterr().err
@@ -300,11 +300,11 @@ def test_other_images_than_the_annotation_file_s_are_named(tmp_path):
 
 def test_a_changed_file_is_indexed_anew(tmp_path):
     config, _, _ = broken(tmp_path, lambda content, encoded: None)
-    files = records.list_files(tmp_path, "train-*", "")
+    files = tfrecords.list_files(tmp_path, "train-*", "")
     index = coco_index.read(files)
     reader = coco_index.Reader(index, cache=False)
-    assert [reader(i) for i in range(5)] == list(records.read(files[0]))
-    records.write(files[0], list(records.read(files[0]))[:3])
+    assert [reader(i) for i in range(5)] == list(tfrecords.read(files[0]))
+    tfrecords.write(files[0], list(tfrecords.read(files[0]))[:3])
     assert len(coco_index.read(files)) == 3
     with pytest.raises(ValueError, match="has changed since it was indexed"):
         coco_index.Reader(index, cache=False)(4)
@@ -313,7 +313,7 @@ def test_a_changed_file_is_indexed_anew(tmp_path):
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
 def test_a_truncated_index_is_made_anew(tmp_path, part):
     broken(tmp_path, lambda content, encoded: None)
-    files = records.list_files(tmp_path, "train-*", "")
+    files = tfrecords.list_files(tmp_path, "train-*", "")
     first, kept = coco_index.read(files), tmp_path / "train.index.npz"
     sound = kept.read_bytes()
     kept.write_bytes(sound[: int(part * len(sound))])
@@ -327,7 +327,7 @@ def test_a_truncated_index_is_made_anew(tmp_path, part):
 @pytest.mark.parametrize("damaged", ["offset_of", "state_of_files"])
 def test_an_index_with_a_damaged_array_is_made_anew(tmp_path, damaged):
     broken(tmp_path, lambda content, encoded: None)
-    files = records.list_files(tmp_path, "train-*", "")
+    files = tfrecords.list_files(tmp_path, "train-*", "")
     first, kept = coco_index.read(files), tmp_path / "train.index.npz"
     content = bytearray(kept.read_bytes())
     content[content.index(f"{damaged}.npy".encode()) + 150] ^= 0xFF

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.precision import precision
-from common.replicas.single import Single
-from common.task import Over
+from common.distributed.replicas.single import Single
+from common.layers.precision import precision
+from common.train.task import Over
 from maskrcnn import loss, model, roi, rpn
 from tests.maskrcnn import small
 

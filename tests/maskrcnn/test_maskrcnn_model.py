@@ -11,12 +11,12 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.describe import forward_macs, parameters
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.kinds import kind_of
-from common.norm import SpanBatchNorm
-from common.precision import precision
-from common.replicas.single import Single
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.precision import precision
+from common.layers.variable_kinds import kind_of
+from common.train.describe import forward_macs, parameters
 from maskrcnn import backbone, loss, model
 from maskrcnn.config import Config
 from tests.maskrcnn import small

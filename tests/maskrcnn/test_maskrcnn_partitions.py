@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.clock import Clock
-from common.precision import precision
-from common.replicas.mirrored import Mirrored
-from common.replicas.single import Single
-from common.spatial import shared_input
-from common.step import State, make_train_step
+from common.config.clock import Clock
+from common.distributed.replicas.mirrored import Mirrored
+from common.distributed.replicas.single import Single
+from common.distributed.spatial import shared_input
+from common.layers.precision import precision
+from common.train.step import State, make_train_step
 from maskrcnn import loss, model
 from maskrcnn.config import Config
 from tests.maskrcnn import small

@@ -8,10 +8,10 @@ import re
 import pytest
 import tensorflow as tf
 
-from common import config as configs
-from common import schedules
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
 from common.errors import UserError
+from common.optim import schedules
 from maskrcnn.config import PRESETS, Config, hyperparameters
 
 NAMES = list(PRESETS)

@@ -14,8 +14,8 @@ import sys
 import numpy as np
 import pytest
 
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from mnist import idx, tiny
 from mnist import input as pipeline
 from mnist.config import PRESETS, Config, Data

@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common import replicas as backends
-from common.describe import describe
-from common.loop import Loop
-from common.precision import precision
-from common.replicas.single import Single
+from common.distributed import replicas as backends
+from common.distributed.replicas.single import Single
+from common.layers.precision import precision
+from common.train.describe import describe
+from common.train.loop import Loop
 from mnist import model, tiny
 from mnist.config import PRESETS, Config, hyperparameters
 from mnist.task import Task

@@ -8,11 +8,11 @@ import pathlib
 
 import pytest
 
-from common import config as configs
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.precision import precision
-from common.replicas.single import Single
+from common.layers.precision import precision
 from compliance.check import check_paths
 from mnist.config import PRESETS, Config, hyperparameters
 from mnist.model import build

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.clock import Clock
+from common.config.clock import Clock
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from ptb import input as pipeline
 from ptb import text, tiny
 from ptb.config import PRESETS, Config, Data

@@ -11,13 +11,13 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common import checkpoint, events
-from common import replicas as backends
-from common.describe import describe
+from common.distributed import replicas as backends
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.loop import Loop
-from common.precision import precision
-from common.replicas.single import Single
+from common.layers.precision import precision
+from common.train import checkpoint, events
+from common.train.describe import describe
+from common.train.loop import Loop
 from ptb import model, tiny
 from ptb.config import PRESETS, Config, hyperparameters
 from ptb.task import Task

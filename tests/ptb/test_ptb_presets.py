@@ -8,8 +8,8 @@ import pathlib
 
 import pytest
 
-from common import config as configs
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
 from common.errors import UserError
 from compliance.check import check_paths
 from ptb.config import PRESETS, Config, Data, hyperparameters

@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.describe import forward_macs, parameters
-from common.dropout import Dropout, micro_batch
+from common.distributed.replicas.mirrored import Mirrored
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.kinds import kind_of
-from common.norm import span_layers
-from common.precision import precision
-from common.replicas.mirrored import Mirrored
-from common.replicas.single import Single
+from common.layers.batch_norm import span_layers
+from common.layers.dropout import Dropout, micro_batch
+from common.layers.precision import precision
+from common.layers.variable_kinds import kind_of
+from common.train.describe import forward_macs, parameters
 from resnet import model
 from resnet.config import Config
 

@@ -19,8 +19,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from common import records
-from common.replicas.base import Shard
+from common.data import tfrecords
+from common.distributed.replicas.base import Shard
 from resnet import convert
 from resnet import input as resnet_input
 from resnet.config import Config, Data
@@ -89,8 +89,8 @@ def arguments(sources, data_dir, *more):
 def read(data_dir, pattern):
     """{file name of the image: features}."""
     found = {}
-    for file in records.list_files(data_dir, pattern, ""):
-        for record in records.read(file):
+    for file in tfrecords.list_files(data_dir, pattern, ""):
+        for record in tfrecords.read(file):
             feature = tf.train.Example.FromString(record).features.feature
             name = feature["image/filename"].bytes_list.value[0].decode()
             assert name not in found

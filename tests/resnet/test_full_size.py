@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from common.describe import describe
+from common.train.describe import describe
 from resnet import large_batch
 from resnet.config import PRESETS, hyperparameters
 from resnet.task import Task

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from common import records, vision
+from common.data import images, record_stream, tfrecords
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from resnet import input as resnet_input
 from resnet.config import Config, Data
 from studies.data import unpack
@@ -36,7 +36,9 @@ def picture(number: int, size: tuple[int, int], mode: str = "RGB", kind: str = "
 def example(number: int, **kind: str) -> bytes:
     size = (40 + number % 5 * 7, 40 + number % 3 * 11)
     features = {"image/encoded": picture(number, size, **kind), "image/class/label": number % CLASSES + 1}
-    return records.example(features | {"image/filename": f"{number}.JPEG", "image/object/bbox/xmin": [0.25]})
+    return tfrecords.example(
+        features | {"image/filename": f"{number}.JPEG", "image/object/bbox/xmin": [0.25]}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def data_dir(tmp_path_factory):
     for split, total, files in (("train", TRAIN, 4), ("validation", EVAL, 3)):
         serialized = [example(i) for i in range(total)]
         for i in range(files):
-            records.write(folder / records.shard_name(split, i, files), serialized[i::files])
+            tfrecords.write(folder / tfrecords.shard_name(split, i, files), serialized[i::files])
     return folder
 
 
@@ -106,7 +108,7 @@ def test_shards_partition_an_epoch(data_dir, num_shards):
     seen = []
     for index in range(num_shards):
         shard = Shard(index, num_shards)
-        size = records.size(records.list_files(data_dir, "train-*", ""), shard)
+        size = record_stream.size(tfrecords.list_files(data_dir, "train-*", ""), shard)
         seen += [b["image"].tobytes() for b in train(data_dir, size, shard=shard, batch=1)]
     # Augmentation is keyed by the example, hence the same pictures whoever reads them.
     assert len(seen) == TRAIN
@@ -131,8 +133,8 @@ def test_evaluation_counts_each_example_once(data_dir, num_shards, cache):
 def test_evaluation_crop_is_the_central_part_of_the_short_side(data_dir):
     """Against tf.image on the whole decoded picture."""
     batch = next(iter(resnet_input.eval_input(config(), data_dir, Shard(), EVAL)))
-    files = records.list_files(data_dir, "validation-*", "")
-    serialized = [r for file in files for r in records.read(file)]
+    files = tfrecords.list_files(data_dir, "validation-*", "")
+    serialized = [r for file in files for r in tfrecords.read(file)]
     crops = []
     for record in serialized:
         image = tf.io.decode_jpeg(tf.io.parse_single_example(record, resnet_input.FEATURES)["image/encoded"])
@@ -191,7 +193,7 @@ def test_no_flip_when_it_is_off(data_dir):
 def test_pictures_of_every_kind_become_rgb(tmp_path, mode, kind):
     serialized = [example(i, mode=mode, kind=kind) for i in range(4)]
     for split in ("train", "validation"):
-        records.write(tmp_path / records.shard_name(split, 0, 1), serialized)
+        tfrecords.write(tmp_path / tfrecords.shard_name(split, 0, 1), serialized)
     for cache in ("none", "decoded"):
         (batch,) = train(tmp_path, 1, config(cache), batch=4)
         assert batch["image"].shape == (4, 24, 24, 3)
@@ -203,7 +205,7 @@ def test_pictures_of_every_kind_become_rgb(tmp_path, mode, kind):
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.bfloat16])
 def test_normalise(dtype):
     image = tf.constant(np.random.default_rng(0).integers(0, 256, [2, 4, 6, 3]), tf.uint8)
-    mean, deviation = np.array(vision.MEAN_RGB), np.array(vision.STDDEV_RGB)
+    mean, deviation = np.array(images.MEAN_RGB), np.array(images.STDDEV_RGB)
     result = resnet_input.normalise(image, dtype)
     assert result.dtype == dtype and result.shape == image.shape
     tolerance = {tf.float64: 1e-12, tf.float32: 1e-5, tf.bfloat16: 1e-2}[dtype]
@@ -222,10 +224,10 @@ def test_normalise_after_space_to_depth_repeats_the_three_values():
 def broken(data_dir, tmp_path, change):
     """A copy of the data in which `change(index, example)` has replaced the records of one file."""
     for file in data_dir.iterdir():
-        serialized = list(records.read(file))
+        serialized = list(tfrecords.read(file))
         if file.name == "train-00002-of-00004":
             serialized = [change(i, record) for i, record in enumerate(serialized)]
-        records.write(tmp_path / file.name, serialized)
+        tfrecords.write(tmp_path / file.name, serialized)
     return tmp_path / "train-00002-of-00004"
 
 
@@ -234,7 +236,7 @@ def test_label_out_of_range_names_file_and_record(data_dir, tmp_path, label):
     def change(i, record):
         if i != 4:
             return record
-        return records.example({"image/encoded": picture(0, (40, 40)), "image/class/label": label})
+        return tfrecords.example({"image/encoded": picture(0, (40, 40)), "image/class/label": label})
 
     file = broken(data_dir, tmp_path, change)
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
@@ -247,12 +249,12 @@ def test_label_out_of_range_names_file_and_record(data_dir, tmp_path, label):
 @pytest.mark.parametrize(
     ("record", "complaint"),
     [
-        (records.example({"image/class/label": 1}), "image/encoded is no JPEG or PNG image"),
+        (tfrecords.example({"image/class/label": 1}), "image/encoded is no JPEG or PNG image"),
         (
-            records.example({"image/encoded": b"\xff\xd8\xff?", "image/class/label": 1}),
+            tfrecords.example({"image/encoded": b"\xff\xd8\xff?", "image/class/label": 1}),
             "is no JPEG or PNG image",
         ),
-        (records.example({"image/encoded": picture(0, (40, 40))}), "image/class/label is -1"),
+        (tfrecords.example({"image/encoded": picture(0, (40, 40))}), "image/class/label is -1"),
         (b"no example", "not a tf.train.Example"),
     ],
 )
@@ -309,11 +311,11 @@ def photographs(tmp_path_factory):
     pictures = [as_one_channel(path) for path in grey] + [path.read_bytes() for path in paths[::20]]
     for split in ("train", "validation"):
         serialized = [
-            records.example({"image/encoded": encoded, "image/class/label": i + 1})
+            tfrecords.example({"image/encoded": encoded, "image/class/label": i + 1})
             for i, encoded in enumerate(pictures)
         ]
         for i in range(3):
-            records.write(target / records.shard_name(split, i, 3), serialized[i::3])
+            tfrecords.write(target / tfrecords.shard_name(split, i, 3), serialized[i::3])
     return target, len(grey), len(pictures)
 
 

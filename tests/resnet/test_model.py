@@ -8,16 +8,16 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.convolution import GroupedConv2D, PaddedConv2D, SpaceToDepthStem
-from common.describe import forward_macs, parameters
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.kinds import kind_of
-from common.norm import span_layers
-from common.precision import precision
-from common.replicas.single import Single
+from common.layers.batch_norm import span_layers
+from common.layers.convolution import GroupedConv2D, PaddedConv2D, SpaceToDepthStem
+from common.layers.precision import precision
+from common.layers.variable_kinds import kind_of
+from common.train.describe import forward_macs, parameters
 from resnet import model
 from resnet.config import Config
-from tests.common.layers import value_and_gradients
+from tests.common.layers.small_layers import value_and_gradients
 
 TINY = Config(image_size=32, num_classes=10, width=8, global_batch_size=4, replicas="single")
 

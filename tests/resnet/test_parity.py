@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.norm import SpanBatchNorm
-from common.precision import precision
-from common.replicas.single import Single
+from common.distributed.replicas.single import Single
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.precision import precision
 from resnet import model
 from resnet.config import Config
 

@@ -10,8 +10,10 @@ import sys
 
 import pytest
 
-from common import config as configs
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
+from common.config.digest import digest
+from common.config.schema import Optimizer, Schedule
 from common.errors import UserError
 from resnet import tiny
 from resnet.config import PRESETS, hyperparameters
@@ -66,9 +68,9 @@ ARITHMETIC = {
 
 
 def test_presets_differ() -> None:
-    assert len(
-        {configs.digest(dataclasses.replace(c, system="", source="")) for c in PRESETS.values()}
-    ) == len(PRESETS)
+    assert len({digest(dataclasses.replace(c, system="", source="")) for c in PRESETS.values()}) == len(
+        PRESETS
+    )
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -198,8 +200,8 @@ def test_a_closed_sgd_run_has_the_keys_the_rules_ask_for(ruleset: str, tmp_path:
     config = dataclasses.replace(
         PRESETS["v100-8"],
         ruleset=ruleset,
-        optimizer=configs.Optimizer(name="sgd", base_learning_rate=0.256, weight_decay=1e-4),
-        schedule=configs.Schedule(kind=kind, boundaries=(30.0, 60.0) if kind == "step" else ()),
+        optimizer=Optimizer(name="sgd", base_learning_rate=0.256, weight_decay=1e-4),
+        schedule=Schedule(kind=kind, boundaries=(30.0, 60.0) if kind == "step" else ()),
     )
     assert broken_rules(config, tmp_path / "result_0.txt") == set()
 

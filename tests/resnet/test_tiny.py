@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from common import records
+from common.data import tfrecords
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from resnet import input as resnet_input
 from resnet import tiny
 from resnet.config import Config, Data
@@ -29,7 +29,9 @@ def data_dir(tmp_path_factory):
 
 
 def features(data_dir, split):
-    serialized = [r for file in records.list_files(data_dir, f"{split}-*", "") for r in records.read(file)]
+    serialized = [
+        r for file in tfrecords.list_files(data_dir, f"{split}-*", "") for r in tfrecords.read(file)
+    ]
     return [tf.train.Example.FromString(r).features.feature for r in serialized]
 
 
@@ -96,26 +98,26 @@ def test_generating_again_does_nothing_and_other_settings_replace(tmp_path):
 
 def test_an_interrupted_call_is_made_good_by_the_next(tmp_path, monkeypatch):
     small = dataclasses.replace(SMALL, train_images=30, eval_images=20)
-    write = records.write
+    write = tfrecords.write
 
     def interrupted(path, serialized):
         if path.name.startswith("validation"):
             raise KeyboardInterrupt
         return write(path, serialized)
 
-    monkeypatch.setattr(records, "write", interrupted)
+    monkeypatch.setattr(tfrecords, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tiny.generate(tmp_path, small)
-    monkeypatch.setattr(records, "write", write)
+    monkeypatch.setattr(tfrecords, "write", write)
     tiny.generate(tmp_path, small)
     assert len(features(tmp_path, "train")) == 30 and len(features(tmp_path, "validation")) == 20
 
 
 def test_foreign_records_are_never_overwritten(tmp_path):
-    records.write(tmp_path / "train-00000-of-01024", [b"ImageNet"])
+    tfrecords.write(tmp_path / "train-00000-of-01024", [b"ImageNet"])
     with pytest.raises(UserError, match="not made by this program"):
         tiny.generate(tmp_path, SMALL)
-    assert list(records.read(tmp_path / "train-00000-of-01024")) == [b"ImageNet"]
+    assert list(tfrecords.read(tmp_path / "train-00000-of-01024")) == [b"ImageNet"]
 
 
 def test_unwritable_folder_is_one_line(tmp_path, capsys):

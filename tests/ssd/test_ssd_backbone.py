@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.norm import SpanBatchNorm
-from common.precision import precision
-from common.replicas.single import Single
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.precision import precision
 from ssd import backbone, model
 from ssd.config import PRESETS
 

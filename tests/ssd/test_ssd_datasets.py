@@ -16,7 +16,7 @@ import zipfile
 
 import pytest
 
-from common import records
+from common.data import tfrecords
 from common.detection import coco_records, drawing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -79,7 +79,7 @@ def test_downloads_verifies_and_converts_with_masks(server, tmp_path):
         found = [
             coco_records.parse(record, masks=True)
             for path in sorted(tmp_path.glob(f"{split}-*.tfrecord"))
-            for record in records.read(path)
+            for record in tfrecords.read(path)
         ]
         assert len(found) == total
         assert {int(f["image_id"]) for f in found} == {image["id"] for image in content["images"]}

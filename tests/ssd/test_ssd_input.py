@@ -13,8 +13,8 @@ from PIL import Image
 
 from common.detection import boxes as box_ops
 from common.detection import drawing
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from ssd import augment, tiny
 from ssd import input as pipeline
 from ssd.config import PRESETS, Data
@@ -132,7 +132,7 @@ def test_missing_files_and_other_categories_are_one_line(tmp_path, data_dir):
 
 def test_a_damaged_image_is_named(tmp_path):
     content, encoded = drawing.annotations(dataclasses.replace(SET, train_images=3, eval_images=2), "train")
-    from common import records
+    from common.data import tfrecords
     from common.detection import coco_write
 
     broken = content["images"][1]["id"]
@@ -140,7 +140,7 @@ def test_a_damaged_image_is_named(tmp_path):
     serialized = coco_write.examples(content, lambda image: encoded[image["id"]])
     for split in ("train", "val"):
         serialized = list(serialized)
-        records.write(tmp_path / coco_write.shard_name(split, 0, 1), serialized)
+        tfrecords.write(tmp_path / coco_write.shard_name(split, 0, 1), serialized)
     (tmp_path / "instances_val2017.json").write_text(json.dumps(content))
     assert f"image {broken}" in str(pipeline.diagnose(CONFIG, tmp_path))
 

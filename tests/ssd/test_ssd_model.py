@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.describe import forward_macs, parameters
-from common.norm import SpanBatchNorm
-from common.precision import precision
-from common.replicas.single import Single
+from common.distributed.replicas.single import Single
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.precision import precision
+from common.train.describe import forward_macs, parameters
 from ssd import model
 from ssd.config import PRESETS, Config
 

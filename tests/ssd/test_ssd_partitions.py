@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.clock import Clock
-from common.config import Optimizer
-from common.precision import precision
-from common.replicas.mirrored import Mirrored
-from common.replicas.single import Single
-from common.spatial import shared_input
-from common.step import State, make_train_step
+from common.config.clock import Clock
+from common.config.schema import Optimizer
+from common.distributed.replicas.mirrored import Mirrored
+from common.distributed.replicas.single import Single
+from common.distributed.spatial import shared_input
+from common.layers.precision import precision
+from common.train.step import State, make_train_step
 from ssd.config import PRESETS, Config
 from ssd.task import Task
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.clock import Clock
+from common.config.clock import Clock
 from common.detection import coco_eval, convert
+from common.distributed.replicas.base import Shard
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.precision import precision
-from common.replicas.base import Shard
-from common.replicas.single import Single
-from common.step import State, make_eval_step, make_train_step
+from common.layers.precision import precision
+from common.train.step import State, make_eval_step, make_train_step
 from ssd.config import PRESETS
 from ssd.task import Task
 from studies.data import unpack

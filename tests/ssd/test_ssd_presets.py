@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from common import config as configs
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
 from common.errors import UserError
 from ssd.config import PRESETS, hyperparameters
 

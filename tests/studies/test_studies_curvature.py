@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common import schedules
-from common.clock import Clock
+from common.config.clock import Clock
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.precision import precision
-from common.replicas.single import Single
+from common.layers.precision import precision
+from common.optim import schedules
 from mnist import tiny
 from mnist.config import PRESETS
 from mnist.task import Task

@@ -9,13 +9,14 @@ import shutil
 
 import pytest
 
-from common import config as configs
+from common.config import overrides as configs
+from common.config.schema import RunConfig
 from resnet.config import PRESETS
 from studies import lars_momentum as study
 from studies import runner
 
 
-def configured(row: study.Row) -> configs.RunConfig:
+def configured(row: study.Row) -> RunConfig:
     config = configs.override_all(PRESETS[study.Study().preset], [*study.Study().flags, *row.flags])
     config.validate()
     return config

@@ -14,14 +14,15 @@ import time
 
 import pytest
 
-from common import config as configs
+from common.config import overrides as configs
+from common.config.schema import RunConfig
 from common.errors import UserError
 from studies import legw, legw_mnist, legw_ptb, legw_report, runner
 
 STUDIES = [legw_mnist.STUDY, legw_ptb.STUDY]
 
 
-def configured(study: legw.Study, row: legw.Row) -> configs.RunConfig:
+def configured(study: legw.Study, row: legw.Row) -> RunConfig:
     """The configuration that a row's flags give."""
     module = importlib.import_module(f"{study.benchmark}.config")
     config = configs.override_all(module.PRESETS[study.preset], row.flags)

@@ -18,7 +18,7 @@ MISSED, DIVERGED = "the target was not reached in 90 steps", "loss is nan at ste
 
 
 def write_run(folder: pathlib.Path, seed: int, values: list[float], reason: str) -> None:
-    """A log of a minute, its record and its curve, as common/run.py leaves them."""
+    """A log of a minute, its record and its curve, as common/run/run.py leaves them."""
     status = "aborted" if reason else "success"
     lines = [line("run_start"), *(line("eval_accuracy", v, 1) for v in values)]
     lines.append(line("run_stop", None, 60000, status=status, reason=reason))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from common import division
 from common.errors import UserError
+from common.run import closed_division
 from studies import runner, ucf101
 from studies import ucf101_report as report
 
@@ -69,7 +69,7 @@ def test_the_networks_differ_in_nothing_but_the_shift() -> None:
     for config in both:
         config.validate()
         assert config.quality_target == 1 and config.system == ucf101.SYSTEM
-    assert division.overrides(*both) == {"model": "tsm"}
+    assert closed_division.overrides(*both) == {"model": "tsm"}
     assert table[0].settings == table[1].settings and "window=16" in table[0].settings
 
 
@@ -230,8 +230,9 @@ def test_every_try_is_kept_the_best_first(scripted, tmp_path) -> None:
 
 def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path, monkeypatch) -> None:
     """Real clips, real shards and a saved network of random weights, at a few pixels."""
-    from common import checkpoint, replicas
-    from common.loop import Loop
+    from common.distributed import replicas
+    from common.train import checkpoint
+    from common.train.loop import Loop
     from tests.tsm_kinetics.test_video import ramp
     from tsm_kinetics import convert, video
     from tsm_kinetics.task import Task

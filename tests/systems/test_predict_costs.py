@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from bench import _hlo, costs
-from common.describe import forward_macs, parameters
+from common.distributed.replicas.single import Single
 from common.export.steps import single_replica
-from common.precision import precision
-from common.replicas.single import Single
+from common.layers.precision import precision
+from common.train.describe import forward_macs, parameters
 from systems.predict import formulas, network
 
 NETWORKS = [pytest.param(n, marks=[] if n == "alexnet_bn" else [pytest.mark.e2e]) for n in costs.NETWORKS]

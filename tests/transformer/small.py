@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from common.precision import precision
-from common.replicas.single import Single
+from common.distributed.replicas.single import Single
+from common.layers.precision import precision
 from transformer import model
 from transformer.config import PRESETS, Config, Decode
 

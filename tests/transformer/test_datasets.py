@@ -17,7 +17,7 @@ import threading
 
 import pytest
 
-from common import records
+from common.data import tfrecords
 from common.text import subwords
 from transformer import input as pipeline
 from transformer.config import PRESETS
@@ -130,7 +130,7 @@ def test_downloads_completes_verifies_and_converts(server, tmp_path):
     assert (data / "vocab.subwords").read_bytes() == (folder / VOCABULARY).read_bytes()
     note = json.loads((data / "convert.json").read_text())
     assert (note["max_length"], note["packed_length"], note["pairs"]) == (80, 256, 3 * EACH)
-    assert sum(records.count(path) for path in data.glob("train-*")) == note["packed"]
+    assert sum(tfrecords.count(path) for path in data.glob("train-*")) == note["packed"]
     # The full-size presets read it, but for its numbers.
     flags = [part for part in done.stdout.split() if part.startswith("--config.")]
     changes = {name.removeprefix("--config."): int(value) for name, value in (f.split("=") for f in flags)}

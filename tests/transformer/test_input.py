@@ -16,9 +16,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import records
+from common.data import tfrecords
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from common.text import bleu, conversion, subwords
 from transformer import convert, packing, tiny
 from transformer import input as pipeline
@@ -179,8 +179,8 @@ def test_smoothing_is_tf_models_too():
 
 
 def test_padding_has_no_part_in_the_loss(data):
-    from common.precision import precision
-    from common.replicas.single import Single
+    from common.distributed.replicas.single import Single
+    from common.layers.precision import precision
 
     folder, config = data
     config = dataclasses.replace(config, residual_dropout=0.0, attention_dropout=0.0, relu_dropout=0.0)
@@ -255,7 +255,7 @@ def test_converting_any_parallel_text(tmp_path, capsys):
     train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
     assert run(tmp_path, train, held, "--packed-length", "64", "--max-length", "30") == 0
     out = capsys.readouterr().out
-    packed = sum(records.count(p) for p in (tmp_path / "out").glob("train-*"))
+    packed = sum(tfrecords.count(p) for p in (tmp_path / "out").glob("train-*"))
     assert f"--config.num_train_examples={packed} --config.num_eval_examples=1" in out and "pairs 60" in out
     assert (tmp_path / "out" / "eval.reference").read_text() == "katze\n"
     assert run(tmp_path, train, held) == 2 and "holds train-00000-of-00002 already" in capsys.readouterr().err

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common import config as configs
-from common.describe import describe
+from common.config import overrides as configs
 from common.errors import UserError
-from common.kinds import kind_of
+from common.layers.variable_kinds import kind_of
+from common.train.describe import describe
 from tests.transformer.small import PACKED, PLAIN, SMALL, VOCABULARY, build, packed, pairs
 from transformer import layers, model
 from transformer.config import Config, Decode
@@ -98,8 +98,8 @@ def test_position_signal_is_a_sine_and_a_cosine_of_each_wavelength():
 
 def test_full_size_has_the_published_parameters():
     """210.8 M (mlperf_facts 2): table, 6 x (4 + 2 x 4) and 6 x (8 + 2 x 4) of 1024^2 with biases and norms."""
-    from common.precision import precision
-    from common.replicas.single import Single
+    from common.distributed.replicas.single import Single
+    from common.layers.precision import precision
 
     d, f, v = 1024, 4096, 33708
     attention, feed_forward, norm = 4 * d * d, 2 * d * f + f + d, 2 * d

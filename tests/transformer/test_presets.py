@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from common import config as configs
-from common.clock import Clock
+from common.config import overrides as configs
+from common.config.clock import Clock
 from tests.benchmarks import broken_rules
 from transformer.config import PRESETS, hyperparameters
 

@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from common import events, replicas
-from common.loop import Loop
+from common.distributed import replicas
+from common.train import events
+from common.train.loop import Loop
 from transformer import tiny
 from transformer.config import PRESETS, Decode
 from transformer.task import Task

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common import records, vision
+from common.data import images, tfrecords
+from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.replicas.base import Shard
 from tests.tsm_kinetics.test_video import ramp
 from tsm_kinetics import convert, sampling, shards, video
 from tsm_kinetics import input as pipeline
@@ -73,7 +73,7 @@ def test_the_index_points_at_the_frames_of_the_records(data_dir: Path) -> None:
     for split in ("train", "validation"):
         index, number = shards.Index(data_dir, split), 0
         for path in index.files:
-            for record in records.read(path):
+            for record in tfrecords.read(path):
                 feature = tf.train.Example.FromString(record).features.feature
                 frames = list(feature["video/frames"].bytes_list.value)
                 assert index.read(number, np.arange(len(frames))) == frames
@@ -152,8 +152,8 @@ def test_an_order_goes_back_to_epochs_that_it_has_left() -> None:
 
 def test_the_network_sees_frames_or_their_differences() -> None:
     clips = np.random.default_rng(0).integers(0, 256, [2, 3, 4, 5, 3], np.uint8)
-    deviation = np.array(vision.STDDEV_RGB)
-    frames = (clips - np.array(vision.MEAN_RGB)) / deviation
+    deviation = np.array(images.STDDEV_RGB)
+    frames = (clips - np.array(images.MEAN_RGB)) / deviation
     np.testing.assert_allclose(pipeline.normalise(clips, tf.float64), frames, rtol=1e-8, atol=1e-12)
     got = pipeline.normalise(clips, tf.float64, "rgb_difference")
     for first, second, found in ((0, 1, 0), (0, 1, 1), (1, 2, 2)):

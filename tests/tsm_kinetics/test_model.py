@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.describe import forward_macs, parameters
-from common.kinds import kind_of
-from common.norm import span_layers
-from common.precision import precision
-from common.replicas.single import Single
+from common.distributed.replicas.single import Single
+from common.layers.batch_norm import span_layers
+from common.layers.precision import precision
+from common.layers.variable_kinds import kind_of
+from common.train.describe import forward_macs, parameters
 from tsm_kinetics import model
 from tsm_kinetics.config import MODELS, Config
 

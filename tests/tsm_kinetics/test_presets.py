@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from common import config as configs
+from common.config import overrides as configs
 from common.errors import UserError
 from common.launch import preset as launch
 from compliance import check

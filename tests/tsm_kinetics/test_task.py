@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common import step as steps
-from common.clock import Clock
+from common.config.clock import Clock
+from common.distributed.replicas.mirrored import Mirrored
+from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.precision import precision
-from common.replicas.mirrored import Mirrored
-from common.replicas.single import Single
+from common.layers.precision import precision
+from common.train import step as steps
 from tsm_kinetics import efficiency, last_five, model, pretrained
 from tsm_kinetics.config import MODELS, PRESETS, Config, Data
 from tsm_kinetics.task import Task

@@ -1,0 +1,1 @@
+"""What decides a run: the schema of a configuration, overrides, the clock, LEGW."""

@@ -1,0 +1,131 @@
+"""Examples <-> steps <-> epochs <-> blocks: the one place that rounds. TensorFlow-free.
+
+A *block* is the training between two evaluations together with the evaluation that ends it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fractions
+import math
+from collections.abc import Iterator
+
+from common.config.schema import RunConfig
+from common.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Training steps [first_step, first_step + num_steps) and the evaluation after them.
+
+    Epochs are counted from 1, as the logs do: the block trains in epochs first_epoch .. last_epoch.
+    """
+
+    index: int
+    first_step: int
+    num_steps: int
+    first_epoch: int
+    last_epoch: int
+
+    @property
+    def epoch_count(self) -> int:
+        return self.last_epoch - self.first_epoch + 1
+
+    @property
+    def end_step(self) -> int:
+        return self.first_step + self.num_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """All the arithmetic of a run; see the properties."""
+
+    num_examples: int
+    global_batch_size: int
+    train_steps: int
+    steps_per_block: int
+    first_block_steps: int
+    epochs_per_block: float
+    first_block_epochs: float
+    num_eval_examples: int
+    eval_batch_size: int
+    rounding: str
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Clock:
+        """The clock of a configuration.
+
+        Raises:
+          UserError: no training examples, or a run without a step.
+        """
+        if config.num_train_examples < 1 or config.num_eval_examples < 1:
+            raise UserError(
+                f"config.num_train_examples={config.num_train_examples}, num_eval_examples={config.num_eval_examples}: "
+                "both must be at least 1"
+            )
+
+        def steps(epochs: float) -> int:
+            return _round(
+                fractions.Fraction(epochs) * config.examples_per_epoch / config.global_batch_size, config
+            )
+
+        per_block = config.steps_per_block or max(1, steps(config.epochs_per_block))
+        train_steps = config.train_steps or steps(config.train_epochs)
+        if train_steps < 1:
+            raise UserError(f"config.train_epochs={config.train_epochs}: less than one step; raise it")
+        return cls(
+            num_examples=config.examples_per_epoch,
+            global_batch_size=config.global_batch_size,
+            train_steps=train_steps,
+            steps_per_block=per_block,
+            first_block_steps=config.first_block_steps or steps(config.first_block_epochs) or per_block,
+            epochs_per_block=config.epochs_per_block,
+            first_block_epochs=config.first_block_epochs or config.epochs_per_block,
+            num_eval_examples=config.examples_per_evaluation,
+            eval_batch_size=config.eval_batch_size,
+            rounding=config.steps_per_epoch_rounding,
+        )
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Exact: examples / batch, not rounded."""
+        return self.num_examples / self.global_batch_size
+
+    @property
+    def whole_steps_per_epoch(self) -> int:
+        """`steps_per_epoch` rounded as the configuration says, at least 1."""
+        rounded = math.floor if self.rounding == "floor" else math.ceil
+        return max(1, rounded(fractions.Fraction(self.num_examples, self.global_batch_size)))
+
+    @property
+    def eval_steps(self) -> int:
+        """Batches of an evaluation; the last one is padded."""
+        return -(-self.num_eval_examples // self.eval_batch_size)
+
+    def epoch_number(self, step: int) -> int:
+        """The number of the epoch that `step` steps complete, to the nearest."""
+        return round(fractions.Fraction(step * self.global_batch_size, self.num_examples))
+
+    def blocks(self, start_step: int = 0, evaluated: bool = True) -> Iterator[Block]:
+        """The blocks of a run that has done `start_step` steps; the first one may be the rest of a block.
+
+        With `evaluated` false, the evaluation after the last of these steps is still to be done: where they end a
+        block, that block comes first, with no steps left.
+        """
+        first, index, previous_epoch = 0, 0, 0
+        size = self.first_block_steps
+        while first < self.train_steps:
+            end = min(first + size, self.train_steps)
+            # A whole block is so many epochs, however its steps were rounded (79 steps of 65,536 images are 4.04).
+            whole = round(self.first_block_epochs + index * self.epochs_per_block)
+            last_epoch = whole if end - first == size else self.epoch_number(end)
+            # Blocks shorter than half an epoch still count up, one each: the logs want increasing epochs.
+            last_epoch = max(last_epoch, previous_epoch + 1)
+            if end > start_step or (end == start_step and not evaluated):
+                begin = max(first, start_step)
+                yield Block(index, begin, end - begin, previous_epoch + 1, last_epoch)
+            first, index, previous_epoch, size = end, index + 1, last_epoch, self.steps_per_block
+
+
+def _round(value: fractions.Fraction, config: RunConfig) -> int:
+    return math.floor(value) if config.steps_per_epoch_rounding == "floor" else math.ceil(value)

@@ -1,0 +1,46 @@
+"""A configuration as plain values, and the digest that identifies it. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from common.config.overrides import field_types
+from common.errors import UserError, near
+
+C = TypeVar("C")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Nested plain dict of a configuration, ready for JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
+    """The configuration that `to_dict` gave, JSON lists turned back into tuples.
+
+    Raises:
+      UserError: a field that this version does not know.
+    """
+    hints = field_types(cls)
+    fields = {}
+    for name, value in values.items():
+        if name not in hints:
+            hint = near(name, list(hints))
+            raise UserError(f"config.{name}: unknown field{hint}; written by another version?")
+        kind = hints[name]
+        if dataclasses.is_dataclass(kind):
+            value = from_dict(kind, value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        fields[name] = value
+    return cls(**fields)
+
+
+def digest(config: Any) -> str:
+    """SHA-256 of the configuration's canonical JSON."""
+    text = json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,130 @@
+"""Presets, and overrides of their fields from the command line. TensorFlow-free.
+
+A benchmark's configuration is one frozen dataclass, `RunConfig` (common/config/schema.py) with its own fields added.
+A preset is `dataclasses.replace` of a base; a flag `--config.optimizer.momentum=0.9` replaces one field. Nothing else
+in the project holds a hyperparameter: the step, the log and `--describe` read them here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from common.config.legw import legw
+from common.errors import UserError, near
+
+C = TypeVar("C")
+
+
+def preset(presets: Mapping[str, C], name: str) -> C:
+    """The preset of that name.
+
+    Raises:
+      UserError: no such preset; the message lists the near ones.
+    """
+    if name not in presets:
+        raise UserError(f"--system={name}: unknown{near(name, list(presets))}; known: {', '.join(presets)}")
+    return presets[name]
+
+
+def override(config: C, path: str, value: str) -> C:
+    """`config` with the field at `path` ("optimizer.momentum") set to the parsed `value`; "legw" transforms it.
+
+    Raises:
+      UserError: unknown field (near names listed) or a value of the wrong type.
+    """
+    if path == "legw":
+        return legw(config, _parse(value, float, "config.legw"))
+    return _override(config, path.split("."), value, "config." + path)
+
+
+def override_all(config: C, flags: Sequence[str]) -> C:
+    """A copy with every `--config.path=value` of `flags`; other flags are passed over.
+
+    Raises:
+      UserError: as `override` and `split_overrides`.
+    """
+    for path, value in split_overrides(flags)[0]:
+        config = override(config, path, value)
+    return config
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """The types of a configuration's fields, by name."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
+    types_ = field_types(type(config))
+    head = parts[0]
+    if head not in types_:
+        hint = near(head, list(types_))
+        raise UserError(f"--{full}={value}: no field {head!r}{hint} in {', '.join(sorted(types_))}")
+    current = getattr(config, head)
+    if len(parts) > 1:
+        if not dataclasses.is_dataclass(current):
+            raise UserError(f"--{full}={value}: {head!r} is a plain value, it has no fields")
+        return dataclasses.replace(config, **{head: _override(current, parts[1:], value, full)})
+    if dataclasses.is_dataclass(current):
+        names = ", ".join(f.name for f in dataclasses.fields(current))
+        raise UserError(f"--{full}={value}: {head!r} is a group; set one of its fields: {names}")
+    return dataclasses.replace(config, **{head: _parse(value, types_[head], full)})
+
+
+def _parse(text: str, kind: Any, full: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    optional = origin in (typing.Union, types.UnionType)
+    if optional and text.lower() in ("none", ""):
+        return None
+    item = next(a for a in arguments if a is not type(None)) if optional or origin is tuple else kind
+    parts = text.strip("()[] ").split(",") if origin is tuple else [text]
+    try:
+        values = [_parse_one(part.strip(), item) for part in parts if part.strip() or origin is not tuple]
+    except (ValueError, KeyError):
+        what, example = {
+            bool: ("true or false", "true"),
+            int: ("a whole number", "8"),
+            float: ("a finite number", "0.1"),
+        }[item]
+        if origin is tuple:
+            what, example = f"a list, each {what}", f"{example},{example}"
+        raise UserError(f"--{full}={text}: not {what}; give a value such as {example}") from None
+    return tuple(values) if origin is tuple else values[0]
+
+
+def _parse_one(text: str, kind: type) -> Any:
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    value = kind(text)
+    if kind is float and not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Takes `--config.path=value` (or `--config.path value`) out of a command line.
+
+    Returns:
+      ([(path, value)], the other arguments). "legw" comes last: it scales what the others set.
+
+    Raises:
+      UserError: a `--config.` argument without a value.
+    """
+    overrides, rest = [], []
+    arguments = iter(argv)
+    for argument in arguments:
+        if not argument.startswith(("--config.", "-config.")):
+            rest.append(argument)
+            continue
+        name, equals, value = argument.lstrip("-").removeprefix("config.").partition("=")
+        if not equals:
+            value = next(arguments, None)
+            if value is None or value.startswith("--"):
+                raise UserError(f"{argument}: needs a value, as in {argument}=VALUE")
+        overrides.append((name, value))
+    return sorted(overrides, key=lambda override: override[0] == "legw"), rest

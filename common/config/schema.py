@@ -1,0 +1,334 @@
+"""The fields that every benchmark's configuration has. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from common.errors import UserError, near
+
+PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
+RULESETS = ("0.6.0", "0.7.0")
+REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu")
+SUMMATIONS = ("flat", "hierarchical", "2d")
+WIRES = ("full", "bf16")
+LARGEST_SEED = 2**32 - 1  # Of np.random.seed.
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Learning rate over steps: a warmup to the peak, then `kind` until `end_learning_rate`.
+
+    Attributes:
+      kind: "constant", "poly", "step", "cosine", "noam", "gnmt".
+      warmup_epochs: length of the linear warmup, in epochs.
+      warmup_steps: the same in steps, where published code rounds its epochs in its own way; 0 derives it.
+      initial_learning_rate: where the warmup starts.
+      train_epochs: where "poly" and "cosine" end, in epochs; 0 means the end of training.
+      power: exponent of "poly".
+      end_learning_rate: the value "poly" and "cosine" end at.
+      boundaries: epochs at which "step" multiplies by `factor`.
+      factor: the factor of "step".
+      decay_over_whole_run: "poly" as (1 - i/I)^p of the whole run, as LEGW does, not of what follows
+        the warmup.
+      width: "noam" is base_learning_rate * (width * max(step, warmup))^-1/2 after the warmup (mlperf_facts 1.4).
+      warmup_curve: "linear", or "exponential" from a hundredth of the peak (GNMT; mlperf_facts 1.5).
+      decay_start_step, decay_interval, max_decays: "gnmt" multiplies by `factor` every `decay_interval` steps from
+        step `decay_start_step` on, at most `max_decays` times.
+      decay_at_start: "gnmt" does so at `decay_start_step` already, as the reference does, not one interval later, as
+        Google's code does (mlperf_facts 0.6).
+    """
+
+    kind: str = "poly"
+    warmup_epochs: float = 5.0
+    warmup_steps: float = 0.0
+    initial_learning_rate: float = 0.0
+    train_epochs: float = 0.0
+    power: float = 2.0
+    end_learning_rate: float = 1e-4
+    boundaries: tuple[float, ...] = ()
+    factor: float = 0.1
+    decay_over_whole_run: bool = False
+    width: int = 1024
+    warmup_curve: str = "linear"
+    decay_start_step: int = 0
+    decay_interval: int = 0
+    max_decays: int = 4
+    decay_at_start: bool = False
+
+    def warmup_length(self, steps_per_epoch: float) -> float:
+        """Steps of the warmup, not rounded: the rate rises linearly over them."""
+        return self.warmup_steps or self.warmup_epochs * steps_per_epoch
+
+    def logged_warmup_epochs(self, steps_per_epoch: float) -> float:
+        """The warmup as it is, in epochs: `warmup_steps` wins over `warmup_epochs`."""
+        return self.warmup_steps / steps_per_epoch if self.warmup_steps else self.warmup_epochs
+
+    def decay_start(self, steps_per_epoch: float) -> float:
+        """The step that "poly" and "cosine" count from: the warmup rounded down.
+
+        `warm * N // B` in G7 resnet-research-TF-tpu-v3-8192/lars_util.py; 0 with `decay_over_whole_run`.
+        """
+        if self.decay_over_whole_run:
+            return 0
+        # An integer but for floating point is that integer: no step is lost to 28.999999999999996.
+        return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
+
+    def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
+        """Steps over which "poly" and "cosine" decay: T - Sw + 1 (ibid.), or T over the whole run."""
+        end = round(self.train_epochs * steps_per_epoch) or train_steps
+        return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """`name` is one of common.optim.optimizers.RULES; the fields that a rule does not use are ignored by it.
+
+    Attributes:
+      base_learning_rate: the peak of the schedule.
+      weight_decay: added to the gradient as weight_decay * w, where the kind decays.
+      l2_in_loss: coefficient of an L2 term added to the gradients of everything that is no batch-norm
+        variable, besides `weight_decay` (the v0.6 TPU submissions did both; mlperf_facts 0.5).
+      eta, epsilon: LARS trust = eta*|w| / (|g| + weight_decay*|w| + epsilon), raw gradient; an epsilon of 0
+        is 0. The adaptive rules add `epsilon` to a root (Adam: 1e-8 in GNMT, 1e-9 in the Transformer;
+        mlperf_facts 1.4 and 1.5), or under it (tf_keras's default is 1e-7), and need it above 0.
+      scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the TPU-v3 paper) instead of
+        v = m v + lr trust (g + wd w), w -= v (figure 6); for "sgd", whose trust is 1, too.
+      skip_kinds: kinds of variables that neither decay nor adapt.
+      bias_gradient_factor: gradients of biases are multiplied by it: 2 is Detectron's rule (mlperf_facts 1.3).
+      beta_1, beta_2: decay of Adam's moments; TensorFlow's defaults, which GNMT uses (mlperf_facts 1.5). The
+        Transformer has 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (mlperf_facts 1.4).
+      rho: decay of the averages of RMSprop (tf_keras: 0.9) and Adadelta (Zeiler 2012: 0.95).
+      initial_accumulator: where Adagrad's sums of squares start; TensorFlow's default.
+      clip_norm: the summed gradient, before any L2 term, is scaled down to this global norm; 0 is off.
+      clip_replica_norm: so is the gradient of each replica's own loss, before the sum (G6 GNMT: 5.0); 0 is off.
+    """
+
+    name: str = "lars"
+    base_learning_rate: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    l2_in_loss: float = 0.0
+    eta: float = 0.001
+    epsilon: float = 0.0
+    scaled_momentum: bool = False
+    skip_kinds: tuple[str, ...] = ("norm", "bias")
+    bias_gradient_factor: float = 1.0
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    rho: float = 0.9
+    initial_accumulator: float = 0.1
+    clip_norm: float = 0.0
+    clip_replica_norm: float = 0.0
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether the rule uses `momentum`: the adaptive ones have averages of their own."""
+        return self.name in ("sgd", "lars")
+
+
+@dataclasses.dataclass(frozen=True)
+class Communication:
+    """How gradients become weights on every replica; see gradient_sum.py and sharded_update.py in common/distributed/.
+
+    Attributes:
+      algorithm: "flat"; "hierarchical" (within a node, then across nodes) or "2d" (rows, then columns).
+      group_size: replicas of a node, or of a row; 0 takes the replicas of one host for "hierarchical" and
+        the divisor nearest to the square root for "2d".
+      bucket_bytes: gradients are summed in buckets of about so many bytes, in reverse order of creation.
+      wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32.
+      shard_weight_update: each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
+    """
+
+    algorithm: str = "flat"
+    group_size: int = 0
+    bucket_bytes: int = 32 * 2**20
+    wire: str = "full"
+    shard_weight_update: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """What every benchmark's configuration has.
+
+    Attributes:
+      benchmark: name in the log, e.g. "resnet".
+      system: the preset's name.
+      hardware: the machine, a file name in systems/.
+      source: where the values come from.
+      ruleset, division: rules the run is logged under.
+      smoke_run: tiny data; logged, and never packaged as a result.
+      seed: everything random derives from it.
+      precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
+      replicas, num_replicas: backend and number of model replicas.
+      partitions: replicas that share each image, by rows (common/distributed/spatial/); 1 is data parallelism alone.
+      communication: how gradients are summed and weights updated.
+      global_batch_size: examples per step over all replicas and micro-batches.
+      accumulation_steps: micro-batches per step and replica.
+      compile: XLA: "auto" (off on CPU, on elsewhere), "on", "off".
+      train_epochs, train_steps: when the run gives up; `train_steps` wins where it is not 0.
+      steps_per_epoch_rounding: "floor" or "ceil".
+      steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
+      epochs_per_block, first_block_epochs: evaluation every so many epochs, first after `first_block_epochs`.
+      quality_target: in the unit that is logged.
+      checkpoint_blocks: save every so many blocks when a checkpoint folder is given.
+    """
+
+    benchmark: str = ""
+    model: str = ""
+    system: str = ""
+    hardware: str = "local"
+    source: str = ""
+    ruleset: str = "0.7.0"
+    division: str = "closed"
+    submission_status: str = "research"
+    submission_org: str = "local"
+    smoke_run: bool = False
+    seed: int = 0
+    precision: str = "bf16"
+    loss_scale: float = 1.0
+    replicas: str = "single"
+    num_replicas: int = 1
+    partitions: int = 1
+    communication: Communication = Communication()
+    global_batch_size: int = 1
+    accumulation_steps: int = 1
+    compile: str = "auto"
+    num_train_examples: int = 0
+    num_eval_examples: int = 0
+    eval_batch_size: int = 1
+    train_epochs: float = 1.0
+    train_steps: int = 0
+    steps_per_epoch_rounding: str = "ceil"
+    steps_per_block: int = 0
+    epochs_per_block: float = 1.0
+    first_block_epochs: float = 0.0
+    first_block_steps: int = 0
+    quality_target: float = 0.0
+    checkpoint_blocks: int = 1
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+
+    # Of benchmarks that can start from a trained network: the field that names its file, and what the closed rules
+    # start from (common/run/closed_division.py).
+    weights_field: ClassVar[str] = ""
+    starts_from: ClassVar[str] = ""
+    # Whether num_train_examples (and vocabulary_size) count what cleaning and cutting into tokens leave of the rules'
+    # data, which differs from one preparation to the next.
+    counts_what_is_left: ClassVar[bool] = False
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("ruleset", self.ruleset, RULESETS)
+        _one_of("replicas", self.replicas, REPLICAS)
+        _one_of("division", self.division, ("closed", "open"))
+        _one_of("compile", self.compile, ("auto", "on", "off"))
+        _one_of("communication.algorithm", self.communication.algorithm, SUMMATIONS)
+        _one_of("communication.wire", self.communication.wire, WIRES)
+        _one_of("steps_per_epoch_rounding", self.steps_per_epoch_rounding, ("floor", "ceil"))
+        sizes = ("num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
+        for field in (*sizes, "checkpoint_blocks"):
+            if getattr(self, field) < 1:
+                raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
+        # Lengths: 0 leaves most of them to another field.
+        steps = ("train_steps", "steps_per_block", "first_block_steps")
+        for field in (*steps, "train_epochs", "epochs_per_block", "first_block_epochs"):
+            if getattr(self, field) < 0:
+                raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
+        _check_numbers(self)
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UserError(f"config.seed={self.seed}: must be at least 0 and at most {LARGEST_SEED}")
+        if not self.loss_scale > 0:
+            raise UserError(f"config.loss_scale={self.loss_scale}: must be above 0; 1 scales nothing")
+        if self.partitions < 1 or self.num_replicas % self.partitions:
+            raise UserError(
+                f"config.partitions={self.partitions} does not divide config.num_replicas={self.num_replicas}"
+            )
+        if self.partitions > 1 and self.optimizer.clip_replica_norm:
+            raise UserError(
+                f"config.optimizer.clip_replica_norm={self.optimizer.clip_replica_norm}: a replica of "
+                f"config.partitions={self.partitions} holds a part of a gradient; use clip_norm"
+            )
+        groups = "replicas" if self.partitions == 1 else f"groups of {self.partitions} replicas"
+        parts = self.num_groups * self.accumulation_steps
+        if self.global_batch_size % parts:
+            raise UserError(
+                f"config.global_batch_size={self.global_batch_size} does not divide into {self.num_groups} "
+                f"{groups} x {self.accumulation_steps} accumulation steps; use a multiple of {parts}"
+            )
+        if self.eval_batch_size % self.num_groups:
+            raise UserError(
+                f"config.eval_batch_size={self.eval_batch_size} does not divide by {self.num_groups} "
+                f"{groups}; use a multiple of {self.num_groups}"
+            )
+        if self.communication.group_size and self.num_replicas % self.communication.group_size:
+            raise UserError(
+                f"config.communication.group_size={self.communication.group_size} does not divide "
+                f"{self.num_replicas} replicas; use a divisor, or 0"
+            )
+        if self.smoke_run and self.division != "open":
+            raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of replicas that share their examples; without partitions every replica is one."""
+        return self.num_replicas // self.partitions
+
+    @property
+    def examples_per_epoch(self) -> int:
+        """Training examples of an epoch as `global_batch_size` counts them; the clock's.
+
+        A benchmark whose samples are not what a batch consists of (words, in sequences) overrides it.
+        """
+        return self.num_train_examples
+
+    @property
+    def examples_per_evaluation(self) -> int:
+        """Likewise, as `eval_batch_size` counts them."""
+        return self.num_eval_examples
+
+    @property
+    def logged_target(self) -> float | dict[str, float]:
+        """What eval_accuracy has to reach, in its form; a benchmark with several qualities overrides it."""
+        return self.quality_target
+
+    @property
+    def initial_weights_file(self) -> str:
+        """The file with the weights that training starts from; "" is none: they are random, from the seed."""
+        return getattr(self, self.weights_field) if self.weights_field else ""
+
+    @property
+    def weight_transformations(self) -> str:
+        """What is done to the weights of that file, as a submission says it."""
+        return "kernels transposed to TensorFlow's layout" if self.initial_weights_file else "none"
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Examples that one replica sees at once; with partitions, of which it sees its rows."""
+        return self.global_batch_size // (self.num_groups * self.accumulation_steps)
+
+
+def _one_of(field: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        hint = near(str(value), allowed)
+        raise UserError(f"config.{field}={value!r}: unknown{hint}; known: {', '.join(allowed)}")
+
+
+_AVERAGES = ("momentum", "beta_1", "beta_2", "rho")
+
+
+def _check_numbers(config: RunConfig) -> None:
+    """Raises UserError for numbers with which no rule or schedule means anything: not one of them would fail."""
+    for part in ("optimizer", "schedule"):
+        for name, value in vars(getattr(config, part)).items():
+            if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+                raise UserError(f"config.{part}.{name}={value}: must be a number of at least 0")
+    for name in _AVERAGES:
+        if not (value := getattr(config.optimizer, name)) < 1:
+            raise UserError(f"config.optimizer.{name}={value}: must be below 1")
+    if not all(0 <= epoch < math.inf for epoch in config.schedule.boundaries):
+        raise UserError(f"config.schedule.boundaries={config.schedule.boundaries}: epochs must be at least 0")

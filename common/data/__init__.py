@@ -1,0 +1,1 @@
+"""From files to batches: TFRecords, streams, padding, buckets, and the tools of converters."""

@@ -1,0 +1,138 @@
+"""Window bucketization: batches of sequences of similar length, the same bucket on every replica in a step.
+
+Section 3 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": with synchronous training a step takes as long as its
+longest sequence on any worker, so the window in which sequences of one length are collected is the *global* batch.
+The paper lets one host, or several in turns, make all workers' input. Here every host makes the same plan from the
+lengths and the seed, and takes its part: a plan is a few bytes per example, and nothing has to be sent. The paper's
+turns are there too (`round_robin`).
+
+A plan holds indices of examples, no text. It is a pure function of (lengths, seed, epoch), so it can be entered at any
+step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from common.distributed.replicas.base import Shard
+from common.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The global batches of an epoch, one per step.
+
+    Attributes:
+      buckets: int32 [steps], the number of each step's bucket.
+      examples: int64 [steps, global batch], indices of examples; -1 is padding.
+    """
+
+    buckets: np.ndarray
+    examples: np.ndarray
+
+    @property
+    def steps(self) -> int:
+        return len(self.buckets)
+
+    def shard(self, shard: Shard) -> Plan:
+        """Part `shard.index` of every batch: the rows index * n/count ... of its n.
+
+        Raises:
+          UserError: the batch does not divide.
+        """
+        size = self.examples.shape[1]
+        if size % shard.count:
+            raise UserError(
+                f"a global batch of {size} does not divide into {shard.count} shards; use a multiple of {shard.count}"
+            )
+        part = size // shard.count
+        return Plan(self.buckets, self.examples[:, shard.index * part : (shard.index + 1) * part])
+
+    def round_robin(self, host: int, hosts: int) -> list[int]:
+        """The steps whose whole global batch `host` of `hosts` makes, when hosts take turns (G6 GNMT)."""
+        return list(range(host, self.steps, hosts))
+
+
+class Buckets:
+    """Lengths grouped by upper limits, and the epochs of batches over them."""
+
+    def __init__(self, lengths: np.ndarray, limits: Sequence[int]):
+        """
+        Args:
+          lengths: int [examples], of the longer side of each example.
+          limits: ascending; bucket i takes lengths up to limits[i], which is the static length of its batches.
+
+        Raises:
+          UserError: limits that do not ascend, or an example longer than the last.
+        """
+        self.lengths, self.limits = np.asarray(lengths), np.asarray(limits)
+        if len(self.limits) < 1 or (np.diff(self.limits) <= 0).any() or self.limits[0] < 1:
+            raise UserError(f"bucket limits {list(limits)}: must be positive and ascend")
+        if not len(self.lengths):
+            raise UserError("no examples to bucket; is the training file empty?")
+        if self.lengths.max() > self.limits[-1]:
+            where = int(self.lengths.argmax())
+            raise UserError(
+                f"example {where} has {self.lengths[where]} tokens, the last bucket takes {self.limits[-1]}; "
+                "raise the last limit or drop it"
+            )
+        self.of = np.searchsorted(self.limits, self.lengths).astype(np.int32)
+
+    def epoch(self, seed: int, epoch: int, global_batch: int) -> Plan:
+        """The batches of one epoch: every example once, ceil(examples / global_batch) steps.
+
+        Examples come shuffled; a bucket gives a batch whenever it has collected one. What the buckets hold at the end
+        goes, shortest first, into common batches of the longest's bucket; padding fills the last one.
+        """
+        order = np.random.default_rng([seed, epoch]).permutation(len(self.lengths))
+        buckets = self.of[order]
+        places, batches = [], []
+        rest: list[np.ndarray] = []
+        for bucket in range(len(self.limits)):
+            at = np.flatnonzero(buckets == bucket)
+            whole = len(at) // global_batch * global_batch
+            full = at[:whole].reshape(-1, global_batch)
+            # A batch comes where its last example arrives.
+            places += full[:, -1].tolist()
+            batches += [(bucket, order[rows]) for rows in full]
+            rest.append(order[at[whole:]])
+        left = np.concatenate(rest)
+        for first in range(0, len(left), global_batch):
+            members = left[first : first + global_batch]
+            padding = np.full(global_batch - len(members), -1, np.int64)
+            places.append(len(order) + first)
+            batches.append((int(self.of[members].max()), np.concatenate([members, padding])))
+        sequence = np.argsort(places, kind="stable")
+        return Plan(
+            np.array([batches[i][0] for i in sequence], np.int32),
+            np.stack([batches[i][1] for i in sequence]).astype(np.int64),
+        )
+
+    def steps_per_epoch(self, global_batch: int) -> int:
+        return -(-len(self.lengths) // global_batch)
+
+    def endless(
+        self, seed: int, global_batch: int, shard: Shard, start_step: int = 0
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """(static length, this shard's example indices) of step `start_step` and all that follow."""
+        epoch, skip = divmod(start_step, self.steps_per_epoch(global_batch))
+        while True:
+            plan = self.epoch(seed, epoch, global_batch).shard(shard)
+            for step in range(skip, plan.steps):
+                yield int(self.limits[plan.buckets[step]]), plan.examples[step]
+            epoch, skip = epoch + 1, 0
+
+    def padding_share(self, plan: Plan) -> float:
+        """The part of a plan's tokens that is padding."""
+        real = self.lengths[plan.examples[plan.examples >= 0]].sum()
+        computed = (self.limits[plan.buckets] * plan.examples.shape[1]).sum()
+        return 1 - float(real) / float(computed)
+
+
+def equal_width(longest: int, count: int) -> list[int]:
+    """Limits of `count` buckets of one width: (longest + count - 1) // count, as GNMT's (mlperf_facts 1.5)."""
+    width = (longest + count - 1) // count
+    return [min((i + 1) * width, longest) for i in range(count) if i * width < longest]

@@ -1,0 +1,53 @@
+# What the init_datasets.sh scripts share; each sources it:
+#
+#   source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" BENCHMARK "what DATA_DIR is a folder for"
+#
+# Afterwards the working directory is the project's root, PYTHON its interpreter and DATA_DIR set. With SYSTEM=cpu-tiny
+# the benchmark's small set has been generated instead, and the script has ended.
+set -euo pipefail
+# Paths are the caller's, also from another folder.
+for name in DATA_DIR RAW_DIR COCO_DIR ILSVRC_DIR VIDEOS_DIR LISTS_DIR CODES VOCABULARY SHA256SUMS; do
+  [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
+done
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+PYTHON=${PYTHON:-.venv/bin/python}
+[ -x "$PYTHON" ] || PYTHON=python3
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+
+refuse() {
+  echo "error: $1" >&2
+  exit 2
+}
+
+[[ -n ${DATA_DIR:-} ]] || refuse "DATA_DIR is not set; name a folder for $2"
+if [[ ${SYSTEM:-} == cpu-tiny ]]; then
+  exec "$PYTHON" -m "$1.tiny" "$DATA_DIR"
+fi
+
+# download URL FILE HINT: into FILE.part, which an interruption leaves behind and the next call completes. HINT says
+# what to do when the download fails.
+download() {
+  [[ -f $2 ]] && return
+  command -v curl >/dev/null || refuse "curl is not installed; install it, or put $2 there yourself"
+  echo "downloading $1" >&2
+  local progress=--progress-bar
+  [[ -t 2 ]] || progress=-s
+  curl -fL "$progress" --retry 3 -C - -o "$2.part" "$1" || refuse "cannot download $1; $3"
+  mv "$2.part" "$2"
+}
+
+# verify FILE SHA256
+verify() {
+  local found
+  found=$(sha256sum "$1" | cut -d' ' -f1)
+  [[ $found == "$2" ]] || refuse "$1: SHA-256 is $found, must be $2; remove the file, download it again"
+}
+
+# unpack ARCHIVE PATTERN FILE: the member of a gzipped tar that fits the pattern; complete or not at all.
+unpack() {
+  [[ -f $3 ]] && return
+  echo "unpacking $(basename "$3")" >&2
+  tar -xOzf "$1" --wildcards "$2" >"$3.part" || refuse "$1 holds no $2, or the disk is full; remove it and run this again"
+  mv "$3.part" "$3"
+}

@@ -1,0 +1,28 @@
+"""The mean and standard deviation of ImageNet's pixels, and normalisation by them."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+# ImageNet's, per channel, of values 0..255: G6 resnet/resnet_main.py, REF ssd-v1/ssd/utils.py, G7 Mask R-CNN's
+# dataloader.py and TSM's transforms have the same.
+MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
+
+
+def normalise_rgb(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Tensor:
+    """(pixels - mean) / standard deviation per channel.
+
+    Args:
+      pixels: [..., 3 x repeats], whose last dimension repeats RGB; values 0..255 of any dtype.
+      dtype: that the network wants; the arithmetic is in float32 at least.
+
+    Returns:
+      Same shape; float64 or float32, from which to cast to `dtype` when all arithmetic is done.
+    """
+    dtype = tf.float64 if dtype == tf.float64 else tf.float32
+    offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], dtype)
+    scale = tf.constant([1 / s for s in STDDEV_RGB], dtype)
+    if repeats > 1:
+        offset, scale = tf.tile(offset, [repeats]), tf.tile(scale, [repeats])
+    return tf.cast(pixels, dtype) * scale + offset

@@ -1,0 +1,182 @@
+"""Streams of TFRecords: which shard reads which records, and in which order.
+
+Every record carries its identity, (file number, record number), through the stream: augmentation is keyed by it, and
+an error can name it. A stream is a pure function of the seed: it can be entered at any record, and it does not change
+with the cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from common.data.tfrecords import READ_AHEAD, count
+from common.distributed.replicas.base import Shard
+from common.errors import UserError
+
+# Files read in turns; the TPU reference reads 64 (G6 resnet/imagenet_input.py), too many for a replica's share of them.
+_CYCLE = 16
+_GROUPS = 128  # Of files that keep together in every epoch's permutation: each costs start-up time.
+_LAST_EPOCH = 2**62
+
+Transform = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The records r of file number `file` with r % stride == offset."""
+
+    file: int
+    stride: int = 1
+    offset: int = 0
+
+    def size(self, records: int) -> int:
+        """How many records of a file of `records` belong to this part."""
+        return max(0, -(-(records - self.offset) // self.stride))
+
+
+def assign(num_files: int, shard: Shard) -> list[Part]:
+    """What `shard` reads: whole files as far as they go round, and a share of the records of the others.
+
+    The parts of all shards are disjoint, cover every record and are equally large where the files are. The
+    files left over, fewer than there are shards, are each read by as few shards as the numbers allow, which
+    keep every n-th record.
+    """
+    whole = num_files - num_files % shard.count
+    parts = [Part(file) for file in range(shard.index, whole, shard.count)]
+    groups = math.gcd(num_files - whole, shard.count)
+    sharing, group, member = shard.count // groups, shard.index % groups, shard.index // groups
+    for file in range(whole + group, num_files, groups):
+        parts.append(Part(file, sharing, (member + file) % sharing))
+    return parts
+
+
+def size(files: Sequence[str], shard: Shard) -> int:
+    """Records of one pass of `shard` over the files."""
+    return sum(part.size(count(files[part.file])) for part in assign(len(files), shard))
+
+
+def endless(
+    files: Sequence[str],
+    shard: Shard,
+    seed: int,
+    shuffle_buffer: int,
+    start: int = 0,
+    transform: Transform | None = None,
+    cache: bool = False,
+    deterministic: bool = True,
+) -> tf.data.Dataset:
+    """This shard's records for ever, epoch after epoch, in an order that depends on seed and epoch only.
+
+    In each epoch the files (more than 128: groups of files) are permuted, read in turns, and their records
+    shuffled through a buffer.
+
+    Args:
+      files: all files; this shard reads its part of them.
+      shard: see `assign`.
+      seed: of the order.
+      shuffle_buffer: records.
+      start: records to skip. Whole epochs cost a look at the record headers, the rest is read and dropped.
+      transform: (file, record, serialized) -> any nest, applied before the cache; default: as it is.
+      cache: keep what `transform` gives in memory. The order is the same with and without.
+      deterministic: False lets a slow file be overtaken.
+
+    Returns:
+      Dataset of (epoch int64, file int64, record int64, transformed).
+
+    Raises:
+      UserError: this shard has no record.
+    """
+    source = _source(files, shard, transform, cache)
+    first_epoch, skip = 0, 0
+    if start:
+        per_epoch = size(files, shard)
+        if not per_epoch:
+            raise UserError(f"{files[0]} and the like: no record for shard {shard.index} of {shard.count}")
+        first_epoch, skip = divmod(start, per_epoch)
+
+    def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        # Of this traced function alone: the order must not depend on the caller's global seed. (With 0,
+        # tf.data would compare the seed tensor below with a Python number, which a graph cannot.)
+        tf.random.set_seed(1)
+        key = tf.stack([tf.constant(seed % 2**63, tf.int64), epoch])
+        groups = tf.range(source.groups, dtype=tf.int64)
+        order = tf.random.experimental.stateless_shuffle(groups, key, alg="philox")
+        records = _interleave(tf.data.Dataset.from_tensor_slices(order), source, deterministic)
+        if shuffle_buffer > 1:
+            draw = tf.random.stateless_uniform([], key, maxval=2**31 - 1, dtype=tf.int64, alg="philox")
+            records = records.shuffle(shuffle_buffer, seed=draw, reshuffle_each_iteration=False)
+        return records.map(lambda file, record, value: (epoch, file, record, value))
+
+    def epochs(first: int, last: int) -> tf.data.Dataset:
+        return tf.data.Dataset.range(first, last).flat_map(one_epoch)
+
+    if not skip:
+        return epochs(first_epoch, _LAST_EPOCH)
+    rest = epochs(first_epoch, first_epoch + 1).skip(skip)
+    return rest.concatenate(epochs(first_epoch + 1, _LAST_EPOCH))
+
+
+def once(
+    files: Sequence[str], shard: Shard, transform: Transform | None = None, cache: bool = False
+) -> tf.data.Dataset:
+    """This shard's records once, in an order that never changes: dataset of (file, record, transformed)."""
+    source = _source(files, shard, transform, cache)
+    return _interleave(tf.data.Dataset.range(source.groups), source, deterministic=True)
+
+
+class _Source(NamedTuple):
+    """`open(i)` is the dataset of (file, record, transformed) of group i of the files, i < groups."""
+
+    groups: int
+    open: Callable[[tf.Tensor], tf.data.Dataset]
+
+
+def _source(files: Sequence[str], shard: Shard, transform: Transform | None, cache: bool) -> _Source:
+    parts = assign(len(files), shard)
+    paths = tf.constant([files[part.file] for part in parts])
+    numbers, strides, offsets = (
+        tf.constant([getattr(part, field) for part in parts], tf.int64)
+        for field in ("file", "stride", "offset")
+    )
+
+    def read_part(i: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(paths[i], buffer_size=READ_AHEAD).enumerate()
+        if any(part.stride > 1 for part in parts):
+            records = records.shard(strides[i], offsets[i])
+        if transform is None:
+            return records.map(lambda record, value: (numbers[i], record, value))
+        return records.map(lambda record, value: (numbers[i], record, transform(numbers[i], record, value)))
+
+    groups = min(len(parts), _GROUPS)
+
+    def read_group(i: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.range(i, len(parts), groups).flat_map(read_part)
+
+    if not cache:
+        return _Source(groups, read_group)
+    structure = []
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])  # Traced once, not once per group.
+    def variant_of(i: tf.Tensor) -> tf.Tensor:
+        group = read_group(i)
+        structure.append(group.element_spec)
+        return tf.data.experimental.to_variant(group)
+
+    # A cache lives as long as its dataset, and must outlast an epoch: a dataset per group, picked by number.
+    variants = []
+    for i in range(groups):
+        variant = variant_of(i)
+        cached = tf.data.experimental.from_variant(variant, structure[0]).cache()
+        variants.append(tf.data.experimental.to_variant(cached))
+    variants = tf.stack(variants)
+    return _Source(groups, lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), structure[0]))
+
+
+def _interleave(order: tf.data.Dataset, source: _Source, deterministic: bool) -> tf.data.Dataset:
+    cycle = min(_CYCLE, source.groups)
+    return order.interleave(source.open, cycle, num_parallel_calls=cycle, deterministic=deterministic)

@@ -1,0 +1,192 @@
+"""TFRecord files: names, counts, reading, writing, and finding damage. record_stream.py shuffles what is in them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from common.data import pipeline
+from common.errors import UserError
+
+# A frame: length u64, masked CRC of it u32, payload, masked CRC u32 (tensorflow/core/lib/io/record_writer.h)
+_HEADER, _FOOTER = 12, 4
+# Bytes of read-ahead for each file; the TPU reference takes 8 MiB (G6 resnet/imagenet_input.py).
+READ_AHEAD = 1 << 20
+_THREADS = 16  # A header costs a disk one short read; so many are asked for at once.
+
+
+def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]:
+    """Sorted paths of the files in `data_dir` that match `pattern`.
+
+    Raises:
+      UserError: no such folder, or no such files; the message ends with `fix`.
+    """
+    data_dir = os.fspath(data_dir)
+    if not data_dir or not tf.io.gfile.isdir(data_dir):
+        raise UserError(f"data folder {data_dir!r} does not exist; {fix}")
+    files = sorted(tf.io.gfile.glob(os.path.join(data_dir, pattern)))
+    if not files:
+        raise UserError(f"data folder {data_dir}: no file matches {pattern!r}; {fix}")
+    return files
+
+
+def count(path: str | os.PathLike) -> int:
+    """Number of records in a file, by hopping from header to header: contents are not read (nor verified).
+
+    Raises:
+      UserError: the file ends inside a record; the message names file and record.
+    """
+    path = os.fspath(path)
+    if "://" in path:  # An object store: hopping would cost a request per record.
+        return int(tf.data.TFRecordDataset(path, buffer_size=READ_AHEAD).reduce(0, lambda n, _: n + 1))
+    records, position, size = 0, 0, os.path.getsize(path)
+    with open(path, "rb", buffering=0) as file:
+        # Without this advice the system reads ahead: all of the file.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        while position < size:
+            header = os.pread(file.fileno(), _HEADER, position)
+            if len(header) == _HEADER:
+                position += _HEADER + struct.unpack_from("<Q", header)[0] + _FOOTER
+            if len(header) < _HEADER or position > size:
+                raise _damaged(path, records, "the file ends inside it or its length is corrupt")
+            records += 1
+    return records
+
+
+def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> bytes:
+    """A serialized tf.train.Example: bytes_list of bytes or text, int64_list of an int, else float_list."""
+    feature = {}
+    for name, value in features.items():
+        if isinstance(value, (bytes, str)):
+            raw = value.encode() if isinstance(value, str) else value
+            feature[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw]))
+        elif isinstance(value, int):
+            feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        else:
+            feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=value))
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
+
+
+def shard_name(prefix: str, index: int, total: int) -> str:
+    """ "train-00003-of-01024", as the TPU reference's and tf-models' converters name the files."""
+    return f"{prefix}-{index:05d}-of-{total:05d}"
+
+
+def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
+    """Writes a file that appears under its name only when it is complete; gives the number of records.
+
+    Raises:
+      UserError: the folder cannot be written or the disk is full.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    written = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tf.io.TFRecordWriter(os.fspath(partial)) as writer:
+            for record in records:
+                writer.write(record)
+                written += 1
+        os.replace(partial, path)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"cannot write {path}: {_first_line(error)}; free some space or name another folder"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+    return written
+
+
+def read(path: str | os.PathLike) -> Iterator[bytes]:
+    """The records of one file, each verified.
+
+    Raises:
+      UserError: a damaged record; the message names file and record.
+    """
+    path = os.fspath(path)
+    records = iter(pipeline.untuned(tf.data.TFRecordDataset(path, buffer_size=READ_AHEAD)))
+    number, position = 0, 0
+    while True:
+        try:
+            record = next(records, None)
+        except tf.errors.OpError as error:
+            raise _damaged(path, number, _first_line(error)) from error
+        if record is None:
+            break
+        yield record.numpy()
+        number += 1
+        position += _HEADER + len(record.numpy()) + _FOOTER
+    if "://" not in path and position < os.path.getsize(path):  # TensorFlow takes half a header for the end.
+        raise _damaged(path, number, "the file ends inside its header")
+
+
+def diagnose(
+    files: Iterable[str], check: Callable[[bytes], str | None] = lambda record: None
+) -> UserError | None:
+    """Looks for the record that made a stream fail: reads the files again, one record at a time.
+
+    Args:
+      files: in any order; all are read up to the first fault.
+      check: says what is wrong with a record whose checksum is right, or None.
+
+    Returns:
+      The error that names file and record, counted from 0, or None where every record is sound.
+    """
+    for path in files:
+        try:
+            for number, record in enumerate(read(path)):
+                complaint = check(record)
+                if complaint:
+                    return UserError(f"{path}: record {number}: {complaint}; replace the file")
+        except UserError as error:
+            return error
+    return None
+
+
+def _damaged(path: str, record: int, why: str) -> UserError:
+    return UserError(f"{path}: record {record} is damaged ({why}); replace the file with a sound copy")
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    message = getattr(error, "message", "") or str(error)
+    return message.splitlines()[0].split("}} ")[-1].split(" [Op:")[0]
+
+
+def check_totals(files: Sequence[str], expected: int, field: str) -> None:
+    """Checks that files hold as many records as the configuration says, before a run starts.
+
+    A file that was cut off between two records reads like a whole one: only the numbers tell. Counts the records of
+    `files` from header to header; in an object store, where that costs reading them, not.
+
+    Args:
+      files: of one split.
+      expected: how many there should be in all.
+      field: of the configuration, which says so.
+
+    Raises:
+      UserError: there are others; the message names the file with the fewest. Or a file ends inside a record.
+    """
+    if "://" in files[0]:
+        return
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        counts = list(threads.map(count, files))
+    found = sum(counts)
+    if found == expected:
+        return
+    fewest = min(range(len(files)), key=counts.__getitem__)
+    missing = "was a file lost?"
+    if counts[fewest] < max(counts):
+        missing = f"was it cut off? It has {counts[fewest]}, others up to {max(counts)}"
+    raise UserError(
+        f"{files[fewest]}: {len(files)} such files hold {found} records, config.{field} is {expected}; {missing}; give "
+        f"all of them whole, or --config.{field}={found}"
+    )

@@ -1,0 +1,205 @@
+"""How gradients are summed over replicas: buckets, what goes over the wire, and along which groups of replicas.
+
+Section 2 of the TPU-v3 paper sums along the rows of a torus, then along its columns; a cluster of nodes sums within
+each node, across nodes, and hands the sums round within the node again. Both are reduce-scatters over groups, and
+all-gathers back, on the collectives of `common.distributed.replicas.base`, so that they work on every backend.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from common.config.schema import Communication
+from common.distributed.replicas.base import Groups, Replicas, contiguous_groups, flatten, unflatten
+from common.errors import UserError
+
+# Unit roundoffs: 8 and 24 significant bits.
+_BF16, _FP32 = 2.0**-8, 2.0**-24
+
+
+@dataclasses.dataclass(frozen=True)
+class Route:
+    """The groups along which something is scattered, one after the other.
+
+    Replica `q * row + p` is the p-th of row q. After `scatter` along the rows, then the columns, it holds part
+    `p * (num_replicas / row) + q` of the whole.
+
+    Attributes:
+      num_replicas: of the run.
+      row: replicas of a row or node; `num_replicas` where there is one stage only.
+    """
+
+    num_replicas: int
+    row: int
+
+    @property
+    def rows(self) -> Groups | None:
+        """The first stage; None is all replicas."""
+        return None if self.row == self.num_replicas else contiguous_groups(self.num_replicas, self.row)
+
+    @property
+    def columns(self) -> Groups | None:
+        """The second stage; None where there is none."""
+        if self.row == self.num_replicas:
+            return None
+        return [list(range(p, self.num_replicas, self.row)) for p in range(self.row)]
+
+    @property
+    def stages(self) -> list[Groups | None]:
+        """Groups of each reduce-scatter."""
+        return [self.rows] if self.columns is None else [self.rows, self.columns]
+
+    def part(self, replica: tf.Tensor | int) -> tf.Tensor | int:
+        """The part of the whole that `replica` holds after the scatter."""
+        return (replica % self.row) * (self.num_replicas // self.row) + replica // self.row
+
+
+def route(communication: Communication, num_replicas: int, node_size: int = 1) -> Route:
+    """The route of a configuration.
+
+    Args:
+      communication: the configuration's.
+      num_replicas: over all processes.
+      node_size: replicas of one host, the default `group_size` of "hierarchical".
+
+    Raises:
+      UserError: `group_size` does not divide the number of replicas.
+    """
+    row = communication.group_size
+    if communication.algorithm == "flat":
+        row = num_replicas
+    elif row == 0 and communication.algorithm == "hierarchical":
+        row = node_size
+    elif row == 0:
+        divisors = [d for d in range(1, num_replicas + 1) if num_replicas % d == 0]
+        row = min(divisors, key=lambda d: abs(math.log(d * d / num_replicas)))
+    if row < 0 or num_replicas % row:
+        raise UserError(
+            f"config.communication.group_size={row} does not divide {num_replicas} replicas; use a divisor"
+        )
+    # Rows of one, or one row: a single stage.
+    return Route(num_replicas, num_replicas if row == 1 else row)
+
+
+def route_of(replicas: Replicas, communication: Communication) -> Route:
+    """The route of a configuration on a backend."""
+    return route(communication, replicas.num_replicas, replicas.node_size)
+
+
+def buckets(tensors: Sequence[tf.Tensor], bucket_bytes: int) -> list[list[int]]:
+    """Which tensors travel together, by number: in reverse order of creation, of one dtype.
+
+    The backward pass makes the last layers' gradients first: their sum can be on its way while it goes on. Buckets
+    come in the order in which they are full, and none passes `bucket_bytes`. A tensor of an eighth of that travels
+    alone: it fills the wire by itself, and need not be copied into a bucket and out of it.
+    """
+    result: list[list[int]] = []
+    waiting: list[int] = []
+    size = 0
+    for i in reversed(range(len(tensors))):
+        mine = tensors[i].shape.num_elements() * tensors[i].dtype.size
+        if 8 * mine >= bucket_bytes:
+            result.append([i])
+            continue
+        if waiting and (size + mine > bucket_bytes or tensors[i].dtype != tensors[waiting[0]].dtype):
+            result.append(waiting)
+            waiting, size = [], 0
+        waiting.append(i)
+        size += mine
+    return [*result, waiting] if waiting else result
+
+
+def sum_gradients(
+    replicas: Replicas, gradients: Sequence[tf.Tensor], communication: Communication
+) -> list[tf.Tensor]:
+    """Inside `run`: the sums of the gradients over all replicas, the same bits on each of them."""
+    sums: list[tf.Tensor | None] = [None] * len(gradients)
+    plan = route_of(replicas, communication)
+    for bucket in buckets(gradients, communication.bucket_bytes):
+        mine = [gradients[i] for i in bucket]
+        if replicas.num_replicas == 1:
+            total = mine
+        elif communication.wire == "full" and plan.columns is None:
+            total = replicas.sum_bucket(mine)
+        else:
+            total = _sum_bucket(replicas, mine, plan, communication.wire)
+        for i, one in zip(bucket, total, strict=True):
+            sums[i] = one
+    return sums
+
+
+def _sum_bucket(replicas: Replicas, tensors: list[tf.Tensor], plan: Route, wire: str) -> list[tf.Tensor]:
+    whole = flatten(tensors, multiple=plan.num_replicas)
+    if wire == "full":
+        # All-reduce along the columns, rather than scatter and gather: the backend may have a better one.
+        part = replicas.reduce_scatter(whole, groups=plan.rows)
+        part = replicas.all_reduce(part, plan.columns)
+        return unflatten(replicas.all_gather(part, groups=plan.rows), tensors)
+    part = tf.cast(scatter(replicas, whole, plan, wire), tf.bfloat16)
+    return unflatten(tf.cast(gather(replicas, part, plan), whole.dtype), tensors)
+
+
+def scatter(replicas: Replicas, whole: tf.Tensor, plan: Route, wire: str) -> tf.Tensor:
+    """Inside `run`: this replica's part, `plan.part(replica)`, of the sum of `whole` [n] over all replicas.
+
+    Over a bf16 wire: an exchange of bfloat16 parts, which are then added up in the precision of `whole`.
+    """
+    if replicas.num_replicas == 1:
+        return whole
+    for groups in plan.stages:
+        if wire == "full":
+            whole = replicas.reduce_scatter(whole, groups=groups)
+        else:
+            size = len(groups[0]) if groups else plan.num_replicas
+            received = replicas.all_to_all(tf.cast(whole, tf.bfloat16), groups=groups)
+            whole = tf.reduce_sum(tf.cast(tf.reshape(received, [size, -1]), whole.dtype), axis=0)
+    return whole
+
+
+def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
+    """Inside `run`: the whole, from every replica's part of it; the inverse of what `scatter` cut."""
+    if replicas.num_replicas == 1:
+        return part
+    for groups in reversed(plan.stages):
+        part = replicas.all_gather(part, groups=groups)
+    return part
+
+
+def bf16_error(plan: Route) -> float:
+    """The largest error of a sum over a bf16 wire, relative to the sum of the summands' magnitudes.
+
+    A summand is rounded before each exchange, in sums of its row and then of its column, and once more before the
+    gather; what is gathered again is bfloat16 already. With roundings of 1 + d, |d| <= u = 2^-8, and additions of
+    1 + e, |e| <= 2^-24, each summand arrives multiplied by at most (1 + u)^(stages + 1) (1 + 2^-24)^(N + stages);
+    the latter's `stages` are for casts from float64 by way of float32. Without underflow.
+    """
+    stages = len(plan.stages)
+    return (1 + _BF16) ** (stages + 1) * (1 + _FP32) ** (plan.num_replicas + stages) - 1
+
+
+class Moved(NamedTuple):
+    """Bytes that a replica sends per step: along its row or within its node, and along its column or to other nodes."""
+
+    inside: float
+    across: float
+
+
+def bytes_moved(communication: Communication, plan: Route, elements: int, itemsize: int = 4) -> Moved:
+    """What a replica sends to sum `elements` gradients and, with a sharded update, to hand out the new weights.
+
+    A reduce-scatter or an all-gather of n bytes over k replicas sends n (k - 1) / k of each, an all-reduce twice that
+    (as rings and pairwise exchanges do). A flat sum counts as `across`. Padding is not counted.
+    """
+    n = plan.num_replicas
+    wire = 2 if communication.wire == "bf16" else itemsize
+    back = itemsize if communication.shard_weight_update else wire
+    if plan.columns is None:
+        return Moved(0.0, elements * (wire + back) * (n - 1) / n)
+    rows = n // plan.row
+    inside = elements * (wire + back) * (plan.row - 1) / plan.row
+    return Moved(inside, elements / plan.row * (wire + back) * (rows - 1) / rows)

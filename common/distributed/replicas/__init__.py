@@ -1,0 +1,39 @@
+"""The only code that knows there are other replicas: one class per engine behind `base.Replicas`."""
+
+from __future__ import annotations
+
+from common.config.schema import RunConfig
+from common.distributed.replicas.base import Replicas, UnsupportedError
+
+
+def make(config: RunConfig) -> Replicas:
+    """The backend a configuration names.
+
+    Raises:
+      UnsupportedError: the backend single has one replica.
+      UserError: the machine has fewer devices than replicas, or the launcher started other processes.
+    """
+    if config.replicas == "single":
+        if config.num_replicas != 1:
+            raise UnsupportedError(
+                f"config.num_replicas={config.num_replicas}: the backend single has one; "
+                "use --config.replicas=mirrored, or --config.num_replicas=1"
+            )
+        from common.distributed.replicas.single import Single
+
+        return Single()
+    if config.replicas == "mirrored":
+        from common.distributed.replicas.mirrored import Mirrored
+
+        return Mirrored(config.num_replicas)
+    if config.replicas == "horovod":
+        from common.distributed.replicas.horovod import Horovod
+
+        return Horovod(config.num_replicas)
+    if config.replicas == "multiworker":
+        from common.distributed.replicas.multiworker import MultiWorker
+
+        return MultiWorker(config.num_replicas)
+    from common.distributed.replicas.tpu import Tpu
+
+    return Tpu(config.num_replicas)

@@ -1,0 +1,232 @@
+"""What a backend owns: collectives, placement, per-replica variables, the input shard and the boundary of XLA."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+
+Groups = Sequence[Sequence[int]]
+
+
+class UnsupportedError(UserError):
+    """A backend cannot do what was asked; the message names the backend and what to use instead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Part `index` of `count` equal parts of the input: a process's part."""
+
+    index: int = 0
+    count: int = 1
+
+
+class Replicas(abc.ABC):
+    """Copies of a model that train together. Collectives are called inside `run`, by every replica.
+
+    All collectives are differentiable. `groups` is a list of lists of replica numbers that partitions the replicas;
+    None is one group of all. Every group has the same size.
+
+    Attributes:
+      name: the backend's name. num_replicas: replicas over all processes. updates_in_place: the whole update is made
+      by TensorFlow's kernels (common/optim/fused_kernels.py), not by `assign`. loops_hold_collectives: collectives
+      may stand inside control flow within `run`. process_index, num_processes: this process among those of the run;
+      process 0 writes the log.
+    """
+
+    name: str = ""
+    num_replicas: int = 1
+    updates_in_place: bool = False
+    loops_hold_collectives: bool = False
+    process_index: int = 0
+    num_processes: int = 1
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes the log, the checkpoints and what people read."""
+        return self.process_index == 0
+
+    @property
+    def node_size(self) -> int:
+        """Replicas that share a host, as far as the backend knows; the same number on every host."""
+        return self.num_replicas // self.num_processes
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Where variables are created."""
+        return contextlib.nullcontext()
+
+    def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
+        """tf_keras.Input of [batch_size, *shape], `batch_size` being one replica's micro-batch."""
+        return tf_keras.Input(shape, batch_size=batch_size, dtype=dtype)
+
+    @abc.abstractmethod
+    def replica_id(self) -> tf.Tensor | int:
+        """This replica's number, inside `run`."""
+
+    @abc.abstractmethod
+    def run(self, function: Callable, args: tuple = ()) -> Any:
+        """Calls `function` on every replica with that replica's part of each of `args`."""
+
+    @abc.abstractmethod
+    def local_results(self, value: Any) -> list[Any]:
+        """The values of this process's replicas, from what `run` returned or from a per-replica variable."""
+
+    @abc.abstractmethod
+    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
+        """A variable of which every replica has its own, differing copy: written and read inside `run`."""
+
+    def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
+        """Inside `run`: every replica writes its own, equal, value into its copy of each variable."""
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+
+    @abc.abstractmethod
+    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
+        """Sum over the group; same shape."""
+
+    @abc.abstractmethod
+    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        """Concatenation over the group along `axis`, in the group's order."""
+
+    @abc.abstractmethod
+    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        """This replica's part, along `axis`, of the sum over the group."""
+
+    @abc.abstractmethod
+    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        """Part i of every replica's `x` goes to the i-th of the group; received parts are concatenated in order."""
+
+    @abc.abstractmethod
+    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
+        """What the replica `distance` places earlier in the group holds; zeros where there is none."""
+
+    def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums of each over all replicas, in one exchange: the flat sum of gradient_sum.py at full width."""
+        return unflatten(self.all_reduce(flatten(tensors)), tensors)
+
+    @abc.abstractmethod
+    def sum(self, value: Any) -> Any:
+        """Outside `run`: adds up what the replicas returned (any nest of tensors), over all processes."""
+
+    @abc.abstractmethod
+    def gather(self, value: Any) -> Any:
+        """Outside `run`: concatenates, along axis 0, what the replicas returned, over all processes."""
+
+    @abc.abstractmethod
+    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
+        """An iterable of per-replica batches. `make(shard)` yields the batches of this process's replicas in turn."""
+
+    def compile(self, function: Callable, enabled: bool) -> Callable:
+        """`function` behind XLA where the backend can and `enabled`, else as it is."""
+        return tf.function(function, jit_compile=True, autograph=False) if enabled else function
+
+    def compiles_collectives(self) -> bool:
+        """Whether collectives may stand inside a compiled function."""
+        return False
+
+    def close(self) -> None:
+        """Called by every process at the end of a run: nothing is exchanged after it."""
+        return
+
+    def peer_lost(self, error: BaseException) -> bool:
+        """Whether `error` says that another process ended or no longer answers."""
+        lost = tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError
+        return self.num_processes > 1 and isinstance(error, lost)
+
+    def agree(self, value: int) -> int:
+        """Outside `run`, called by every process: the largest value that any of them gave."""
+        return value
+
+    def all_values(self, variable: tf.Variable) -> np.ndarray:
+        """Outside `run`, called by every process: a per-replica variable's values, [num_replicas, *shape]."""
+        return np.stack([x.numpy() for x in self.local_results(variable)])
+
+
+def building() -> bool:
+    """Whether a network is being built in a strategy's scope: only shapes count, and no collective can stand there."""
+    return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()
+
+
+def contiguous_groups(num_replicas: int, size: int) -> list[list[int]]:
+    """[[0..size-1], [size..2*size-1], ...].
+
+    Raises:
+      UserError: `size` does not divide the number of replicas.
+    """
+    if size < 1 or num_replicas % size:
+        raise UserError(f"groups of {size} replicas do not divide {num_replicas} replicas; use a divisor")
+    return [list(range(i, i + size)) for i in range(0, num_replicas, size)]
+
+
+def replica_groups(
+    num_replicas: int, size: int, tile_rows: int = 1, grid_columns: int = 0
+) -> list[list[int]]:
+    """Groups of `size` replicas that are near each other.
+
+    Contiguous ones; or, where `grid_columns` is given, tiles of `tile_rows` x `size / tile_rows` replicas of the grid
+    that has replica r in row r // grid_columns and column r % grid_columns. The MLPerf v0.6 SSD submissions tile the
+    TPU's torus so (2x2 to 2x8; mlperf_facts 1.2), since no two replicas of a tile are far apart.
+
+    Raises:
+      UserError: the sizes do not divide.
+    """
+    if not grid_columns:
+        if tile_rows != 1:
+            raise UserError(
+                f"tiles of {tile_rows} rows need the columns of the replicas' grid; set grid_columns"
+            )
+        return contiguous_groups(num_replicas, size)
+    if grid_columns < 1 or num_replicas % grid_columns:
+        raise UserError(f"grid_columns={grid_columns} does not divide {num_replicas} replicas; use a divisor")
+    grid_rows, columns = num_replicas // grid_columns, size // max(tile_rows, 1)
+    if size < 1 or tile_rows < 1 or size % tile_rows or grid_rows % tile_rows or grid_columns % columns:
+        raise UserError(
+            f"groups of {size} replicas in {tile_rows} rows do not tile {grid_rows} x {grid_columns} replicas; use a "
+            f"divisor of {size} and {grid_rows} rows, and a divisor of {grid_columns} columns"
+        )
+    grid = np.arange(num_replicas).reshape(
+        grid_rows // tile_rows, tile_rows, grid_columns // columns, columns
+    )
+    return grid.transpose(0, 2, 1, 3).reshape(-1, size).tolist()
+
+
+def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
+    """Yields (group number, position in it) for replica 0, 1, 2, ...
+
+    Raises:
+      UserError: the groups do not partition the replicas into equal parts.
+    """
+    where = {r: (g, p) for g, group in enumerate(groups) for p, r in enumerate(group)}
+    if sorted(where) != list(range(num_replicas)) or len({len(g) for g in groups}) != 1:
+        raise UserError(
+            f"groups {list(map(list, groups))} do not partition {num_replicas} replicas into equal parts"
+        )
+    for replica in range(num_replicas):
+        yield where[replica]
+
+
+def flatten(tensors: Sequence[tf.Tensor], multiple: int = 1) -> tf.Tensor:
+    """One vector of the elements of all tensors, of one dtype, with zeros up to a multiple of `multiple`."""
+    flat = [tf.reshape(x, [-1]) for x in tensors]
+    padding = -sum(x.shape.num_elements() for x in tensors) % multiple
+    if padding:
+        flat.append(tf.zeros([padding], flat[0].dtype))
+    return tf.concat(flat, 0) if len(flat) > 1 else flat[0]
+
+
+def unflatten(flat: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The tensors that `flatten` joined, in the shapes of `like`."""
+    sizes = [x.shape.num_elements() for x in like]
+    if flat.shape[0] > sum(sizes):
+        sizes.append(flat.shape[0] - sum(sizes))
+    parts = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
+    return [tf.reshape(part, x.shape) for part, x in zip(parts, like)]

@@ -1,0 +1,281 @@
+"""Processes under Horovod, one replica each: a CPU or a GPU of a cluster.
+
+Horovod matches collectives by the names of their operations, which TensorFlow makes unique in a graph, in whatever
+order processes reach them: all must trace the same graph. `replica_id` is therefore a variable, not a number that would
+fold into constants and let one process drop a collective that the others wait for.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.distributed.replicas.base import Groups, Replicas, Shard, UnsupportedError, placement
+from common.errors import UserError
+from common.launch.process import no_launcher
+
+# Groups of replicas become known while the first step is traced.
+_ENVIRONMENT = {
+    "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+    # Horovod would join whatever tensors are ready at the time, so that sums of four and more processes would round
+    # differently in each run; common/distributed/gradient_sum.py makes buckets that are the same in every run.
+    "HOROVOD_FUSION_THRESHOLD": "0",
+}
+# Kernels move these; bfloat16 travels as a bit pattern. They add the numbers among them, but not bfloat16.
+_MOVED = (
+    tf.float64,
+    tf.float32,
+    tf.float16,
+    tf.int64,
+    tf.int32,
+    tf.int16,
+    tf.int8,
+    tf.uint16,
+    tf.uint8,
+    tf.bool,
+)
+_SUMMED = (tf.float64, tf.float32, tf.float16, tf.int64, tf.int32)
+
+
+class Horovod(Replicas):
+    """This process's replica among `num_replicas` processes.
+
+    Raises:
+      UserError: Horovod is not installed, the launcher is missing, or it started another number of processes.
+    """
+
+    name = "horovod"
+    loops_hold_collectives = True
+
+    def __init__(self, num_replicas: int):
+        self._hvd = _start()
+        self.num_replicas = self.num_processes = self._hvd.size()
+        self.process_index = self._hvd.rank()
+        if num_replicas != self.num_replicas:
+            raise UserError(
+                f"config.num_replicas={num_replicas}: the launcher started {self.num_replicas} processes; "
+                f"set --config.num_replicas={self.num_replicas}, or start {num_replicas}"
+            )
+        gpus = tf.config.list_physical_devices("GPU")
+        # Once: an elastic run that starts anew in this process stays on the GPU it has.
+        if len(gpus) > 1 and len(tf.config.get_visible_devices("GPU")) > 1:
+            tf.config.set_visible_devices(gpus[self._hvd.local_rank() % len(gpus)], "GPU")
+        self._rank = tf.Variable(self.process_index, trainable=False, name="rank")
+
+    def close(self) -> None:
+        # Otherwise the processes that end last complain that the connection to the others is lost.
+        self._hvd.shutdown()
+        _start.cache_clear()
+        _process_set.cache_clear()
+
+    def peer_lost(self, error: BaseException) -> bool:
+        # In Horovod's words, or where in Gloo a connection broke; as UnknownError, or Horovod's own exception.
+        words = "Horovod has", "gloo/", "Process set does not exist"
+        return super().peer_lost(error) or any(w in str(error) for w in words)
+
+    @property
+    def node_size(self) -> int:
+        return self._hvd.local_size() if self._hvd.is_homogeneous() else 1
+
+    def replica_id(self) -> tf.Tensor:
+        return self._rank.read_value()
+
+    def run(self, function: Callable, args: tuple = ()) -> Any:
+        return function(*args)
+
+    def local_results(self, value: Any) -> list[Any]:
+        return [value]
+
+    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
+        return tf.Variable(initial, trainable=False, name=name)
+
+    # -- collectives, inside `run` ---------------------------------------------------------------------------------
+
+    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
+        group = self._group(groups)
+        return _linear(group.sum, group.sum)(x)
+
+    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        group = self._group(groups)
+        return _linear(
+            functools.partial(group.gather, axis=axis), functools.partial(group.scatter, axis=axis)
+        )(x)
+
+    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        group = self._group(groups)
+        return _linear(
+            functools.partial(group.scatter, axis=axis), functools.partial(group.gather, axis=axis)
+        )(x)
+
+    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        exchange = functools.partial(self._group(groups).exchange, axis=axis)
+        return _linear(exchange, exchange)(x)
+
+    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
+        group = self._group(groups)
+        return _linear(
+            functools.partial(group.shift, distance=distance),
+            functools.partial(group.shift, distance=-distance),
+        )(x)
+
+    def _group(self, groups: Groups | None = None) -> _Group:
+        groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
+        places = list(placement(groups, self.num_replicas))
+        # All processes register all sets, in one order; each then uses its own.
+        sets = [_process_set(self._hvd, tuple(sorted(g))) for g in groups]
+        positions = tf.gather(tf.constant([p for _, p in places]), self.replica_id())
+        number = places[self.process_index][0]
+        return _Group(self._hvd, groups[number], sets[number], positions)
+
+    # -- outside `run` -----------------------------------------------------------------------------------------------
+
+    def sum(self, value: Any) -> Any:
+        return tf.nest.map_structure(self._group().sum, value)
+
+    def gather(self, value: Any) -> Any:
+        return tf.nest.map_structure(self._gather_uneven, value)
+
+    def _gather_uneven(self, x: tf.Tensor) -> tf.Tensor:
+        return _moved(self._hvd.allgather, tf.convert_to_tensor(x))
+
+    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> tf.data.Dataset:
+        return make(Shard(self.process_index, self.num_processes))
+
+    def agree(self, value: int) -> int:
+        return int(self._hvd.allreduce(tf.constant(value, tf.int64), op=self._hvd.Max, name="agree"))
+
+    def all_values(self, variable: tf.Variable) -> np.ndarray:
+        return self._gather_uneven(variable.read_value()[None]).numpy()
+
+
+class _Group:
+    """Collectives of one group of processes; `position` is this process's place in `ranks`, a tensor."""
+
+    def __init__(self, hvd: Any, ranks: Sequence[int], process_set: Any, position: tf.Tensor):
+        self._hvd, self._size, self._set, self._position = hvd, len(ranks), process_set, position
+        # Horovod orders a set by rank. Place in the group -> place in the set, and back.
+        self._places = [sorted(ranks).index(r) for r in ranks]
+        self._order = [list(ranks).index(r) for r in sorted(ranks)]
+        self._sorted = self._places == list(range(self._size))
+
+    def sum(self, x: tf.Tensor) -> tf.Tensor:
+        """As float32, where Horovod cannot add the dtype."""
+        if self._size == 1:
+            return tf.identity(x)
+        if x.dtype in _SUMMED:
+            return self._hvd.allreduce(x, op=self._hvd.Sum, process_set=self._set)
+        if x.dtype == tf.bfloat16:
+            return tf.cast(self.sum(tf.cast(x, tf.float32)), x.dtype)
+        raise UnsupportedError(f"horovod: cannot add tensors of {x.dtype.name}; cast to another dtype")
+
+    def gather(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        if axis == 0 and self._sorted and x.shape.rank:
+            return self._set_shape(self._moved(self._hvd.allgather, x), x, 0, self._size)
+        return tf.concat(tf.unstack(self._rows(x)), axis)
+
+    def scatter(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        """Reduce-scatter; of bfloat16, an exchange and a sum in float32: half the bytes."""
+        if self._size == 1:
+            return tf.identity(x)
+        parts = self._parts(x, axis)
+        if x.dtype == tf.bfloat16:
+            received = self._moved(self._hvd.alltoall, parts)
+            total = tf.cast(tf.reduce_sum(tf.cast(received, tf.float32), 0), x.dtype)
+        else:
+            total = self._hvd.reducescatter(parts, op=self._hvd.Sum, process_set=self._set)[0]
+        return self._set_shape(total, x, axis, 1 / self._size)
+
+    def exchange(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        if self._size == 1:
+            return tf.identity(x)
+        received = self._moved(self._hvd.alltoall, self._parts(x, axis))
+        received.set_shape([self._size, *[None] * x.shape.rank])
+        return self._set_shape(tf.concat([received[i] for i in self._places], axis), x, axis, 1)
+
+    def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
+        """All gather, each takes one: Horovod sends nothing to a single process."""
+        if self._size == 1 or distance == 0:
+            return tf.identity(x) if distance == 0 else tf.zeros_like(x)
+        source = self._position - distance
+        row = tf.gather(self._rows(x), tf.clip_by_value(source, 0, self._size - 1))
+        return tf.where((source >= 0) & (source < self._size), row, tf.zeros_like(x))
+
+    def _rows(self, x: tf.Tensor) -> tf.Tensor:
+        """[k, *shape], in the group's order."""
+        rows = self._set_shape(self._moved(self._hvd.allgather, x[None]), x[None], 0, self._size)
+        return rows if self._sorted else tf.gather(rows, self._places)
+
+    def _parts(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        """[k, *shape of a part]: the parts of `x` along `axis`, in the set's order."""
+        parts = tf.split(x, self._size, axis)
+        return tf.stack([parts[i] for i in self._order])
+
+    def _moved(self, function: Callable, x: tf.Tensor) -> tf.Tensor:
+        if self._size == 1:
+            return tf.identity(x)
+        return _moved(functools.partial(function, process_set=self._set), x)
+
+    @staticmethod
+    def _set_shape(y: tf.Tensor, x: tf.Tensor, axis: int, factor: float) -> tf.Tensor:
+        """Horovod's operations forget the shape of what they return."""
+        shape = x.shape.as_list()
+        if shape[axis] is not None:
+            shape[axis] = round(shape[axis] * factor)
+        return tf.ensure_shape(y, shape)
+
+
+def _moved(function: Callable, x: tf.Tensor) -> tf.Tensor:
+    """`function(x)`, which moves data only; bfloat16 as a bit pattern."""
+    if x.dtype == tf.bfloat16:
+        return tf.bitcast(function(tf.bitcast(x, tf.uint16)), tf.bfloat16)
+    if x.dtype not in _MOVED:
+        raise UnsupportedError(f"horovod: cannot send tensors of {x.dtype.name}; cast to another dtype")
+    return function(x)
+
+
+def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A collective whose transpose is `backward`; Horovod's own gradients average, or multiply by the size."""
+
+    def apply(x: tf.Tensor) -> tf.Tensor:
+        @tf.custom_gradient
+        def collective(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            return forward(x), lambda upstream: backward(tf.convert_to_tensor(upstream))
+
+        return collective(tf.convert_to_tensor(x))
+
+    return apply
+
+
+def world_size() -> int:
+    """Processes of the run, as Horovod knows them now; it starts, or starts anew after `Horovod.close`."""
+    return _start().size()
+
+
+@functools.cache
+def _start() -> Any:
+    """horovod.tensorflow, initialised once per process."""
+    if "HOROVOD_RANK" not in os.environ:
+        raise no_launcher("horovod")
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise UserError(
+            f"config.replicas=horovod: Horovod does not load ({error}); run `make horovod`"
+        ) from None
+    hvd.init()
+    return hvd
+
+
+@functools.cache
+def _process_set(hvd: Any, ranks: tuple[int, ...]) -> Any:
+    """The set of `ranks`; called by all processes in the same order. One of the whole world is the global set."""
+    if len(ranks) == hvd.size() or len(ranks) == 1:
+        return hvd.global_process_set
+    return hvd.add_process_set(ranks)

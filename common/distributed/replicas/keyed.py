@@ -1,0 +1,173 @@
+"""Raw collective operations between devices of several processes: keys, order, order of ranks, carriers.
+
+TensorFlow's collective kernels find each other by a group key (which devices) and an instance key (which of the
+group's operations), both chosen here; everything that makes that dependable is in this file. Facts behind it:
+tf_distribution_facts 1, traps a to d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.ops import gen_collective_ops
+
+from common.distributed.replicas.base import UnsupportedError
+
+# A collective that a peer does not join fails after so long. Longer than the slowest thing that one process may do
+# between two collectives (the main process writes a checkpoint, a peer still compiles); a peer that is dead or frozen
+# is reported much earlier, by its missing heartbeat.
+TIMEOUT_SECONDS = 600.0
+
+# TensorFlow's strategies number their own groups from 1.
+_FIRST_GROUP_KEY = 1 << 20
+
+# What the kernels that only move data, and those that add, take; other numbers travel as the dtype beside them.
+_MOVED = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
+_ADDED = (*_MOVED, tf.bfloat16)
+_SAME_BITS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
+_WIDER = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)
+
+
+class KeyedCollectives:
+    """Collectives of groups of `num_replicas` devices, `len(devices)` in each process.
+
+    Every process must ask for the same collectives in the same order: the keys are counted while a function is
+    traced (or run eagerly), and must agree.
+    """
+
+    def __init__(self, num_replicas: int, process_index: int, devices: Sequence[str]):
+        """Creates the ordering tokens.
+
+        Args:
+          num_replicas: over all processes; replica `process_index * len(devices) + i` is on `devices[i]`.
+          process_index: this process.
+          devices: of the replicas of this process.
+        """
+        self.num_replicas, self.first, self.devices = (
+            num_replicas,
+            process_index * len(devices),
+            list(devices),
+        )
+        # Without a token of its own per device a group's operations start in any order and wait for each other.
+        self._tokens = []
+        for device in self.devices:
+            with tf.device(device):
+                self._tokens.append(tf.Variable(0.0, trainable=False, name="collective_order"))
+        self._hint = "NCCL" if "GPU" in self.devices[0].upper() else "RING"
+        self._group_keys: dict[tuple[int, ...], int] = {}
+        self._instances: list[dict[int, int]] = [{} for _ in self.devices]
+
+    def align(self) -> None:
+        """Lets all local replicas count on from the same numbers, also after one of them failed to trace."""
+        keys = {key for counts in self._instances for key in counts}
+        most = {key: max(counts.get(key, 0) for counts in self._instances) for key in keys}
+        self._instances = [dict(most) for _ in self.devices]
+
+    def register(self, groups: Sequence[Sequence[int]]) -> None:
+        """Numbers the groups: called with the same groups by every replica, whichever of them it is in."""
+        for group in groups:
+            self._group_keys.setdefault(tuple(sorted(group)), _FIRST_GROUP_KEY + len(self._group_keys))
+
+    def reduce(self, x: tf.Tensor, group: Sequence[int], replica: int, merge: str = "Add") -> tf.Tensor:
+        """Sum (or "Max", "Min", "Mul") over `group`; same shape and dtype."""
+        if len(group) == 1:
+            return tf.identity(x)
+        if x.dtype not in _ADDED:
+            raise UnsupportedError(f"multiworker cannot add tensors of {x.dtype.name}; cast them")
+        y = gen_collective_ops.collective_reduce_v2(
+            input=x, merge_op=merge, final_op="Id", **self._keys(group, replica)
+        )
+        return tf.ensure_shape(y, x.shape)
+
+    def gather(self, x: tf.Tensor, group: Sequence[int], replica: int) -> tf.Tensor:
+        """[k, *shape]: every `x`, in the order of `group`."""
+        if len(group) == 1:
+            return x[None]
+        carried = _carry(x, _MOVED)
+        rows = gen_collective_ops.collective_gather_v2(
+            input=tf.reshape(carried, [1, -1]), **self._keys(group, replica)
+        )
+        rows = tf.gather(rows, self._ranks(group, replica))
+        shape = [len(group), *(x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x)))]
+        return _restore(tf.reshape(rows, shape), x.dtype)
+
+    def exchange(self, parts: tf.Tensor, group: Sequence[int], replica: int) -> tf.Tensor:
+        """Row i of `parts`, [k, ...], goes to the i-th of `group`; row j of the result comes from the j-th."""
+        if len(group) == 1:
+            return tf.identity(parts)
+        ranks = self._ranks(group, replica)
+        carried = _carry(parts, _ADDED)
+        by_rank = tf.gather(tf.reshape(carried, [len(group), -1]), tf.argsort(ranks))
+        received = gen_collective_ops.collective_all_to_all_v2(input=by_rank, **self._keys(group, replica))
+        mine = _restore(tf.reshape(tf.gather(received, ranks), tf.shape(parts)), parts.dtype)
+        return tf.ensure_shape(mine, parts.shape)
+
+    def _keys(self, group: Sequence[int], replica: int) -> dict:
+        """The arguments that all collective operations share; counts the operation."""
+        local = replica - self.first
+        key = self._group_keys[tuple(sorted(group))]
+        instance = self._instances[local].get(key, 0) + 1
+        self._instances[local][key] = instance
+        return {
+            "group_size": len(group),
+            "group_key": key,
+            "instance_key": instance,
+            "ordering_token": [self._tokens[local].handle],
+            "communication_hint": self._hint,
+            "timeout_seconds": TIMEOUT_SECONDS,
+        }
+
+    def _ranks(self, group: Sequence[int], replica: int) -> tf.Tensor:
+        """[k] the kernels' rank of each of `group`.
+
+        The kernels order processes by their names as strings (task:10 comes before task:2), and the GPUs of a process
+        by their links, which only they know: there the replicas' numbers are gathered first.
+        """
+        if len(self.devices) == 1:
+            by_rank = sorted(group, key=str)
+            return tf.constant([by_rank.index(r) for r in group])
+        numbers = gen_collective_ops.collective_gather_v2(
+            input=tf.constant([replica]), **self._keys(group, replica)
+        )
+        return tf.argmax(tf.equal(tf.constant(list(group))[:, None], numbers[None]), axis=1)
+
+
+def linear(
+    forward: Callable[[tf.Tensor], tf.Tensor], backward: Callable[[tf.Tensor], tf.Tensor]
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A linear map and its transpose as one differentiable function.
+
+    tf.custom_gradient would search all the graph behind the result for variables, which costs a large network minutes.
+    """
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        x = tf.convert_to_tensor(x)
+        with record.stop_recording():
+            y = forward(x)
+        record.record_operation(
+            "Collective", [y], [x], lambda upstream: [linear(backward, forward)(upstream)]
+        )
+        return y
+
+    return function
+
+
+def _carry(x: tf.Tensor, carriers: Sequence[tf.DType]) -> tf.Tensor:
+    """`x` as a dtype that the kernels move: the same bits under another name, or a wider integer.
+
+    Raises:
+      UnsupportedError: no numbers.
+    """
+    if x.dtype in carriers:
+        return x
+    if x.dtype in _SAME_BITS:
+        return tf.bitcast(x, _SAME_BITS[x.dtype])
+    if x.dtype in _WIDER:
+        return tf.cast(x, _WIDER[x.dtype])
+    raise UnsupportedError(f"multiworker cannot send tensors of {x.dtype.name}; encode them as numbers")
+
+
+def _restore(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.bitcast(x, dtype) if x.dtype == _SAME_BITS.get(dtype) else tf.cast(x, dtype)

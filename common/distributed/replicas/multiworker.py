@@ -1,0 +1,259 @@
+"""Several processes, on one host or many, under MultiWorkerMirroredStrategy: TensorFlow alone, nothing else to install.
+
+One replica per process on CPUs, one per visible GPU of a process. The strategy starts the servers, places variables
+and makes them equal at the start; collectives are TensorFlow's collective kernels called directly (`keyed.py`), for the
+strategy's own know no groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import values as distribute_values
+from tensorflow.python.eager import context
+
+from common.distributed.replicas.base import Groups, Replicas, Shard, placement
+from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
+from common.distributed.replicas.keyed import TIMEOUT_SECONDS, KeyedCollectives, linear
+from common.errors import UserError
+
+# A process that gave no sign of life for so long is lost, and the others fail.
+HEARTBEAT_SECONDS = 20
+
+_closings = itertools.count()
+
+
+class MultiWorker(Replicas):
+    """This process's replicas among `num_replicas` of all processes that TF_CONFIG names.
+
+    Collectives are numbered as they are traced, so every process must trace the same functions in the same order.
+    Several replicas in one process call collectives only from traced functions: run eagerly, the first would wait for
+    the second, which has not begun. They cannot stand in control flow within `run` then.
+
+    Raises:
+      UserError: TF_CONFIG is missing or wrong, names another number of processes, or a process does not come up.
+    """
+
+    name = "multiworker"
+
+    def __init__(self, num_replicas: int):
+        cluster = from_environment(os.environ.get("TF_CONFIG"))
+        expected = len(cluster.workers) * self.devices_here()
+        if num_replicas != expected:
+            raise UserError(
+                f"config.num_replicas={num_replicas}: TF_CONFIG names {len(cluster.workers)} processes with "
+                f"{self.devices_here()} devices each; set --config.num_replicas={expected}, or {LAUNCH}"
+            )
+        self.num_replicas = num_replicas
+        self.process_index, self.num_processes = cluster.index, len(cluster.workers)
+        self.strategy, self._collectives = _join(cluster)
+        self._local = len(self.strategy.extended.worker_devices)
+        self.loops_hold_collectives = self._local == 1
+
+    @staticmethod
+    def devices_here() -> int:
+        """Replicas of a process: its GPUs, or one."""
+        return len(tf.config.list_physical_devices("GPU")) or 1
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self.strategy.scope()
+
+    def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
+        # In a strategy's scope tf_keras divides the batch by the number of replicas.
+        return tf_keras.Input(shape, batch_size=batch_size * self.num_replicas, dtype=dtype)
+
+    def replica_id(self) -> int:
+        """This replica's number: known when a function is traced, which every replica is for itself."""
+        local = tf.distribute.get_replica_context().replica_id_in_sync_group if self._local > 1 else 0
+        return self._first + int(tf.get_static_value(local)) % self._local
+
+    @property
+    def _first(self) -> int:
+        return self.process_index * self._local
+
+    def run(self, function: Callable, args: tuple = ()) -> Any:
+        self._collectives.align()
+        return self.strategy.run(function, args=args)
+
+    def local_results(self, value: Any) -> list[Any]:
+        return list(self.strategy.experimental_local_results(value))
+
+    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
+        return tf.Variable(
+            initial,
+            trainable=False,
+            name=name,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.NONE,
+        )
+
+    def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
+        def update(strategy: tf.distribute.Strategy, values: list[tf.Tensor]) -> None:
+            for variable, value in zip(variables, values):
+                strategy.extended.update(variable, lambda v, x: v.assign(x), args=(value,), group=False)
+
+        tf.distribute.get_replica_context().merge_call(update, args=(values,))
+
+    # -- collectives, inside `run` ---------------------------------------------------------------------------------
+
+    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
+        group, _ = self._group(groups)
+        reduce = functools.partial(self._collectives.reduce, group=group, replica=self.replica_id())
+        return linear(reduce, reduce)(x)
+
+    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        group, _ = self._group(groups)
+        return linear(self._gather(axis, group), self._scatter(axis, group))(x)
+
+    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        group, _ = self._group(groups)
+        return linear(self._scatter(axis, group), self._gather(axis, group))(x)
+
+    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        group, _ = self._group(groups)
+
+        def exchange(x: tf.Tensor) -> tf.Tensor:
+            parts = tf.stack(tf.split(x, len(group), axis))
+            received = self._collectives.exchange(parts, group, self.replica_id())
+            return tf.concat(tf.unstack(received), axis)
+
+        return linear(exchange, exchange)(x)
+
+    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
+        group, position = self._group(groups)
+
+        def from_earlier(distance: int) -> Callable[[tf.Tensor], tf.Tensor]:
+            def function(x: tf.Tensor) -> tf.Tensor:
+                # Every replica takes part in the gathering, also the one that then has no neighbour.
+                rows = self._collectives.gather(x, group, self.replica_id())
+                source = position - distance
+                return rows[source] if 0 <= source < len(group) else tf.zeros_like(x)
+
+            return function
+
+        return linear(from_earlier(distance), from_earlier(-distance))(x)
+
+    def _group(self, groups: Groups | None) -> tuple[list[int], int]:
+        """This replica's group and its position in it."""
+        groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
+        number, position = list(placement(groups, self.num_replicas))[self.replica_id()]
+        self._collectives.register(groups)
+        return groups[number], position
+
+    def _gather(self, axis: int, group: Sequence[int]) -> Callable[[tf.Tensor], tf.Tensor]:
+        return lambda x: tf.concat(
+            tf.unstack(self._collectives.gather(x, group, self.replica_id()), len(group)), axis
+        )
+
+    def _scatter(self, axis: int, group: Sequence[int]) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Reduce-scatter as an exchange and a local sum: a CPU has no such kernel, and the bytes are the same."""
+
+        def function(x: tf.Tensor) -> tf.Tensor:
+            parts = tf.stack(tf.split(x, len(group), axis))
+            return tf.reduce_sum(self._collectives.exchange(parts, group, self.replica_id()), axis=0)
+
+        return function
+
+    # -- outside `run` -----------------------------------------------------------------------------------------------
+
+    def sum(self, value: Any) -> Any:
+        return self._between_processes(
+            value, lambda local, leaders: self._collectives.reduce(tf.add_n(local), leaders, self._first)
+        )
+
+    def gather(self, value: Any) -> Any:
+        def gather(local: list[tf.Tensor], leaders: Sequence[int]) -> tf.Tensor:
+            rows = self._collectives.gather(tf.concat(local, 0), leaders, self._first)
+            return tf.concat(tf.unstack(rows, len(leaders)), 0)
+
+        return self._between_processes(value, gather)
+
+    def agree(self, value: int) -> int:
+        return int(
+            self._between_processes(
+                tf.constant(value, tf.int64),
+                lambda local, leaders: self._collectives.reduce(local[0], leaders, self._first, merge="Max"),
+            )
+        )
+
+    def close(self) -> None:
+        # Process 0 serves the others' heartbeats and barriers: it leaves last.
+        peers, name = context.context(), f"closed{next(_closings)}"
+        peers.wait_at_barrier(name, int(TIMEOUT_SECONDS * 1000))
+        with contextlib.suppress(tf.errors.OpError):  # Who has left already.
+            if not self.main:
+                peers.set_config_key_value(f"{name}/{self.process_index}", "left")
+                return
+            for other in range(1, self.num_processes):
+                peers.get_config_key_value(f"{name}/{other}", HEARTBEAT_SECONDS * 1000)
+
+    def all_values(self, variable: tf.Variable) -> np.ndarray:
+        local = [tf.convert_to_tensor(x) for x in self.local_results(variable)]
+        return self._between_processes(
+            distribute_values.PerReplica(local) if len(local) > 1 else local[0],
+            lambda local, leaders: tf.concat(
+                tf.unstack(self._collectives.gather(tf.stack(local), leaders, self._first)), 0
+            ),
+        ).numpy()
+
+    def _between_processes(
+        self, value: Any, function: Callable[[list[tf.Tensor], list[int]], tf.Tensor]
+    ) -> Any:
+        """`function` on the local values of each tensor of `value`, on the first device of every process."""
+        leaders = list(range(0, self.num_replicas, self._local))
+        self._collectives.register([leaders])
+        with tf.device(self.strategy.extended.worker_devices[0]):
+            return tf.nest.map_structure(lambda x: function(self.local_results(x), leaders), value)
+
+    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
+        shard = Shard(self.process_index, self.num_processes)
+        if self._local == 1:
+            return make(shard)
+        # Consecutive batches go to consecutive replicas, so that together they see what one replica would.
+        return self.strategy.distribute_datasets_from_function(lambda _: make(shard))
+
+
+@functools.cache
+def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
+    """The strategy and the collectives: one of each per process, for servers and keys cannot be started anew.
+
+    Raises:
+      UserError: TensorFlow has already started, or another process does not come up in time.
+    """
+    if context.context()._context_handle is not None:
+        raise UserError("multiworker: TensorFlow has already started in this process; start anew")
+    rendezvous(cluster)
+    job = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=len(cluster.workers))
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=START_SECONDS * 1000,
+        heartbeat_timeout_in_ms=HEARTBEAT_SECONDS * 1000,
+        coordinated_jobs=[job],
+    )
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=tf.distribute.experimental.CommunicationOptions(
+                timeout_seconds=TIMEOUT_SECONDS
+            )
+        )
+    except (tf.errors.OpError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"multiworker: process {cluster.index} could not join the others: {reason}"
+        ) from error
+    # The strategy looks ahead for the end of a data set by a collective per batch; all processes have equal work.
+    strategy.extended.experimental_enable_get_next_as_optional = False
+    devices = strategy.extended.worker_devices
+    number = len(cluster.workers) * len(devices)
+    return strategy, KeyedCollectives(number, cluster.index, devices)

@@ -1,0 +1,142 @@
+"""TPU cores under TPUStrategy. UNRUN: there was no TPU to try it on; tests hold its operations against the others'.
+
+XLA compiles what `run` is given, collectives included, into one program per step; the loop around it is TensorFlow's,
+without Python. One process drives all hosts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+from tensorflow.python.tpu.ops import tpu_ops
+
+from common.distributed.replicas.base import Groups, Replicas, Shard, placement
+from common.errors import UserError
+
+
+class Tpu(Replicas):
+    """`num_replicas` TPU cores, of this TPU VM or of the TPU that the environment variable TPU_NAME names. Unrun.
+
+    Raises:
+      UserError: there is no TPU, or it has another number of cores.
+    """
+
+    name = "tpu"
+    loops_hold_collectives = True
+
+    def __init__(self, num_replicas: int):
+        self.strategy = tf.distribute.TPUStrategy(_connect(os.environ.get("TPU_NAME", "local")))
+        self.num_replicas = num_replicas
+        cores = self.strategy.num_replicas_in_sync
+        if cores != num_replicas:
+            raise UserError(
+                f"config.num_replicas={num_replicas}: this TPU has {cores} cores; set --config.num_replicas={cores}"
+            )
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self.strategy.scope()
+
+    def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
+        # In a strategy's scope tf_keras divides the batch by the number of replicas.
+        return tf_keras.Input(shape, batch_size=batch_size * self.num_replicas, dtype=dtype)
+
+    def replica_id(self) -> tf.Tensor:
+        return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+    def run(self, function: Callable, args: tuple = ()) -> Any:
+        return self.strategy.run(function, args=args)
+
+    def local_results(self, value: Any) -> list[Any]:
+        return list(self.strategy.experimental_local_results(value))
+
+    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
+        return tf.Variable(
+            initial,
+            trainable=False,
+            name=name,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.NONE,
+        )
+
+    # -- collectives: TensorFlow has registered their gradients ----------------------------------------------------
+
+    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
+        groups = self._groups(groups)
+        return tf.identity(x) if len(groups[0]) == 1 else tpu_ops.cross_replica_sum(x, groups)
+
+    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        # Every replica sends the same part to all: as many bytes as a gathering.
+        return self.all_to_all(tf.concat([x] * len(self._groups(groups)[0]), axis), axis, groups)
+
+    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        parts = tf.split(self.all_to_all(x, axis, groups), len(self._groups(groups)[0]), axis)
+        return tf.add_n(parts)
+
+    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        groups = self._groups(groups)
+        size = len(groups[0])
+        if size == 1:
+            return tf.identity(x)
+        axis %= x.shape.rank
+        return tpu_ops.all_to_all(
+            x, concat_dimension=axis, split_dimension=axis, split_count=size, group_assignment=groups
+        )
+
+    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
+        pairs = [
+            [group[i - distance], replica]
+            for group in self._groups(groups)
+            for i, replica in enumerate(group)
+            if 0 <= i - distance < len(group)
+        ]
+        # A replica that is nobody's target gets zeros.
+        return tpu_ops.collective_permute(x, pairs) if pairs else tf.zeros_like(x)
+
+    def _groups(self, groups: Groups | None) -> list[list[int]]:
+        groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
+        list(placement(groups, self.num_replicas))  # Raises where they do not partition the replicas.
+        return groups
+
+    # -- outside `run` -----------------------------------------------------------------------------------------------
+
+    def sum(self, value: Any) -> Any:
+        return tf.nest.map_structure(
+            lambda x: self.strategy.reduce(tf.distribute.ReduceOp.SUM, x, axis=None), value
+        )
+
+    def gather(self, value: Any) -> Any:
+        return tf.nest.map_structure(lambda x: self.strategy.gather(x, axis=0), value)
+
+    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
+        # Each host reads its part for its own cores.
+        return self.strategy.distribute_datasets_from_function(
+            lambda host: make(Shard(host.input_pipeline_id, host.num_input_pipelines))
+        )
+
+    def compile(self, function: Callable, enabled: bool) -> Callable:
+        """`function` as it is: `run` compiles all that it is given."""
+        return function
+
+    def compiles_collectives(self) -> bool:
+        return True
+
+
+def _connect(name: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
+    """The TPU of that name, "local" or an address, started."""
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        if name != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"config.replicas=tpu: no TPU found as TPU_NAME={name} ({reason}); run on a TPU VM, set TPU_NAME to the "
+            "TPU's name, or use --config.replicas=single or mirrored"
+        ) from error
+    return resolver

@@ -1,0 +1,252 @@
+"""Weight-update sharding (section 2 and figure 4 of the TPU-v3 paper): each replica updates 1/N of the weights.
+
+Gradients are reduce-scattered, each replica updates its part with slots that exist for that part only, and the new
+weights are all-gathered. Every weight is cut into N equal parts (the last ones padded with zeros), so that all replicas
+do the same work on tensors of the same shapes, and what holds for a weight (decay, LARS's ratio) holds for its part.
+A bucket is [N, sum of its weights' parts]: what a replica receives of it is one vector, in which weights that are
+treated alike lie side by side and are updated as one tensor, without being taken apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from common.config.schema import RunConfig
+from common.distributed import gradient_sum
+from common.distributed.replicas.base import Replicas, flatten
+from common.distributed.weight_update import SlotValues
+from common.optim import optimizers
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The segments of parts of weights that are treated alike; one part only where `norms` or rows are asked for.
+
+    Attributes:
+      members: numbers of the weights.
+      adapts, regularised: as in `optimizers.Segments`.
+      by_rows: LazyAdam updates the rows that have a gradient.
+      shape: of the parts together: [elements], or [rows, ...] of a part that is cut between rows.
+      measured: norms of the whole weight and its whole gradient.
+    """
+
+    members: tuple[int, ...]
+    adapts: bool
+    regularised: bool
+    by_rows: bool
+    shape: tuple[int, ...]
+    measured: tuple[tf.Tensor, tf.Tensor] | None = None
+
+    def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        del weight, gradient
+        return self.measured
+
+    def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
+        return optimizers.rows_with_gradient(gradient) if self.by_rows else True
+
+
+class ShardedUpdate:
+    """Each replica updates its part of every weight; the interface of `update.WholeUpdate`.
+
+    Attributes:
+      rule: the optimizer.
+      slots: {name: per-replica variable} of each piece.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[tf.Variable],
+        kinds: Mapping[Hashable, str],
+        replicas: Replicas,
+        config: RunConfig,
+    ):
+        """Creates the slots; called in the replicas' scope. Arguments as for `WholeUpdate`."""
+        self._weights, self._replicas, self._config = list(weights), replicas, config
+        self.rule = optimizers.rule(config.optimizer)
+        self._route = gradient_sum.route_of(replicas, config.communication)
+        self._by_rows = [
+            config.optimizer.name == "lazy_adam" and kinds[w.ref()] == "embedding" for w in weights
+        ]
+        # Elements of a replica's part of each weight.
+        self._parts = [
+            self._ceil(w.shape[0] if rows else w.shape.num_elements())
+            * (math.prod(w.shape[1:]) if rows else 1)
+            for w, rows in zip(weights, self._by_rows)
+        ]
+        whole = [optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in weights]
+        self._buckets = [
+            self._pieces(bucket, whole)
+            for bucket in gradient_sum.buckets(self._weights, config.communication.bucket_bytes)
+        ]
+        self.slots = [
+            {
+                name: replicas.per_replica_variable(value, f"shard_{i}/{name}")
+                for name, value in self.rule.init(tf.zeros(piece.shape, self._dtype(piece))).items()
+            }
+            for i, piece in enumerate(self._all_pieces())
+        ]
+
+    def _ceil(self, count: int) -> int:
+        return -(-count // self._route.num_replicas)
+
+    def _all_pieces(self) -> list[Piece]:
+        return [piece for bucket in self._buckets for piece in bucket]
+
+    def _dtype(self, piece: Piece) -> tf.DType:
+        return self._weights[piece.members[0]].dtype
+
+    def _pieces(self, bucket: Sequence[int], whole: Sequence[optimizers.Whole]) -> list[Piece]:
+        """Weights of a bucket, grouped by what the rule asks about them."""
+        optimizer = self._config.optimizer
+        groups: dict[Hashable, list[int]] = {}
+        for i in bucket:
+            alone = self._by_rows[i] or (self.rule.adapts_by_norms and whole[i].adapts)
+            decays = bool(optimizer.weight_decay) and whole[i].adapts
+            alike = i if alone else (decays, bool(optimizer.l2_in_loss) and whole[i].regularised)
+            groups.setdefault(alike, []).append(i)
+        pieces = []
+        for members in groups.values():
+            first, size = members[0], sum(self._parts[i] for i in members)
+            rows = self._by_rows[first]
+            shape = (self._ceil(self._weights[first].shape[0]), *self._weights[first].shape[1:])
+            pieces.append(
+                Piece(
+                    tuple(members),
+                    whole[first].adapts,
+                    whole[first].regularised,
+                    rows,
+                    shape if rows else (size,),
+                )
+            )
+        return pieces
+
+    # -- inside `run` ------------------------------------------------------------------------------------------------
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
+        """Inside `run`: updates weights and slots from this replica's gradients, not yet summed.
+
+        Returns:
+          Everything that was written.
+        """
+        part = self._route.part(self._replicas.replica_id())
+        summed = [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
+        summed = self._clipped(summed)
+        weights = [self._mine(piece, part) for piece in self._all_pieces()]
+        segments = self._measured(weights, summed)
+        written, new = [], []
+        for weight, gradient, slots, piece in zip(weights, summed, self.slots, segments, strict=True):
+            before = {name: slot.read_value() for name, slot in slots.items()}
+            weight, after = self.rule.update(
+                weight, gradient, before, tf.cast(rate, weight.dtype), step, piece
+            )
+            new.append(weight)
+            for name, value in after.items():
+                slots[name].assign(value)
+                written.append(value)
+        for bucket in self._buckets:
+            written += self._gather(bucket, new[: len(bucket)])
+            new = new[len(bucket) :]
+        return written
+
+    def _scatter(self, bucket: Sequence[Piece], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """This replica's part of the summed gradients of a bucket, by pieces."""
+        members = [i for piece in bucket for i in piece.members]
+        count = self._route.num_replicas
+        rows = [tf.reshape(flatten([gradients[i]], self._parts[i] * count), [count, -1]) for i in members]
+        whole = tf.concat(rows, 1) if len(rows) > 1 else rows[0]
+        wire = self._config.communication.wire
+        mine = gradient_sum.scatter(self._replicas, tf.reshape(whole, [-1]), self._route, wire)
+        return _split(mine, [piece.shape for piece in bucket])
+
+    def _mine(self, piece: Piece, part: tf.Tensor | int) -> tf.Tensor:
+        """This replica's part of the weights of a piece."""
+        parts = []
+        for i in piece.members:
+            flat, length = tf.reshape(self._weights[i].read_value(), [-1]), self._parts[i]
+            excess = length * self._route.num_replicas - flat.shape[0]
+            if not excess:
+                parts.append(tf.slice(flat, [part * length], [length]))
+                continue
+            # The last parts reach over the end: take what ends there, and shift it.
+            start = tf.minimum(part * length, flat.shape[0] - length)
+            shift = tf.minimum(part * length - start, length)
+            padded = tf.concat([tf.slice(flat, [start], [length]), tf.zeros([length], flat.dtype)], 0)
+            parts.append(tf.slice(padded, [shift], [length]))
+        return tf.reshape(tf.concat(parts, 0) if len(parts) > 1 else parts[0], piece.shape)
+
+    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        clip_norm = self._config.optimizer.clip_norm
+        if not clip_norm:
+            return gradients
+        squares = self._replicas.all_reduce(tf.add_n([tf.reduce_sum(g * g) for g in gradients]))
+        factor = optimizers.clip_factor(squares, clip_norm)
+        return [factor * g for g in gradients]
+
+    def _measured(self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[Piece]:
+        """The pieces with the norms that LARS asks for: one small all-reduce for all layers together."""
+        pieces = self._all_pieces()
+        layers = [i for i, piece in enumerate(pieces) if self.rule.adapts_by_norms and piece.adapts]
+        if not layers:
+            return pieces
+        squares = []
+        for i in layers:
+            raw = optimizers.raw_gradient(self._config.optimizer, weights[i], gradients[i], pieces[i])
+            squares += [tf.reduce_sum(weights[i] * weights[i]), tf.reduce_sum(raw * raw)]
+        norms = tf.unstack(tf.sqrt(self._replicas.all_reduce(tf.stack(squares))))
+        for place, i in enumerate(layers):
+            pieces[i] = dataclasses.replace(pieces[i], measured=(norms[2 * place], norms[2 * place + 1]))
+        return pieces
+
+    def _gather(self, bucket: Sequence[Piece], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Hands out a bucket's new weights, always at full width, and writes them."""
+        members = [i for piece in bucket for i in piece.members]
+        whole = gradient_sum.gather(self._replicas, flatten(new), self._route)
+        rows = tf.reshape(whole, [self._route.num_replicas, -1])
+        parts = tf.split(rows, [self._parts[i] for i in members], 1) if len(members) > 1 else [rows]
+        values = [
+            tf.reshape(tf.reshape(p, [-1])[: self._weights[i].shape.num_elements()], self._weights[i].shape)
+            for i, p in zip(members, parts, strict=True)
+        ]
+        self._replicas.assign([self._weights[i] for i in members], values)
+        return values
+
+    # -- outside `run` -----------------------------------------------------------------------------------------------
+
+    def read_slots(self) -> SlotValues:
+        """Outside `run`, called by every process: the slots of every weight, in its shape."""
+        count = self._route.num_replicas
+        values: SlotValues = [{} for _ in self._weights]
+        order = np.argsort([self._route.part(r) for r in range(count)])
+        for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
+            for name, slot in slots.items():
+                rows = self._replicas.all_values(slot)[order].reshape(count, -1)
+                places = np.cumsum([self._parts[i] for i in piece.members])[:-1]
+                for i, mine in zip(piece.members, np.split(rows, places, 1), strict=True):
+                    shape = self._weights[i].shape
+                    values[i][name] = mine.reshape(-1)[: shape.num_elements()].reshape(shape)
+        return values
+
+    def write_slots(self, values: SlotValues) -> None:
+        """Outside `run`: cuts what `read_slots` gave, under any number of replicas, for the local replicas."""
+        count = self._route.num_replicas
+        first = self._replicas.process_index * (count // self._replicas.num_processes)
+        for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
+            for name, slot in slots.items():
+                rows = []
+                for i in piece.members:
+                    flat = values[i][name].reshape(-1)
+                    flat = np.pad(flat, (0, self._parts[i] * count - flat.size))
+                    rows.append(flat.reshape(count, -1))
+                rows = np.concatenate(rows, 1)
+                for j, copy in enumerate(self._replicas.local_results(slot)):
+                    copy.assign(rows[self._route.part(first + j)].reshape(piece.shape))
+
+
+def _split(flat: tf.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[tf.Tensor]:
+    parts = tf.split(flat, [math.prod(s) for s in shapes]) if len(shapes) > 1 else [flat]
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -1,0 +1,59 @@
+"""tf_keras layers of a network whose images may be partitioned; with one partition they are the stock operations."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tf_keras
+
+from common.distributed.spatial.geometry import Padding
+from common.distributed.spatial.partition import Spatial
+
+
+class Enter(tf_keras.layers.Layer):
+    """[b, H, W, C], equal on the replicas of a group -> this replica's rows."""
+
+    def __init__(self, spatial: Spatial, **kwargs):
+        super().__init__(**kwargs)
+        self.spatial = spatial
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.spatial.enter(x)
+
+
+class Leave(Enter):
+    """A replica's rows -> the whole feature maps [b, H, W, C] on every replica of the group."""
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.spatial.leave(x)
+
+
+class GlobalAverage(Enter):
+    """A replica's rows -> the mean over the whole image, [b, C], on every replica of the group."""
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.spatial.global_average(x)
+
+
+class MaxPool(Enter):
+    """Maximum over windows of `size`; `padding` as in `geometry.Padding`."""
+
+    def __init__(self, spatial: Spatial, size: int, stride: int, padding: Padding, **kwargs):
+        super().__init__(spatial, **kwargs)
+        self.window = size, stride, padding
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.spatial.max_pool(x, *self.window)
+
+
+class AveragePool(MaxPool):
+    """Mean over windows of `size`; "same" counts what is inside the image only."""
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.spatial.avg_pool(x, *self.window)
+
+
+class Upsample(Enter):
+    """[coarse, fine] -> the coarse map at the size of the fine one, each cell repeated: nearest neighbours."""
+
+    def call(self, maps: list[tf.Tensor]) -> tf.Tensor:
+        return self.spatial.upsample(*maps)

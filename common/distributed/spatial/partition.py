@@ -1,0 +1,304 @@
+"""Rows of images on several replicas: halo exchange, convolution, pooling, moments; forward and backward.
+
+Everything rests on three differentiable collectives of `common.distributed.replicas` (shift, all_gather, all_reduce),
+so that it runs on every backend. Rows that do not exist (300 rows on 8 replicas are 8 x 38) may hold any finite
+number: whatever mixes rows masks its *input*, which also stops their gradients. So layers that work pixel by pixel,
+1x1 convolutions too, need to know nothing of all this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from common.distributed.replicas.base import Replicas, building, contiguous_groups
+from common.distributed.replicas.single import Single
+from common.distributed.spatial.geometry import Padding, Window, output_size, resolve, rows_of
+from common.errors import UserError
+
+
+class Spatial:
+    """What a network's layers ask for rows that other replicas hold.
+
+    One object per network: it remembers how many rows the whole image has at each stage. Groups are of `partitions`
+    consecutive replicas. With one partition, and on one device, every method is the ordinary operation.
+
+    A loss computed after `leave` or `global_average` is computed by each of the k replicas of a group. Its weight is
+    then counted k times as well, and the loss of a step stays the sum of its parts: for terms over GLOBAL, k totals
+    over k times the weight; for terms over REPLICA, k terms of which each is divided by the number of replicas. The
+    gradients need no correction either, for they are summed over the replicas.
+
+    Attributes:
+      partitions: replicas that share an image.
+      groups: of replica numbers.
+    """
+
+    def __init__(self, replicas: Replicas, partitions: int = 1):
+        """Raises UserError where `partitions` does not divide the number of replicas."""
+        # One device holds whole images, also when a network is only counted (common/train/describe.py).
+        self.partitions = 1 if isinstance(replicas, Single) else partitions
+        self.groups = contiguous_groups(replicas.num_replicas, self.partitions)
+        self._replicas = replicas
+        self._heights: dict[tuple[int, int], int] = {}
+
+    # -- into and out of the partitioned part ----------------------------------------------------------------
+
+    def enter(self, images: tf.Tensor) -> tf.Tensor:
+        """This replica's rows of `images`, [b, H, W, C], which its whole group holds: [b, ceil(H/k), W, C]."""
+        if self.partitions == 1:
+            return images
+        _, height, width, _ = images.shape
+        rows = self._remember(height, width)
+        missing = self.partitions * rows - height
+        padded = tf.pad(images, [[0, 0], [0, missing], [0, 0], [0, 0]]) if missing else images
+        return _rows(padded, self.position() * rows, rows)
+
+    def leave(self, x: tf.Tensor) -> tf.Tensor:
+        """The whole feature maps [b, H, W, C] on every replica of the group."""
+        if self.partitions == 1:
+            return x
+        if building():
+            return tf.concat([x] * self.partitions, 1)[:, : self.height(x)]
+        return self._replicas.all_gather(x, axis=1, groups=self.groups)[:, : self.height(x)]
+
+    def global_average(self, x: tf.Tensor) -> tf.Tensor:
+        """The mean over all rows and columns, [b, C], on every replica of the group."""
+        if self.partitions == 1:
+            return tf.reduce_mean(x, axis=[1, 2])
+        height = self.height(x)
+        sums = tf.reduce_sum(self._real(x), axis=[1, 2])
+        return self.all_reduce(sums) / (height * x.shape[2])
+
+    def height(self, x: tf.Tensor) -> int:
+        """Rows of the whole image of which `x`, [b, R, W, C], is a part.
+
+        Raises:
+          UserError: no such part came out of this object.
+        """
+        return self.height_of(x.shape[1], x.shape[2])
+
+    def height_of(self, rows: int, width: int) -> int:
+        """As `height`, from the shape of the part."""
+        if self.partitions == 1:
+            return rows
+        if (rows, width) not in self._heights:
+            raise UserError(
+                f"spatial partitioning: {rows} rows of {width} columns come from no partitioned layer; "
+                "start with `enter`, and change rows and columns by this object's operations only"
+            )
+        return self._heights[rows, width]
+
+    # -- operations ------------------------------------------------------------------------------------------
+
+    def conv2d(self, x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: Padding) -> tf.Tensor:
+        """tf.nn.conv2d of the whole image with a square kernel [n, n, C, F]: this replica's output rows."""
+        if self.partitions == 1 and isinstance(padding, str):
+            return tf.nn.conv2d(x, kernel, stride, padding.upper())
+        return tf.nn.conv2d(self.window(x, kernel.shape[0], stride, padding), kernel, stride, "VALID")
+
+    def max_pool(self, x: tf.Tensor, size: int, stride: int, padding: Padding) -> tf.Tensor:
+        """The largest of each window, of what is inside the image."""
+        if self.partitions == 1 and isinstance(padding, str):
+            return tf.nn.max_pool2d(x, size, stride, padding.upper())
+        y = tf.nn.max_pool2d(self.window(x, size, stride, padding, x.dtype.min), size, stride, "VALID")
+        # Windows outside of the image hold a number with which nothing more can be computed.
+        return self._real(y)
+
+    def avg_pool(self, x: tf.Tensor, size: int, stride: int, padding: Padding) -> tf.Tensor:
+        """The mean of each window: "same" leaves out what is outside the image, explicit zeros are counted."""
+        if self.partitions == 1 and isinstance(padding, str):
+            return tf.nn.avg_pool2d(x, size, stride, padding.upper())
+        y = tf.nn.avg_pool2d(self.window(x, size, stride, padding), size, stride, "VALID")
+        if padding != "same" or self.partitions == 1:
+            return y
+        height, width = self.height(x), x.shape[2]
+        (top, _), (left, _) = resolve(padding, height, width, size, stride)
+        rows = _inside(self.partitions * y.shape[1], height, size, stride, top).reshape([self.partitions, -1])
+        columns = _inside(y.shape[2], width, size, stride, left)
+        counts = tf.gather(tf.constant(size * size / (rows[:, :, None] * columns), y.dtype), self.position())
+        return y * counts[None, :, :, None]
+
+    def upsample(self, x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        """Every cell of `x` twice in both directions, cut to the size of `like`: this replica's rows of that.
+
+        Rows lie otherwise where the finer map's are not twice the coarser one's: 26 rows on four replicas are 4 x 7,
+        52 are 4 x 13, of which the second has the rows 13 to 25, of row 6 on, which the first one holds.
+
+        Args:
+          x: [b, R, W, C], this replica's rows of a map of half the size of `like`, rounded up.
+          like: [b, R', W', c]; only its shape is read.
+        """
+        columns, rows, coarse = like.shape[2], like.shape[1], x.shape[1]
+        if self.partitions == 1:
+            twice = _twice(x)
+            return twice if twice.shape[1:3] == like.shape[1:3] else twice[:, :rows, :columns]
+        x = tf.repeat(x, 2, axis=2)[:, :, :columns]
+        # Position p needs the rows from p * rows // 2 on and holds those from p * coarse on, which is not before.
+        above = max(p * coarse - p * rows // 2 for p in range(self.partitions))
+        held = tf.concat([*self._above(x, above), x], axis=1)
+        position = self.position()
+        needed = (position * rows + np.arange(rows)) // 2 - position * coarse + above
+        # Rows that do not exist may ask for more than there is.
+        limit = held.shape[1] - 1
+        needed = (
+            np.clip(needed, 0, limit) if isinstance(position, int) else tf.clip_by_value(needed, 0, limit)
+        )
+        return tf.ensure_shape(tf.gather(held, needed, axis=1), [x.shape[0], rows, *x.shape[2:]])
+
+    def window(self, x: tf.Tensor, size: int, stride: int, padding: Padding, fill: float = 0.0) -> tf.Tensor:
+        """The rows and columns on which a "VALID" operation yields this replica's output rows.
+
+        Args:
+          x: [b, R, W, C], this replica's rows.
+          size, stride: of the operation's square window.
+          padding: of the whole image.
+          fill: what stands outside of the image.
+
+        Returns:
+          [b, n, m, C], rows of other replicas and padding included.
+        """
+        height, width = self.height(x), x.shape[2]
+        (top, bottom), (left, right) = resolve(padding, height, width, size, stride)
+        if self.partitions == 1:
+            return _pad(x, (top, bottom), (left, right), fill)
+        window = Window.of(height, self.partitions, size, stride, top, bottom)
+        self._remember(window.height, output_size(width, size, stride, left, right))
+        held = tf.concat([*self._above(x, window.above), x, *self._below(x, window.below)], axis=1)
+        position = self.position()
+        needed = _rows(held, self._start(window, held.shape[1], position), window.length)
+        if fill or height < self.partitions * x.shape[1]:
+            needed = _masked(needed, position * window.advance - top, height, fill)
+        return _pad(needed, (0, 0), (left, right), fill)
+
+    def output_rows(self, rows: int, width: int, size: int, stride: int, padding: Padding) -> int:
+        """Rows on a replica after an operation on `rows` x `width`; shapes only."""
+        height = self.height_of(rows, width)
+        (top, bottom), _ = resolve(padding, height, width, size, stride)
+        return rows_of(output_size(height, size, stride, top, bottom), self.partitions)
+
+    def moments(self, x: tf.Tensor, virtual: int) -> tuple[tf.Tensor, tf.Tensor, float | tf.Tensor]:
+        """Mean and variance over this replica's part of each of `virtual` groups of images, for batch norm.
+
+        Returns:
+          (mean [G, C], variance [G, C], the part of the image that lies here: rows here / all rows). Where nothing
+          lies here both moments are 0.
+        """
+        height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
+        here = _clip(height - self.position() * rows, 0, rows)
+        share = tf.cast(here, x.dtype) / height
+        count = tf.cast(tf.maximum(here, 1) * (tf.size(x) // (virtual * rows * channels)), x.dtype)
+        grouped = tf.reshape(self._real(x), [virtual, -1, channels])
+        mean = tf.reduce_sum(grouped, axis=1) / count
+        spread = tf.reshape(grouped - mean[:, None], tf.shape(x))
+        spread = tf.reshape(self._real(tf.ensure_shape(spread, x.shape)), [virtual, -1, channels])
+        return mean, tf.reduce_sum(spread * spread, axis=1) / count, share
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def _remember(self, height: int, width: int) -> int:
+        """Rows on a replica of an image of that size, and that such parts are of such an image."""
+        rows = rows_of(height, self.partitions)
+        known = self._heights.setdefault((rows, width), height)
+        if known != height:
+            raise UserError(
+                f"spatial partitioning: parts of {rows} rows and {width} columns would be of images of {known} "
+                f"and of {height} rows; use other partitions than {self.partitions}, or one Spatial for each"
+            )
+        return rows
+
+    def position(self) -> int | tf.Tensor:
+        """This replica's place in its group; a number wherever the backend knows it while tracing."""
+        if building():
+            return 0
+        replica = self._replicas.replica_id()
+        known = tf.get_static_value(replica)
+        return (replica if known is None else int(known)) % self.partitions
+
+    def _start(self, window: Window, held: int, position: int | tf.Tensor) -> int | tf.Tensor:
+        """Where the needed rows begin in those held and fetched."""
+        start = (
+            window.above - window.top + position * window.drift if window.drift else window.above - window.top
+        )
+        # Positions without output rows may ask for more than there is; what they get is never used.
+        return _clip(start, 0, held - window.length)
+
+    def _above(self, x: tf.Tensor, count: int) -> list[tf.Tensor]:
+        """The `count` rows before this replica's, nearest last; zeros before the image."""
+        rows = x.shape[1]
+        hops = range(-(-count // rows), 0, -1)
+        return [self._from(x[:, max(rows * hop - count, 0) :], hop) for hop in hops]
+
+    def _below(self, x: tf.Tensor, count: int) -> list[tf.Tensor]:
+        """The `count` rows after this replica's, nearest first."""
+        rows = x.shape[1]
+        hops = range(1, -(-count // rows) + 1)
+        return [self._from(x[:, : min(count - rows * (hop - 1), rows)], -hop) for hop in hops]
+
+    def _from(self, x: tf.Tensor, distance: int) -> tf.Tensor:
+        """`x` of the replica `distance` places earlier; zeros where there is none."""
+        if building() or abs(distance) >= self.partitions:
+            return tf.zeros_like(x)
+        return self._replicas.shift(x, distance, self.groups)
+
+    def _real(self, x: tf.Tensor) -> tf.Tensor:
+        """`x` with zeros in the rows that do not exist."""
+        height = self.height(x)
+        if height == self.partitions * x.shape[1]:
+            return x
+        return _masked(x, self.position() * x.shape[1], height, 0.0)
+
+    def all_reduce(self, x: tf.Tensor) -> tf.Tensor:
+        """The sum over the group."""
+        return x if building() else self._replicas.all_reduce(x, self.groups)
+
+
+WHOLE_IMAGES = Spatial(Single())
+
+
+@tf.custom_gradient
+def _twice(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """[b, H, W, C] -> [b, 2H, 2W, C], each cell repeated. Its gradient is a pooling: on a CPU a sixth of the time that
+    the sums behind `tf.repeat` take.
+    """
+    _, height, width, channels = x.shape
+    tiled = tf.tile(x[:, :, None, :, None], [1, 1, 2, 1, 2, 1])
+
+    def gradient(above: tf.Tensor) -> tf.Tensor:
+        return 4 * tf.nn.avg_pool2d(above, 2, 2, "VALID")
+
+    return tf.reshape(tiled, [-1, 2 * height, 2 * width, channels]), gradient
+
+
+def _rows(x: tf.Tensor, start: int | tf.Tensor, count: int) -> tf.Tensor:
+    """x[:, start : start + count] with a static shape."""
+    if count == x.shape[1]:
+        return x
+    y = x[:, start : start + count]
+    return tf.ensure_shape(y, [x.shape[0], count, *x.shape[2:]])
+
+
+def _masked(x: tf.Tensor, first: int | tf.Tensor, height: int, fill: float) -> tf.Tensor:
+    """`x`, whose rows are first, first + 1, ... of an image, with `fill` in those outside [0, height)."""
+    rows = first + np.arange(x.shape[1])
+    inside = (rows >= 0) & (rows < height)
+    if isinstance(inside, np.ndarray) and inside.all():
+        return x
+    return tf.where(tf.reshape(inside, [1, -1, 1, 1]), x, tf.cast(fill, x.dtype))
+
+
+def _pad(x: tf.Tensor, rows: tuple[int, int], columns: tuple[int, int], fill: float) -> tf.Tensor:
+    if not any(rows + columns):
+        return x
+    return tf.pad(x, [(0, 0), rows, columns, (0, 0)], constant_values=tf.cast(fill, x.dtype))
+
+
+def _inside(positions: int, size: int, kernel: int, stride: int, before: int) -> np.ndarray:
+    """How many elements of each window are inside [0, size); 1 for windows that are all outside."""
+    first = np.arange(positions) * stride - before
+    return np.maximum(np.minimum(first + kernel, size) - np.maximum(first, 0), 1)
+
+
+def _clip(x: int | tf.Tensor, low: int, high: int) -> int | tf.Tensor:
+    return min(max(x, low), high) if isinstance(x, int) else tf.clip_by_value(x, low, high)

@@ -1,0 +1,75 @@
+"""The input of replicas that share images: every replica of a group gets the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from common.distributed.replicas.base import Replicas, Shard
+from common.errors import UserError
+
+MakeDataset = Callable[[Shard], tf.data.Dataset]
+
+
+def shared_input(make: MakeDataset, partitions: int, replicas: Replicas) -> MakeDataset:
+    """`make` for `Replicas.dataset` when groups of `partitions` consecutive replicas share each batch.
+
+    A group that spans processes reads one shard in each of them; inside a process every batch is handed out as often
+    as the group has replicas there.
+
+    Args:
+      make: (shard) -> the batches of that shard's groups in turn.
+      partitions: replicas of a group.
+      replicas: the backend; it calls the result with its process's number among all processes.
+
+    Raises:
+      UserError: groups that neither fill processes nor are filled by them.
+    """
+    here = replicas.num_replicas // replicas.num_processes
+    if here % partitions and partitions % here:
+        raise UserError(
+            f"config.partitions={partitions}: groups do not fit processes of {here} replicas; "
+            f"use a divisor or a multiple of {here}"
+        )
+    processes, copies = max(partitions // here, 1), min(partitions, here)
+
+    def shared(shard: Shard) -> tf.data.Dataset:
+        data = make(Shard(shard.index // processes, shard.count // processes))
+        if copies == 1:
+            return data
+        return data.flat_map(lambda *batch: _repeated(batch, copies))
+
+    return shared
+
+
+def _repeated(batch: tuple, copies: int) -> tf.data.Dataset:
+    """A batch arrives as one argument, or as several where its structure is a tuple."""
+    return tf.data.Dataset.from_tensors(batch[0] if len(batch) == 1 else batch).repeat(copies)
+
+
+def counted_once(
+    gathered: Mapping[str, tf.Tensor], num_groups: int, partitions: int
+) -> Mapping[str, tf.Tensor]:
+    """What `Replicas.gather` brought, [num_groups * partitions * b, ...], without its copies: [num_groups * b, ...].
+
+    The replicas of a group hold equal arrays; those of its first replica stay.
+    """
+    if partitions == 1:
+        return gathered
+
+    def first(x: tf.Tensor) -> tf.Tensor:
+        parts = tf.reshape(x, [num_groups, partitions, -1, *x.shape[1:]])
+        return tf.reshape(parts[:, 0], [-1, *x.shape[1:]])
+
+    return {name: first(x) for name, x in gathered.items()}
+
+
+def of_first_in_group(
+    sums: Mapping[str, tf.Tensor], partitions: int, replicas: Replicas
+) -> Mapping[str, tf.Tensor]:
+    """Inside `run`: an evaluation's sums on the first replica of each group, zeros on the others."""
+    if partitions == 1:
+        return sums
+    first = tf.equal(replicas.replica_id() % partitions, 0)
+    return {name: tf.where(first, x, tf.zeros_like(x)) for name, x in sums.items()}

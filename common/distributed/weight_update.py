@@ -1,0 +1,100 @@
+"""From a replica's gradients to new weights: the whole update, which every replica makes of all weights.
+
+`common/distributed/sharded_update.py` has the other form, in which each replica updates its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from common.config.schema import RunConfig
+from common.distributed import gradient_sum
+from common.distributed.replicas.base import Replicas
+from common.optim import fused_kernels, optimizers
+
+# A slot of every weight: {name: array of the weight's shape}, in the order of the weights.
+SlotValues = list[dict[str, np.ndarray]]
+
+
+class WholeUpdate:
+    """Every replica updates all weights from the summed gradients.
+
+    Attributes:
+      rule: the optimizer.
+      slots: its variables, {name: variable} of each weight.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[tf.Variable],
+        kinds: Mapping[Hashable, str],
+        replicas: Replicas,
+        config: RunConfig,
+    ):
+        """Creates the slots; called in the replicas' scope.
+
+        Args:
+          weights: the trainable variables.
+          kinds: "kernel", "bias", "norm" or "embedding" by a weight's `ref()`.
+          replicas: the backend.
+          config: `optimizer` and `communication` are read.
+        """
+        self._weights, self._replicas, self._config = list(weights), replicas, config
+        self.rule = optimizers.rule(config.optimizer)
+        self._segments = [
+            optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in self._weights
+        ]
+        self._in_place = [
+            replicas.updates_in_place and fused_kernels.has_kernel(config.optimizer, s)
+            for s in self._segments
+        ]
+        self.slots = [
+            {
+                name: tf.Variable(value, trainable=False, name=f"{w.name.split(':')[0]}/{name}")
+                for name, value in self.rule.init(tf.convert_to_tensor(replicas.local_results(w)[0])).items()
+            }
+            for w in self._weights
+        ]
+
+    def apply(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
+    ) -> list[tf.Tensor | tf.Operation]:
+        """Inside `run`: sums the gradients over the replicas and updates weights and slots.
+
+        Returns:
+          Everything that was written, or what wrote it: who waits for all of it, waits for the update.
+        """
+        gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
+        gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
+        written, variables, values = [], [], []
+        for weight, slots, segments, kernel, gradient in zip(
+            self._weights, self.slots, self._segments, self._in_place, gradients, strict=True
+        ):
+            own_rate = tf.cast(rate, weight.dtype)
+            if kernel:
+                optimizer = self._config.optimizer
+                written.append(
+                    fused_kernels.apply(optimizer, segments, weight, gradient, slots, own_rate, step)
+                )
+                continue
+            before = {name: slot.read_value() for name, slot in slots.items()}
+            new, after = self.rule.update(weight.read_value(), gradient, before, own_rate, step, segments)
+            variables += [weight, *(slots[name] for name in after)]
+            values += [new, *after.values()]
+        self._replicas.assign(variables, values)
+        return written + values
+
+    def read_slots(self) -> SlotValues:
+        """Outside `run`, called by every process: the slots of every weight."""
+        local = self._replicas.local_results
+        return [{name: local(slot)[0].numpy() for name, slot in slots.items()} for slots in self.slots]
+
+    def write_slots(self, values: SlotValues) -> None:
+        """Outside `run`: what `read_slots` gave, to every local replica."""
+        for slots, arrays in zip(self.slots, values, strict=True):
+            for name, slot in slots.items():
+                for copy in self._replicas.local_results(slot):
+                    copy.assign(arrays[name])

@@ -1,0 +1,283 @@
+"""Span batch normalisation: statistics over a stated number of images, however many replicas hold them.
+
+How many images share their batch-norm statistics decides how fast a large-batch ResNet converges (MLPerf v0.6
+rows of 32 and of 128 images differ by four epochs), so it is a hyperparameter of its own, the *span*, apart
+from the batch a replica holds: a span of the replica's batch is the ordinary layer, a smaller one makes
+virtual groups inside the replica, a larger one joins neighbouring replicas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import tensorflow as tf
+import tf_keras
+
+from common.distributed.replicas.base import Groups, Replicas, replica_groups
+from common.distributed.spatial.partition import Spatial
+from common.errors import UserError
+from common.layers.precision import Precision
+
+# What TensorFlow's fused kernel takes; everything else is composed of elementary operations.
+_FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
+
+
+class SpanBatchNorm(tf_keras.layers.Layer):
+    """Batch normalisation over the last axis of [b, ..., C], with statistics of `span` images.
+
+    With b images on a replica, a span of 0 or b is local; one that divides b makes b/span virtual groups inside the
+    replica; k*b joins k replicas: consecutive ones, or a tile of a grid of replicas. Where `spatial` partitions
+    images, b is the images of a group that shares them, the span stays in whole images, and rows that do not exist do
+    not count.
+
+    The moments are kept in `precision.variable`; a moving average takes the population variance, without
+    zero-debias, and every group of every replica has its own. Evaluation uses `merged_mean` and
+    `merged_variance`, which `merge_moments` fills. As in Keras, a layer whose `trainable` is false stays in its
+    evaluation form while training.
+
+    Attributes:
+      kinds: what `common.layers.variable_kinds` calls this layer's variables.
+      moving_mean, moving_variance: [G, C], one per replica, G virtual groups in a replica.
+      merged_mean, merged_variance: [C], equal on all replicas.
+    """
+
+    kinds = {"gamma": "norm", "beta": "norm"}
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        span: int,
+        precision: Precision,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        affine: bool = True,
+        gamma_initializer: str = "ones",
+        name: str | None = None,
+        trainable: bool = True,
+        spatial: Spatial | None = None,
+        tile_rows: int = 1,
+        grid_columns: int = 0,
+    ):
+        """Keeps the settings; momentum .9 and epsilon 1e-5 are those of the TPU submissions (mlperf_facts
+        1.1).
+
+        Args:
+          replicas: the backend; its collectives join replicas and it owns the per-replica moments.
+          span: images that share statistics, see the class; 0 is the replica's batch.
+          precision: the policy; activations keep the dtype they come in.
+          momentum: of the moving averages: moving = momentum * moving + (1 - momentum) * batch.
+          epsilon: added to the variance.
+          affine: whether there are a gamma and a beta.
+          gamma_initializer: a tf_keras initialiser, "zeros" for the last layer of a residual branch.
+          name: of the layer.
+          trainable: false freezes gamma and beta and keeps the evaluation form.
+          spatial: how the network's images are partitioned; None: not.
+          tile_rows, grid_columns: which replicas are joined, see `replicas.base.replica_groups`; with partitioned
+            images the places of the grid are the groups that share them.
+        """
+        super().__init__(name=name, dtype=precision.full, autocast=False, trainable=trainable)
+        self.replicas, self.span, self.precision = replicas, span, precision
+        self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
+        self.gamma_initializer = gamma_initializer
+        self.spatial = spatial or Spatial(replicas)
+        self.tile_rows, self.grid_columns = tile_rows, grid_columns
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Creates the variables; a virtual-group span needs the batch in `input_shape`, [b, ..., C].
+
+        Raises:
+          UserError: the span neither divides nor is a multiple of b, or does not divide the replicas.
+        """
+        shape = tf.TensorShape(input_shape)
+        channels = shape[-1]
+        virtual, _ = self._grouping(shape[0])
+        self.gamma = self.beta = None
+        if self.affine:
+            self.gamma = self.add_weight(name="gamma", shape=[channels], initializer=self.gamma_initializer)
+            self.beta = self.add_weight(name="beta", shape=[channels], initializer="zeros")
+        moments = {"mean": tf.zeros, "variance": tf.ones}
+        for moment, initial in moments.items():
+            value = initial([virtual, channels], self.precision.variable)
+            moving = self.replicas.per_replica_variable(value, f"{self.name}/moving_{moment}")
+            setattr(self, f"moving_{moment}", moving)
+            merged = self.add_weight(
+                name=f"merged_{moment}",
+                shape=[channels],
+                initializer={"mean": "zeros", "variance": "ones"}[moment],
+                trainable=False,
+            )
+            setattr(self, f"merged_{moment}", merged)
+        super().build(input_shape)
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Normalises `x`, [b, ..., C], keeping its dtype; in training, updates the moving moments.
+
+        Raises:
+          UserError: the span does not fit this batch.
+        """
+        if not training:
+            return self._normalise_merged(x)
+        if not self.trainable:
+            return self._frozen(x)
+        virtual, groups = self._grouping(x.shape[0])
+        if virtual != self.moving_mean.shape[0]:
+            raise UserError(
+                f"config.batch_norm_span={self.span}: {virtual} groups in a batch of {x.shape[0]}, but the "
+                f"layer was built for {self.moving_mean.shape[0]}; train with one batch size"
+            )
+        if virtual == 1 and groups is None and x.dtype in _FUSED_DTYPES:
+            y, mean, variance = self._fused(x)
+        else:
+            y, mean, variance = self._composite(x, virtual, groups)
+        self._average(self.moving_mean, mean)
+        self._average(self.moving_variance, variance)
+        return y
+
+    def _grouping(self, batch: int | None) -> tuple[int, Groups | None]:
+        """(virtual groups in a replica, groups of replicas or None) for `batch` images on a replica."""
+        parts = self.spatial.partitions
+        sharing = None if parts == 1 else self.spatial.groups
+        if self.span == 0 or self.span == batch:
+            return 1, sharing
+        if batch is None:
+            raise UserError(
+                f"config.batch_norm_span={self.span}: needs a fixed batch size; build the model with one"
+            )
+        total = self.replicas.num_replicas // parts
+        if 0 < self.span < batch and batch % self.span == 0:
+            return batch // self.span, sharing
+        if self.span > batch and self.span % batch == 0 and total % (self.span // batch) == 0:
+            joined = replica_groups(total, self.span // batch, self.tile_rows, self.grid_columns)
+            return 1, [[place * parts + i for place in group for i in range(parts)] for group in joined]
+        raise UserError(
+            f"config.batch_norm_span={self.span}: does not fit {total} replicas of {batch} images; use a "
+            f"divisor of {batch}, or {batch} times a divisor of {total}"
+        )
+
+    def _scale_offset(self, channels: int) -> tuple[tf.Tensor, tf.Tensor]:
+        if self.affine:
+            return tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
+        return tf.ones([channels], self.precision.variable), tf.zeros([channels], self.precision.variable)
+
+    def _fused(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """One group on one replica: (y, mean [1, C], variance [1, C]) by TensorFlow's fused kernel."""
+        gamma, beta = self._scale_offset(x.shape[-1])
+        y, mean, variance = _kernel(x, gamma, beta, None, None, self.epsilon, training=True)
+        # The kernel reports the sample variance; the moving average is of the population variance.
+        count = tf.cast(tf.size(x) // x.shape[-1], variance.dtype)
+        population = variance * (tf.maximum(count - 1, 1) / count)
+        return y, mean[None], population[None]
+
+    def _composite(
+        self, x: tf.Tensor, virtual: int, groups: Groups | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Any grouping and dtype: (y, mean [G, C], variance [G, C])."""
+        channels = x.shape[-1]
+        full = tf.cast(x, self.precision.variable)
+        grouped = tf.reshape(full, [virtual, -1, channels])
+        if self.spatial.partitions == 1:
+            mean, variance = tf.nn.moments(grouped, axes=[1])  # [G, C]
+            part = 1.0
+        else:
+            mean, variance, part = self.spatial.moments(full, virtual)
+        if groups is not None:
+            # One collective for both moments; the squares are of fp32 or fp64 numbers.
+            part = part * self.spatial.partitions / len(groups[0])
+            sums = self.replicas.all_reduce(tf.stack([mean, variance + mean * mean]) * part, groups)
+            mean, square = tf.unstack(sums)
+            variance = tf.maximum(square - mean * mean, 0)
+        gamma, beta = self._scale_offset(channels)
+        scale = gamma * tf.math.rsqrt(variance + self.epsilon)
+        y = grouped * scale[:, None] + (beta - mean * scale)[:, None]
+        return tf.cast(tf.reshape(y, tf.shape(x)), x.dtype), mean, variance
+
+    def _normalise_merged(self, x: tf.Tensor) -> tf.Tensor:
+        return self._evaluated(x, *self._constants(x))
+
+    def _frozen(self, x: tf.Tensor) -> tf.Tensor:
+        """`_normalise_merged`, whose gradient is that of `x` alone: TensorFlow's kernel would sum up gamma's and beta's
+        too, over all pixels.
+        """
+
+        # All tensors are arguments: tf.custom_gradient searches what is behind the others for variables.
+        @tf.custom_gradient
+        def normalised(x: tf.Tensor, *constants: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            gamma, _, _, variance = constants
+            scale = gamma * tf.math.rsqrt(variance + self.epsilon)
+
+            def gradient(above: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+                return tf.cast(tf.cast(above, scale.dtype) * scale, above.dtype), *[None] * len(constants)
+
+            return self._evaluated(x, *constants), gradient
+
+        return normalised(x, *self._constants(x))
+
+    def _constants(self, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """gamma, beta, mean and variance of an evaluation, [C] each."""
+        moments = tf.convert_to_tensor(self.merged_mean), tf.convert_to_tensor(self.merged_variance)
+        return *self._scale_offset(x.shape[-1]), *moments
+
+    def _evaluated(
+        self, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor
+    ) -> tf.Tensor:
+        if x.dtype in _FUSED_DTYPES:
+            return _kernel(x, gamma, beta, mean, variance, self.epsilon, training=False)[0]
+        scale = gamma * tf.math.rsqrt(variance + self.epsilon)
+        return tf.cast(x, scale.dtype) * scale + (beta - mean * scale)
+
+    def _average(self, moving: tf.Variable, batch: tf.Tensor) -> None:
+        moving.assign(moving.read_value() * self.momentum + tf.stop_gradient(batch) * (1 - self.momentum))
+
+
+def _kernel(
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    mean: tf.Tensor | None,
+    variance: tf.Tensor | None,
+    epsilon: float,
+    training: bool,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """FusedBatchNormV3 of [b, ..., C]: (y, mean, sample variance)."""
+    images = x if x.shape.rank == 4 else tf.reshape(x, [tf.shape(x)[0], 1, -1, x.shape[-1]])
+    y, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+        images, gamma, beta, mean, variance, epsilon=epsilon, is_training=training
+    )
+    return y if x.shape.rank == 4 else tf.reshape(y, tf.shape(x)), mean, variance
+
+
+def span_layers(model: tf.Module | Iterable[tf_keras.layers.Layer]) -> list[SpanBatchNorm]:
+    """The SpanBatchNorm layers of a model, nested ones included, or of a collection of layers."""
+    modules = model.submodules if isinstance(model, tf.Module) else model
+    return [m for m in modules if isinstance(m, SpanBatchNorm)]
+
+
+def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: Replicas) -> None:
+    """Fills `merged_mean` and `merged_variance` of every SpanBatchNorm from all groups of all replicas.
+
+    Call it inside `replicas.run`, before each evaluation. The moments are those of the union of all groups,
+    by the law of total variance: mean of means, mean of variances plus variance of means (mlperf_facts 0.8).
+    One group on one replica merges to exactly its own moments.
+    """
+    layers = span_layers(model)
+    if not layers:
+        return
+    means = [layer.moving_mean.read_value() for layer in layers]
+    variances = [layer.moving_variance.read_value() for layer in layers]
+    means_merged = _mean_over_groups(means, replicas)
+    # As E[var + (mean - merged)^2]: unlike E[var + mean^2] - merged^2 it loses no digits.
+    totals = [v + tf.math.squared_difference(m, c) for v, m, c in zip(variances, means, means_merged)]
+    variances_merged = _mean_over_groups(totals, replicas)
+    merged = [v for layer in layers for v in (layer.merged_mean, layer.merged_variance)]
+    values = [x for pair in zip(means_merged, variances_merged) for x in pair]
+    replicas.assign(merged, values)
+
+
+def _mean_over_groups(moments: list[tf.Tensor], replicas: Replicas) -> list[tf.Tensor]:
+    """Mean over rows and replicas of each [G, C], by one collective for the whole network."""
+    local = [tf.reduce_mean(m, axis=0) for m in moments]
+    if replicas.num_replicas == 1:
+        return local
+    mean = replicas.all_reduce(tf.concat(local, axis=0)) / replicas.num_replicas
+    return tf.split(mean, [math.prod(m.shape) for m in local])

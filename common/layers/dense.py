@@ -1,0 +1,93 @@
+"""Dense layers and matrix products whose gradients are exact in bfloat16 and fast on a CPU.
+
+TensorFlow's kernel of `BiasAddGrad` for a CPU adds up bfloat16 numbers in bfloat16, whose eight bits soon swallow what
+is added: of 400 rows the sum is wrong by 4 %, of 65,536 by 95 % (TensorFlow 2.20). XLA, and so a TPU, sums in float32.
+
+`tf.matmul(a, b, transpose_b=True)` in float32 takes as long as a transposed copy of b and a product with that, and of
+few rows of a the copy is a third. The batched product does not. With many rows the plain product is the faster one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+import tf_keras
+
+# Measured on an AMD EPYC with 2 cores, 1024 x 4096: 0.67 of the time at 256 rows, 0.80 at 512, 0.95 at 1024.
+FEW_ROWS = 512
+
+
+def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """x + bias: [..., n], [n] -> [..., n], as `tf.nn.bias_add`."""
+    bias = tf.convert_to_tensor(bias)
+    return _add(x, bias) if x.dtype == tf.bfloat16 else tf.nn.bias_add(x, bias)
+
+
+@tf.custom_gradient
+def _add(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        total = tf.reduce_sum(tf.cast(above, tf.float32), list(range(above.shape.rank - 1)))
+        return above, tf.cast(total, bias.dtype)
+
+    return tf.nn.bias_add(x, bias), gradient
+
+
+class Biased:
+    """A stock layer whose product or convolution is `_product`, and whose bias is added by `add_bias`."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        outputs = self._product(tf.cast(inputs, self.compute_dtype))
+        if self.use_bias:
+            outputs = add_bias(outputs, self.bias)
+        return outputs if self.activation is None else self.activation(outputs)
+
+
+class Dense(Biased, tf_keras.layers.Dense):
+    """The stock layer of [b, n]."""
+
+    def _product(self, inputs: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(inputs, self.kernel)
+
+
+def times_transposed(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """a b^T of [m, k] and [n, k]; m must be static to take the faster way."""
+    if a.dtype == tf.float32 and a.shape[0] is not None and a.shape[0] <= FEW_ROWS:
+        return tf.matmul(a[None], b[None], transpose_b=True)[0]
+    return tf.matmul(a, b, transpose_b=True)
+
+
+@tf.custom_gradient
+def product(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """x matrix: [m, k], [k, n] -> [m, n]."""
+
+    def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return times_transposed(above, matrix), tf.matmul(x, above, transpose_a=True)
+
+    return tf.matmul(x, matrix), gradient
+
+
+@tf.custom_gradient
+def product_transposed(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """x matrix^T: [m, k], [n, k] -> [m, n]."""
+
+    def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.matmul(above, matrix), tf.matmul(above, x, transpose_a=True)
+
+    return times_transposed(x, matrix), gradient
+
+
+def rows(x: tf.Tensor) -> tf.Tensor:
+    """[..., k] -> [m, k]."""
+    return tf.reshape(x, [-1, x.shape[-1]])
+
+
+class LastAxisDense(Dense):
+    """The stock layer of [b, n, k], with `product`."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        found = super().call(rows(inputs))
+        return tf.reshape(found, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))
+
+    def _product(self, inputs: tf.Tensor) -> tf.Tensor:
+        return product(inputs, tf.convert_to_tensor(self.kernel))

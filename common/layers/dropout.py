@@ -1,0 +1,76 @@
+"""Dropout whose masks depend on the seed, the step and the example, and on nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
+import tensorflow as tf
+import tf_keras
+
+from common.distributed.replicas.base import Replicas
+
+NUMBERS = 1 << 23  # That fp32 tells apart in [0, 1) at the least.
+_MICRO_BATCH: contextvars.ContextVar[tuple[tf.Tensor | int, int]] = contextvars.ContextVar("micro_batch")
+
+
+@contextlib.contextmanager
+def micro_batch(index: tf.Tensor | int, count: int) -> Iterator[None]:
+    """Within it, layers see the examples of micro-batch `index` of the `count` of a replica's step."""
+    token = _MICRO_BATCH.set((index, count))
+    try:
+        yield
+    finally:
+        _MICRO_BATCH.reset(token)
+
+
+class Dropout(tf_keras.layers.Layer):
+    """Zeroes elements of [b, n] with probability `rate` and scales the others by 1 / (1 - rate), in training.
+
+    tf_keras's layer draws from a generator that a resumed run, or one with another number of replicas, would
+    find in another place. Here the mask of an example is a part of one philox stream, keyed by the layer's
+    seed and by how many steps it has drawn for; group g of replicas takes the part of examples g*b ... (g+1)*b - 1,
+    each of its replicas all of it: they hold the same examples. Of these, micro-batch i takes its own (`micro_batch`).
+
+    Attributes:
+      partitions: replicas of a group, which share their examples (config.partitions).
+      draws: steps so far, scalar int64, one per replica; part of the model's state, hence of its checkpoints.
+    """
+
+    def __init__(self, replicas: Replicas, rate: float, seed: int, partitions: int = 1, **kwargs):
+        super().__init__(**kwargs)
+        self.replicas, self.rate, self.seed, self.partitions = replicas, rate, seed, partitions
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        self.draws = self.replicas.per_replica_variable(tf.zeros([], tf.int64), f"{self.name}/draws")
+        super().build(input_shape)
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Masks `x`, [b, n], in training; the identity otherwise."""
+        if not training:
+            return x
+        draw = self.draws.read_value()
+        index, count = _MICRO_BATCH.get((0, 1))
+        self.draws.assign(draw + tf.cast(tf.equal(index, count - 1), draw.dtype))
+        numbers = self._numbers(tf.shape(x, out_type=tf.int64), draw, index, count)
+        return tf.where(numbers >= self.rate * NUMBERS, x / (1 - self.rate), tf.zeros_like(x))
+
+    def _numbers(self, shape: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
+        """Whole numbers below `NUMBERS`, [b, n]; fp32 in every precision, so that all drop the same elements."""
+        # Not ...GetKeyCounterAlg: XLA would take the seed for a constant and compile anew at every draw.
+        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.stack([self.seed, draw]))
+        # One tick of the counter is four numbers; every example starts at a tick.
+        columns = (shape[1] + 3) // 4
+        group = self.replicas.replica_id() // self.partitions
+        offset = (tf.cast(group, tf.int64) * count + tf.cast(index, tf.int64)) * shape[0] * columns
+        counter = counter + tf.cast(tf.stack([offset, tf.zeros_like(offset)]), counter.dtype)
+        # Bits, for of the same ones XLA and TensorFlow's own kernels make other floating-point numbers.
+        bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=tf.stack([shape[0], columns * 4]),
+            key=key,
+            counter=counter,
+            alg=tf.random.Algorithm.PHILOX.value,
+            dtype=tf.uint32,
+        )
+        return tf.cast(tf.bitwise.bitwise_and(bits, NUMBERS - 1), tf.float32)[:, : shape[1]]

@@ -1,0 +1,101 @@
+"""Published weights of a backbone, from numpy or TensorFlow checkpoints with the published names.
+
+The names are torchvision's (`conv1.weight`, `layer2.0.downsample.1.running_mean`, ...), of which an .npz file holds the
+arrays as they are; a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] there and
+[h, w, in, out] here. What the network has no layer for (`fc`, for one) is not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.distributed.replicas.base import Replicas
+from common.errors import UserError
+from common.files import NPZ_DAMAGE
+from common.layers.batch_norm import SpanBatchNorm
+
+_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
+
+_DAMAGE = (*NPZ_DAMAGE, tf.errors.OpError)  # Of a TensorFlow checkpoint, too.
+
+
+def load(
+    network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas, width_field: str, name: str
+) -> int:
+    """Sets the weights and batch-norm moments of layers that bear the published names, frozen ones too; called where
+    the network is built.
+
+    Args:
+      network: its SpanBatchNorm layers are all the backbone's, and so are the convolutions "conv1" and "layer...".
+      path: of the .npz file or the checkpoint.
+      replicas: the backend.
+      width_field, name: what errors call the field with the backbone's width, 64 as published, and the backbone.
+
+    Returns:
+      The number of arrays that were read.
+
+    Raises:
+      UserError: no such file, or an array of it is missing, damaged or of another shape.
+    """
+    count = 0
+
+    def put(variable: tf.Variable, key: str, value: np.ndarray) -> None:
+        nonlocal count
+        count += 1
+        if tuple(value.shape) != tuple(variable.shape[-value.ndim :]):
+            raise UserError(
+                f"{path}: {key} has shape {list(value.shape)}, the network's {list(variable.shape)}; is "
+                f"{width_field} 64 and the file a {name}?"
+            )
+        for copy in replicas.local_results(variable):
+            copy.assign(np.broadcast_to(value, variable.shape))
+
+    with _reader(os.fspath(path), name) as read:
+        for layer in network.submodules:
+            if isinstance(layer, SpanBatchNorm):
+                for theirs, ours in _NORM.items():
+                    key = f"{layer.name}.{theirs}"
+                    value = read(key)
+                    moment = ours in ("mean", "variance")
+                    for attribute in (f"moving_{ours}", f"merged_{ours}") if moment else (ours,):
+                        put(getattr(layer, attribute), key, value)
+            elif isinstance(layer, tf_keras.layers.Conv2D) and layer.name.startswith(("conv1", "layer")):
+                key = f"{layer.name}.weight"
+                put(layer.kernel, key, read(key).transpose(2, 3, 1, 0))
+    return count
+
+
+@contextlib.contextmanager
+def _reader(path: str, name: str) -> Iterator[Callable[[str], np.ndarray]]:
+    """Reads one array by its name, while the file is open."""
+    with contextlib.ExitStack() as opened:
+        try:
+            if path.endswith(".npz"):
+                arrays = opened.enter_context(np.load(path, allow_pickle=False))
+                keys, get = set(arrays.files), arrays.__getitem__
+            else:
+                checkpoint = tf.train.load_checkpoint(path)
+                keys, get = set(checkpoint.get_variable_to_shape_map()), checkpoint.get_tensor
+        except _DAMAGE as error:
+            raise UserError(
+                f"config.backbone={path} is no .npz file or TensorFlow checkpoint ({type(error).__name__}); "
+                f"give the weights of a {name}"
+            ) from error
+
+        def read(key: str) -> np.ndarray:
+            if key not in keys:
+                raise UserError(f"{path} holds no {key}; it must have torchvision's names of a {name}")
+            try:
+                return np.asarray(get(key))
+            except _DAMAGE as error:  # The checksum of an array is compared when it is read.
+                raise UserError(
+                    f"config.backbone={path}: {key} is damaged ({error}); get a sound copy"
+                ) from error
+
+        yield read

@@ -1,0 +1,1 @@
+"""Optimizers, their fused kernels, and learning-rate schedules."""

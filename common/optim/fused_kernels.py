@@ -1,0 +1,88 @@
+"""The optimizers for which TensorFlow has a kernel that updates a variable and its slots where they are.
+
+Each equals its rule in `common/optim/optimizers.py` but for rounding, and reads and writes every element once; the
+rule's operations, one after another, move several times as many bytes where no compiler fuses them. For a single
+replica: with many, XLA fuses the rule, or its weights are cut into parts, which are no variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.optim import optimizers
+from common.optim.optimizers import Whole
+
+
+def has_kernel(config: Optimizer, segments: Whole) -> bool:
+    """Whether `apply` does to a variable what `optimizers.rule(config)` does."""
+    # LazyAdam leaves out rows of embeddings; for other variables it is Adam.
+    lazy = config.name == "lazy_adam" and segments.kind == "embedding"
+    # The kernel of `_gradient_descent` divides by 1 - rate decay.
+    decays_fast = config.base_learning_rate * config.weight_decay * segments.adapts > 0.1
+    plain = config.name == "sgd" and not config.momentum
+    return config.name in ("sgd", "adam", "lazy_adam") and not lazy and not (plain and decays_fast)
+
+
+def apply(
+    config: Optimizer,
+    segments: Whole,
+    weight: tf.Variable,
+    gradient: tf.Tensor,
+    slots: Mapping[str, tf.Variable],
+    rate: tf.Tensor,
+    step: tf.Tensor,
+) -> tf.Operation:
+    """Updates a variable that has a kernel, and its slots; arguments as for a rule. Returns what does it."""
+    gradient = optimizers.raw_gradient(config, weight, gradient, segments)
+    if config.name == "sgd" and not config.momentum:
+        return _gradient_descent(config.weight_decay * segments.adapts, weight, gradient, rate)
+    gradient = optimizers.with_decay(config, weight, gradient, segments)
+    dtype = rate.dtype
+    if config.name != "sgd":
+        # The kernel's 1 - beta is as inexact in the averages as in their corrections: the first steps are exact.
+        count = tf.cast(step, tf.float64) + 1
+        return tf.raw_ops.ResourceApplyAdam(
+            var=weight.handle,
+            m=slots["m"].handle,
+            v=slots["v"].handle,
+            beta1_power=tf.cast(config.beta_1**count, dtype),
+            beta2_power=tf.cast(config.beta_2**count, dtype),
+            lr=rate,
+            beta1=tf.constant(config.beta_1, dtype),
+            beta2=tf.constant(config.beta_2, dtype),
+            epsilon=tf.constant(config.epsilon, dtype),
+            grad=gradient,
+        )
+    if not config.scaled_momentum:
+        # The kernel keeps sums of gradients, as scaled momentum does; the other is of their products with the rate.
+        gradient, rate = rate * gradient, tf.ones_like(rate)
+    return tf.raw_ops.ResourceApplyMomentum(
+        var=weight.handle,
+        accum=slots["momentum"].handle,
+        lr=rate,
+        grad=gradient,
+        momentum=tf.constant(config.momentum, dtype),
+        use_nesterov=config.nesterov,
+    )
+
+
+def _gradient_descent(
+    decay: float, weight: tf.Variable, gradient: tf.Tensor, rate: tf.Tensor
+) -> tf.Operation:
+    """weight - rate (gradient + decay weight), with nothing as large as the weight in between.
+
+    With decay, a proximal step for the L2 norm gives (weight - a gradient) / (1 + a decay), which is that for
+    a = rate / (1 - rate decay).
+    """
+    if not decay:
+        return tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)
+    return tf.raw_ops.ResourceApplyProximalGradientDescent(
+        var=weight.handle,
+        alpha=rate / (1 - rate * decay),
+        l1=tf.zeros([], rate.dtype),
+        l2=tf.constant(decay, rate.dtype),
+        delta=gradient,
+    )

@@ -1,0 +1,273 @@
+"""Optimizers as (init, update) pairs over tensors: SGD with momentum, LARS, Adam, LazyAdam, and the other solvers
+of the LEGW study.
+
+A rule does not know whether it updates a whole variable or a shard of it: what it asks about the tensor (norms, which
+elements decay, which rows have a gradient) it asks a `Segments`. LARS's formulas are figures 5 (scaled momentum) and 6
+(unscaled) of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods"; Adam's are TensorFlow's (its epsilon is the paper's
+"epsilon hat"); Adagrad, RMSprop and Adadelta are those of tf_keras, epsilon under the root.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.errors import UserError, near
+
+Slots = dict[str, tf.Tensor]
+
+
+class Segments(Protocol):
+    """What a rule may ask about the tensor it updates.
+
+    Attributes:
+      adapts: weight decay and LARS's trust ratio apply; a boolean tensor of the shape of the weight where
+        that holds several variables, or parts of them.
+      regularised: `l2_in_loss` applies; likewise.
+    """
+
+    adapts: bool | tf.Tensor
+    regularised: bool | tf.Tensor
+
+    def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """L2 norms of each variable and of its gradient, in shapes that broadcast to that of the weight."""
+
+    def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
+        """Which elements LazyAdam updates: True for all, or booleans that broadcast to the weight's shape."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """The segments of one whole variable.
+
+    Attributes:
+      kind: "kernel", "bias", "norm" or "embedding", from the layer that owns the variable.
+      skip_kinds: kinds that neither decay nor adapt.
+    """
+
+    kind: str
+    skip_kinds: tuple[str, ...] = ("norm", "bias")
+
+    @property
+    def adapts(self) -> bool:
+        return self.kind not in self.skip_kinds
+
+    @property
+    def regularised(self) -> bool:
+        """Everything but batch norm, biases too: what G6 resnet_main.py puts into its loss."""
+        return self.kind != "norm"
+
+    def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.norm(weight), tf.norm(gradient)
+
+    def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
+        """The rows of an embedding that have a gradient: a mask over the dense gradient.
+
+        Not IndexedSlices: the sum over replicas makes gradients dense (a bucket is one tensor), and so does a
+        softmax that shares the table. A row that was looked up and whose gradient is exactly zero counts as not
+        looked up.
+        """
+        return rows_with_gradient(gradient) if self.kind == "embedding" else True
+
+
+class Rule(NamedTuple):
+    """An optimizer.
+
+    Attributes:
+      slots: names of the tensors it keeps per weight.
+      init: (weight) -> its slots.
+      update: (weight, gradient, slots, learning_rate, step, segments) -> (weight, slots); tensors of one
+        floating dtype, the rate a scalar, `step` an integer scalar, 0 at the first update.
+      adapts_by_norms: it asks for the norms of what adapts, of the weight and of `raw_gradient`.
+    """
+
+    slots: tuple[str, ...]
+    init: Callable[[tf.Tensor], Slots]
+    update: Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, tf.Tensor, Segments], tuple[tf.Tensor, Slots]]
+    adapts_by_norms: bool = False
+
+
+def rule(config: Optimizer) -> Rule:
+    """The rule that `config` names.
+
+    Raises:
+      UserError: unknown name, or an epsilon of 0 where the rule would divide 0 by 0.
+    """
+    if config.name not in RULES:
+        hint = near(config.name, RULES)
+        raise UserError(f"config.optimizer.name={config.name!r}: unknown{hint}; known: {', '.join(RULES)}")
+    # Without momentum there is nothing to keep, and a third less to read and write.
+    slots, move = _FORMS[config.name] if config.momentum or not config.has_momentum else ((), _plain)
+    starts_at_zero = config.name != "adagrad" or config.initial_accumulator <= 0
+    if config.name not in ("sgd", "lars") and config.epsilon <= 0 and starts_at_zero:
+        raise UserError(
+            f"config.optimizer.epsilon={config.epsilon}: {config.name} would divide 0 by 0; "
+            "use a small number such as 1e-8"
+        )
+
+    def init(weight: tf.Tensor) -> Slots:
+        start = {"accumulator": config.initial_accumulator}
+        return {name: tf.fill(weight.shape, tf.constant(start.get(name, 0), weight.dtype)) for name in slots}
+
+    def update(
+        weight: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: Slots,
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        segments: Segments,
+    ) -> tuple[tf.Tensor, Slots]:
+        touched = segments.touched(gradient) if config.name == "lazy_adam" else True
+        gradient = raw_gradient(config, weight, gradient, segments)
+        rate = learning_rate
+        if config.name == "lars":
+            rate = rate * _lars_trust(config, weight, gradient, segments)
+        gradient = with_decay(config, weight, gradient, segments)
+        distance, after = move(config, gradient, slots, rate, step)
+        if touched is True:
+            return weight - distance, after
+        after = {name: tf.where(touched, after[name], slots[name]) for name in after}
+        return tf.where(touched, weight - distance, weight), after
+
+    return Rule(slots, init, update, adapts_by_norms=config.name == "lars")
+
+
+def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
+    """The gradient with that of the loss's L2 term, as a rule's norms see it."""
+    return _add(gradient, config.l2_in_loss, weight, segments.regularised)
+
+
+def with_decay(config: Optimizer, weight: tf.Tensor, raw: tf.Tensor, segments: Segments) -> tf.Tensor:
+    """The raw gradient and the weight decay: what a rule moves along."""
+    return _add(raw, config.weight_decay, weight, segments.adapts)
+
+
+def rows_with_gradient(gradient: tf.Tensor) -> tf.Tensor:
+    """[rows, 1, ...] of booleans: whether anything in the row is not zero."""
+    return tf.reduce_any(gradient != 0, axis=list(range(1, gradient.shape.rank)), keepdims=True)
+
+
+def clip_factor(squares: tf.Tensor, clip_norm: float) -> tf.Tensor:
+    """What gradients, the sum of whose squares is `squares`, are multiplied by: min(1, clip_norm / norm)."""
+    return clip_norm / tf.maximum(tf.sqrt(squares), clip_norm)
+
+
+def clipped(gradients: Sequence[tf.Tensor], clip_norm: float) -> list[tf.Tensor]:
+    """The gradients, scaled down together where their global norm exceeds `clip_norm`; as they are if that is 0."""
+    if not clip_norm:
+        return list(gradients)
+    # l2_loss reads a gradient once; its squares, summed by two operations, would be written in between.
+    factor = clip_factor(2 * tf.add_n([tf.nn.l2_loss(g) for g in gradients]), clip_norm)
+    return [factor * g for g in gradients]
+
+
+def with_bias_factor(gradients: Sequence[tf.Tensor], kinds: Sequence[str], factor: float) -> list[tf.Tensor]:
+    """The gradients, those of biases times `factor`; before any decay is added."""
+    if factor == 1:
+        return list(gradients)
+    return [factor * g if kind == "bias" else g for g, kind in zip(gradients, kinds, strict=True)]
+
+
+def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool | tf.Tensor) -> tf.Tensor:
+    """gradient + coefficient * weight, where told."""
+    if coefficient == 0 or where is False:
+        return gradient
+    term = coefficient * weight
+    return gradient + (term if where is True else tf.where(where, term, tf.zeros_like(term)))
+
+
+def _lars_trust(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
+    """eta |w| / (|g| + weight_decay |w| + epsilon) of the raw gradient; 1 for what does not adapt.
+
+    Also 1 where a norm is zero, as in tf.contrib's LARSOptimizer: a weight at zero must be able to leave it.
+    """
+    one = tf.ones([], weight.dtype)
+    if segments.adapts is False:
+        return one
+    weight_norm, gradient_norm = segments.norms(weight, gradient)
+    defined = (weight_norm > 0) & (gradient_norm > 0)
+    denominator = gradient_norm + config.weight_decay * weight_norm + config.epsilon
+    ratio = config.eta * weight_norm / tf.where(defined, denominator, one)
+    ratio = tf.where(defined, ratio, one)
+    return ratio if segments.adapts is True else tf.where(segments.adapts, ratio, one)
+
+
+# Each form: (config, gradient, slots, rate, step) -> (what is subtracted from the weight, slots).
+
+
+def _plain(
+    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, Slots]:
+    """`_momentum` with a momentum of 0, where all its forms are one."""
+    del config, slots, step
+    return rate * gradient, {}
+
+
+def _momentum(
+    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, Slots]:
+    """Heavy ball; Nesterov's looks one step ahead, as tf_keras's SGD does."""
+    del step
+    if not config.scaled_momentum:
+        gradient = rate * gradient
+    momentum = config.momentum * slots["momentum"] + gradient
+    distance = config.momentum * momentum + gradient if config.nesterov else momentum
+    return rate * distance if config.scaled_momentum else distance, {"momentum": momentum}
+
+
+def _adam(
+    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, Slots]:
+    # In float32, 1 - beta_2^1 would lose four of its seven digits.
+    count = tf.cast(step, tf.float64) + 1
+    correction = tf.sqrt(1 - config.beta_2**count) / (1 - config.beta_1**count)
+    m = _average(config.beta_1, slots["m"], gradient)
+    v = _average(config.beta_2, slots["v"], gradient * gradient)
+    rate = rate * tf.cast(correction, rate.dtype)
+    return rate * m / (tf.sqrt(v) + config.epsilon), {"m": m, "v": v}
+
+
+def _adagrad(
+    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, Slots]:
+    del step
+    accumulator = slots["accumulator"] + gradient * gradient
+    return rate * gradient * tf.math.rsqrt(accumulator + config.epsilon), {"accumulator": accumulator}
+
+
+def _rmsprop(
+    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, Slots]:
+    del step
+    v = _average(config.rho, slots["v"], gradient * gradient)
+    return rate * gradient * tf.math.rsqrt(v + config.epsilon), {"v": v}
+
+
+def _adadelta(
+    config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
+) -> tuple[tf.Tensor, Slots]:
+    del step
+    v = _average(config.rho, slots["v"], gradient * gradient)
+    distance = tf.sqrt((slots["moved"] + config.epsilon) / (v + config.epsilon)) * gradient
+    moved = _average(config.rho, slots["moved"], distance * distance)
+    return rate * distance, {"v": v, "moved": moved}
+
+
+def _average(decay: float, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    return decay * old + (1 - decay) * new
+
+
+_FORMS = {
+    "sgd": (("momentum",), _momentum),
+    "lars": (("momentum",), _momentum),
+    "adam": (("m", "v"), _adam),
+    "lazy_adam": (("m", "v"), _adam),
+    "adagrad": (("accumulator",), _adagrad),
+    "rmsprop": (("v",), _rmsprop),
+    "adadelta": (("v", "moved"), _adadelta),
+}
+RULES = tuple(_FORMS)

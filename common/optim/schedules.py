@@ -1,0 +1,163 @@
+"""Learning rates as functions of the step: curves and their combination with a warmup.
+
+A curve maps a float64 step to a float64 rate. Steps count from 0: a run's first update uses the rate at 0.
+Sources: mlcommons/training_results_v0.7 resnet-research-TF-tpu-v3-8192/lars_util.py for the warmup and the
+polynomial decay; "Large-Batch Training for LSTM and Beyond", section 3.2, for its decay over the whole run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from common.config.schema import Schedule
+from common.errors import UserError, near
+
+Curve = Callable[[tf.Tensor], tf.Tensor]
+KINDS = ("constant", "poly", "step", "cosine", "noam", "gnmt")
+WARMUPS = ("linear", "exponential")
+
+
+def constant(rate: float) -> Curve:
+    """The same rate at every step."""
+    return lambda step: tf.fill(tf.shape(step), tf.constant(rate, step.dtype))
+
+
+def polynomial(peak: float, end: float, power: float, start: float, steps: float) -> Curve:
+    """end + (peak - end) * (1 - t)^power; t goes from 0 at `start` to 1 `steps` later, and stays there."""
+    return lambda step: end + (peak - end) * (1 - _progress(step, start, steps)) ** power
+
+
+def cosine(peak: float, end: float, start: float, steps: float) -> Curve:
+    """end + (peak - end) * (1 + cos(pi t)) / 2, with the t of `polynomial`."""
+    return lambda step: end + (peak - end) * (1 + tf.cos(math.pi * _progress(step, start, steps))) / 2
+
+
+def piecewise(peak: float, boundaries: Sequence[float], factor: float) -> Curve:
+    """`peak`, times `factor` for each of the boundaries (in steps) that the step has reached."""
+
+    def curve(step: tf.Tensor) -> tf.Tensor:
+        reached = [tf.cast(step >= boundary, step.dtype) for boundary in boundaries]
+        return peak * tf.pow(tf.constant(factor, step.dtype), tf.add_n([tf.zeros_like(step), *reached]))
+
+    return curve
+
+
+def inverse_root(scale: float, width: int) -> Curve:
+    """scale * (width * step)^-1/2: section 5.3 of "Attention Is All You Need", after its warmup."""
+    return lambda step: scale * tf.math.rsqrt(width * tf.maximum(step, 1))
+
+
+def halvings(peak: float, factor: float, start: int, interval: int, most: int, at_start: bool) -> Curve:
+    """`peak`, times `factor` for each whole `interval` since `start`, at most `most` times.
+
+    With `at_start` the first falls on `start` itself: the GNMT reference's (step - start) // interval + 1 against
+    Google's floor((step - start) / interval) (mlperf_facts 0.6).
+    """
+
+    def curve(step: tf.Tensor) -> tf.Tensor:
+        done = tf.floor((step - start) / interval) + (1 if at_start else 0)
+        return peak * tf.pow(tf.constant(factor, step.dtype), tf.clip_by_value(done, 0, most))
+
+    return curve
+
+
+def exponential_warmup(curve: Curve, peak: float, length: float) -> Curve:
+    """peak * 0.01^((length - step) / length) before step `length`, `curve` from it on (GNMT; mlperf_facts 1.5)."""
+    if length <= 0:
+        return curve
+    return lambda step: tf.where(
+        step < length, peak * tf.pow(tf.constant(0.01, step.dtype), 1 - step / length), curve(step)
+    )
+
+
+def warmup(curve: Curve, peak: float, length: float, initial: float = 0.0) -> Curve:
+    """Linear from `initial` at step 0 to `peak` at step `length`, both included; `curve` after it."""
+    if length <= 0:
+        return curve
+    return lambda step: tf.where(step <= length, initial + (peak - initial) * step / length, curve(step))
+
+
+def _progress(step: tf.Tensor, start: float, steps: float) -> tf.Tensor:
+    return tf.clip_by_value((step - start) / steps, 0, 1)
+
+
+def learning_rate(
+    schedule: Schedule, base_learning_rate: float, steps_per_epoch: float, train_steps: int
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The rate of a run.
+
+    Args:
+      schedule: the configuration's.
+      base_learning_rate: the peak.
+      steps_per_epoch: examples / batch, not rounded.
+      train_steps: of the whole run.
+
+    Returns:
+      A function of the step (an integer tensor of any shape) that gives the rate (float32, the same shape).
+
+    Raises:
+      UserError: unknown kind, a "step" schedule without boundaries, a "noam" one without warmup or a "gnmt" one
+        without an interval.
+    """
+    start = schedule.decay_start(steps_per_epoch)
+    steps = schedule.decay_steps(steps_per_epoch, train_steps)
+    if schedule.kind == "constant":
+        curve = constant(base_learning_rate)
+    elif schedule.kind == "poly":
+        curve = polynomial(base_learning_rate, schedule.end_learning_rate, schedule.power, start, steps)
+    elif schedule.kind == "cosine":
+        curve = cosine(base_learning_rate, schedule.end_learning_rate, start, steps)
+    elif schedule.kind == "step":
+        if not schedule.boundaries:
+            raise UserError("config.schedule.boundaries is empty: kind 'step' needs the epochs of its drops")
+        # Six decimals: an epoch that is a whole number of steps must not become 28.999999999999996 of them.
+        boundaries = [round(epoch * steps_per_epoch, 6) for epoch in schedule.boundaries]
+        curve = piecewise(base_learning_rate, boundaries, schedule.factor)
+    elif schedule.kind == "noam":
+        curve = inverse_root(base_learning_rate, schedule.width)
+    elif schedule.kind == "gnmt":
+        curve = _gnmt(schedule, base_learning_rate)
+    else:
+        hint = near(schedule.kind, KINDS)
+        raise UserError(f"config.schedule.kind={schedule.kind!r}: unknown{hint}; known: {', '.join(KINDS)}")
+    curve = _warmed(schedule, curve, base_learning_rate, schedule.warmup_length(steps_per_epoch))
+
+    def rate(step: tf.Tensor) -> tf.Tensor:
+        # float32 would lose the small differences 1 - t at the end of a long run.
+        return tf.cast(curve(tf.cast(step, tf.float64)), tf.float32)
+
+    return rate
+
+
+def _gnmt(schedule: Schedule, peak: float) -> Curve:
+    if schedule.decay_interval < 1:
+        raise UserError(
+            f"config.schedule.decay_interval={schedule.decay_interval}: kind 'gnmt' needs a positive number of steps"
+        )
+    return halvings(
+        peak,
+        schedule.factor,
+        schedule.decay_start_step,
+        schedule.decay_interval,
+        schedule.max_decays,
+        schedule.decay_at_start,
+    )
+
+
+def _warmed(schedule: Schedule, curve: Curve, peak: float, length: float) -> Curve:
+    if schedule.kind == "noam":
+        if length <= 0:
+            raise UserError(
+                "config.schedule.warmup_steps=0.0: kind 'noam' starts at infinity without a warmup"
+            )
+        peak /= math.sqrt(schedule.width * length)
+    if schedule.warmup_curve == "exponential":
+        return exponential_warmup(curve, peak, length)
+    if schedule.warmup_curve == "linear":
+        return warmup(curve, peak, length, schedule.initial_learning_rate)
+    raise UserError(
+        f"config.schedule.warmup_curve={schedule.warmup_curve!r}: unknown; known: {', '.join(WARMUPS)}"
+    )

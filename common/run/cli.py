@@ -1,0 +1,185 @@
+"""The command line every benchmark shares: `python -m resnet --system=cpu-tiny --data_dir=DIR`.
+
+TensorFlow is imported only once the arguments have proved sound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from absl import app as absl_app
+from absl import flags
+
+from common.config import overrides as configs
+from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
+from common.errors import PeerLostError, UserError
+from common.launch import heartbeat
+from common.launch import process as processes
+from common.run import closed_division
+
+FLAGS = flags.FLAGS
+
+
+def _define_flags() -> None:
+    flags.DEFINE_string("system", None, "preset to run; see BENCHMARK/config.py")
+    flags.DEFINE_string("data_dir", None, "folder with the data that init_datasets.sh prepared")
+    flags.DEFINE_string("result_dir", "results", "results go to RESULT_DIR/<system>/<benchmark>/")
+    flags.DEFINE_integer(
+        "run", None, "number of the result file; the first free one if not given", lower_bound=0
+    )
+    flags.DEFINE_integer(
+        "seed", None, "seed of the run, in place of the preset's", lower_bound=0, upper_bound=LARGEST_SEED
+    )
+    flags.DEFINE_string("checkpoint_dir", None, "save checkpoints here, and resume from the newest one found")
+    flags.DEFINE_integer("keep_checkpoints", 2, "so many of the newest checkpoints stay", lower_bound=1)
+    flags.DEFINE_string("evaluate", None, "evaluate this checkpoint, print its quality as JSON; no training")
+    flags.DEFINE_enum("replicas", None, list(REPLICAS), "backend, in place of the preset's")
+    flags.DEFINE_bool(
+        "cache_cleared", False, "the system's caches were cleared before this run; run_and_time.sh knows"
+    )
+    flags.DEFINE_bool("describe", False, "print model, sizes and hyperparameters as JSON; needs no data")
+    flags.DEFINE_bool("dry_run", False, "build, compile and take one step on synthetic data")
+    flags.DEFINE_string(
+        "export", None, "write one replica's steps as StableHLO into this folder; needs no data"
+    )
+    flags.DEFINE_enum(
+        "export_reference",
+        "compiled",
+        ["compiled", "uncompiled", "none"],
+        "what computes the exported step's first losses; uncompiled is several times as fast on a CPU",
+    )
+
+
+def main(benchmark: str) -> None:
+    """Runs the command line of `benchmark`, a package with config.py and task.py; does not return."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    heartbeat.start()
+    _define_flags()
+    absl_app.define_help_flags()
+    try:
+        overrides, argv = configs.split_overrides(sys.argv)
+        extra = FLAGS(argv)[1:]
+        if extra:
+            raise UserError(f"unexpected argument {extra[0]!r}; flags start with --, see --help")
+        code = _dispatch(benchmark, overrides)
+    except flags.Error as error:
+        _fail(f"{error}; see --help", 2)
+    except PeerLostError as error:  # Its launcher knows better what the cause was.
+        _fail(str(error), error.exit_code, lost=True)
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except BrokenPipeError:  # The reader of our output has seen enough.
+        os._exit(141)
+    except Exception as error:
+        if processes.here().count == 1:
+            raise
+        # Left to the interpreter, a process can wait at its end for the others, and they for it.
+        traceback.print_exc()
+        _fail(f"{type(error).__name__}: {str(error).partition(os.linesep)[0]}", 1)
+    heartbeat.tell(result=code)
+    # TensorFlow's threads can keep a finished process alive; nothing is left to flush but the streams.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _fail(message: str, code: int, lost: bool = False) -> None:
+    """Ends this process at once: others may be waiting for it. Its launcher, if there is one, says why."""
+    if not heartbeat.tell(**{"lost" if lost else "error": message}):
+        print(f"{processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
+    module = importlib.import_module(f"{benchmark}.config")
+    config = _configure(module, overrides)
+    if FLAGS.describe:
+        from common.train.describe import describe
+
+        task = importlib.import_module(f"{benchmark}.task").Task(config, None)
+        print(json.dumps(describe(task, module.hyperparameters(config)), indent=2))
+        return 0
+    if FLAGS.dry_run:
+        task_module = importlib.import_module(f"{benchmark}.task")
+        return _dry_run(task_module.Task(config, None))
+    if FLAGS.export:
+        return _export(importlib.import_module(f"{benchmark}.task").Task, config)
+    if FLAGS.system is None:
+        raise UserError(f"--system: name a preset; known: {', '.join(module.PRESETS)}")
+    check_data_dir(FLAGS.data_dir, benchmark)
+    if FLAGS.evaluate:
+        return _evaluate(importlib.import_module(f"{benchmark}.task").Task(config, FLAGS.data_dir))
+    from common.run import run
+
+    preset = configs.preset(module.PRESETS, FLAGS.system)
+    closed_division.check(config, preset, module.hyperparameters)
+    process = processes.of(config)
+    if not process.main:
+        return run.Training(benchmark, config, process).execute()
+    overrides = closed_division.overrides(config, preset)
+    return run.Run(benchmark, config, process, module.hyperparameters(config), overrides).execute()
+
+
+def check_data_dir(path: str | None, benchmark: str) -> None:
+    """Raises UserError where `--data_dir` is missing or no folder."""
+    fix = f"name the folder that {benchmark}/init_datasets.sh filled"
+    if not path:
+        raise UserError(f"--data_dir: missing; {fix}")
+    # An object store is looked at later, by TensorFlow.
+    if "://" not in path and not os.path.isdir(path):
+        raise UserError(f"--data_dir={path}: no such folder; {fix}")
+
+
+def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
+    config = configs.preset(module.PRESETS, FLAGS.system) if FLAGS.system else module.Config()
+    if FLAGS.replicas:
+        config = configs.override(config, "replicas", FLAGS.replicas)
+    for path, value in overrides:
+        config = configs.override(config, path, value)
+    if FLAGS.seed is not None:
+        config = dataclasses.replace(config, seed=FLAGS.seed)
+    config.validate()
+    return config
+
+
+def _evaluate(task: Any) -> int:
+    from common.run import evaluate_checkpoint
+
+    quality = evaluate_checkpoint.evaluate(task, FLAGS.evaluate)
+    if processes.of(task.config).main:
+        print(json.dumps({"quality": quality.value, **quality.details}))
+    return 0
+
+
+def _export(task_of: Any, config: RunConfig) -> int:
+    from common.export import steps, write
+
+    task = task_of(steps.single_replica(config), None)
+    write.write(task, config, FLAGS.export, FLAGS.export_reference, lambda line: print(line, file=sys.stderr))
+    return 0
+
+
+def _dry_run(task: Any) -> int:
+    from common.distributed import replicas
+    from common.run import allocator, step_errors
+    from common.train.loop import Loop
+
+    allocator.keep_freed_by_steps(task.config)
+    process, started = processes.of(task.config), time.time()
+    backend = replicas.make(task.config)
+    with step_errors.steps_explained(backend, "global_batch_size"):
+        loop = Loop(task, backend)
+        built = time.time()
+        loss, seconds = loop.one_step()
+        backend.close()
+    if process.main:
+        print(json.dumps({"loss": loss, "build_seconds": built - started, "step_seconds": seconds}))
+    return 0

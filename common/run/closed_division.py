@@ -1,0 +1,172 @@
+"""What a run logged as `closed` may change of its preset, and what it starts from. TensorFlow-free.
+
+The closed division compares systems, not models: a submitter chooses hardware, numerics and the hyperparameters that
+the rules list. Those are the ones with a key in the benchmark's rule files, so that the log's header shows them and the
+checker judges them; any other field is the preset's, or the run is `open`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from common.config.schema import RunConfig
+from common.errors import UserError
+
+C = TypeVar("C", bound=RunConfig)
+Hyperparameters = Callable[[Any], Sequence[tuple[str, Any, Any]]]
+# What describes the system and not the model: which machine, how its work is divided and stored, and when it looks up
+# to evaluate and ends, all of which the log's blocks show.
+SYSTEM_FIELDS = (
+    *(
+        "system",
+        "hardware",
+        "source",
+        "submission_org",
+        "submission_status",
+        "seed",
+        "precision",
+        "loss_scale",
+    ),
+    *("replicas", "num_replicas", "partitions", "communication.*", "accumulation_steps", "compile"),
+    *("global_batch_size", "eval_batch_size", "checkpoint_blocks", "train_epochs", "train_steps"),
+    *("steps_per_block", "epochs_per_block", "first_block_steps", "first_block_epochs"),
+    *("data.cache", "data.private_threads", "data.deterministic", "eval_workers"),
+    # The same function, computed otherwise.
+    *("space_to_depth", "hoisted", "folded"),
+)
+# What says which rules hold is no choice under them; and what the problem is, or how it is logged, is none even where
+# it moves a line that the rules ask for.
+RULE_FIELDS = (
+    *("benchmark", "ruleset", "division", "smoke_run"),
+    *("num_eval_examples", "short_side", "long_side", "logged_rate_batch"),
+)
+_CHUNK = 1 << 20
+
+
+def overrides(config: RunConfig, preset: RunConfig) -> dict[str, Any]:
+    """{path: value} of the fields in which `config` differs from `preset`, in their order."""
+    theirs = dict(_flat(preset))
+    return {path: value for path, value in _flat(config) if value != theirs[path]}
+
+
+def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _flat(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, value
+
+
+def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
+    """Refuses to log as closed what no closed rule can see.
+
+    Raises:
+      UserError: the division is closed and a field differs from the preset that the rules do not free, or the run would
+        start from random weights where the rules start from a trained network.
+    """
+    if config.division != "closed":
+        return
+    fix = "leave it to the preset, or log the run as --config.division=open"
+    fixed = not_freed(config, preset, hyperparameters)
+    if fixed:
+        names = ", ".join(f"config.{name}={value}" for name, value in fixed.items())
+        raise UserError(
+            f"{names}: the closed rules of {config.benchmark} {config.ruleset} do not free this from preset "
+            f"{preset.system}; {fix}"
+        )
+    if config.starts_from and not config.initial_weights_file:
+        raise UserError(
+            f"config.{config.weights_field}: a closed run of {config.benchmark} starts from {config.starts_from}, not "
+            f"from random weights; give --config.{config.weights_field}=FILE, or log the run as --config.division=open"
+        )
+
+
+def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[str, Any]:
+    """Those of `overrides` that neither describe the system nor move a line which the closed rules ask for."""
+    header = _judged(config, hyperparameters)
+
+    def free(path: str) -> bool:
+        if path in RULE_FIELDS:
+            return False
+        if path in (
+            "num_train_examples",
+            "vocabulary_size",
+        ):  # What the run finds in its data, and is held to.
+            return config.counts_what_is_left
+        if path == config.weights_field or any(fnmatch.fnmatch(path, free) for free in SYSTEM_FIELDS):
+            return True
+        try:
+            return _judged(_with_field_of(config, preset, path), hyperparameters) != header
+        except UserError:  # The preset's value does not fit the others: no line says what this one does.
+            return False
+
+    return {path: value for path, value in overrides(config, preset).items() if not free(path)}
+
+
+def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, Any]:
+    """The header's values that the closed rules of the benchmark ask for."""
+    from compliance import rules
+
+    own = rules.benchmark_file(config.ruleset, "closed", config.benchmark)
+    names = [n for n in rules.names(config.ruleset) if n == own or n.startswith(own + "_")]
+    keys = {key for name in names for key in rules.compiled(config.ruleset, name)}
+    header = {key: (value, metadata) for key, value, metadata in hyperparameters(config)}
+    header |= {"train_samples": config.num_train_examples, "eval_samples": config.num_eval_examples}
+    return {key: value for key, value in header.items() if key in keys}
+
+
+def _with_field_of(config: C, other: C, path: str) -> C:
+    """`config` with the field at `path` as `other` has it."""
+    head, _, rest = path.partition(".")
+    value = getattr(other, head)
+    if rest:
+        value = _with_field_of(getattr(config, head), value, rest)
+    return dataclasses.replace(config, **{head: value})
+
+
+def initial_weights(config: RunConfig) -> Any:
+    """What the run starts from, for its log: "random", or {"file": name, "sha256": of its content}.
+
+    A TensorFlow checkpoint is several files, hashed one after the other in the order of their names. What lies in an
+    object store has no sum here.
+
+    Raises:
+      UserError: no such file.
+    """
+    path = config.initial_weights_file
+    if not path:
+        return "random"
+    name = path.rstrip("/").rpartition("/")[2]
+    if "://" in path:
+        return {"file": path}
+    digest = hashlib.sha256()
+    try:
+        for part in _files(pathlib.Path(path)):
+            with open(part, "rb") as file:
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+    except OSError as error:
+        raise UserError(
+            f"config.{config.weights_field}={path}: {error.strerror}; name a file that exists"
+        ) from error
+    return {"file": name, "sha256": digest.hexdigest()}
+
+
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    """The files of one name: itself, a folder's, or those of a TensorFlow checkpoint, PATH.index and PATH.data-*."""
+    if path.is_dir():
+        found = [p for p in path.iterdir() if p.is_file()]
+    else:
+        parts = path.parent.glob("*") if path.parent.is_dir() else ()
+        stems = (path.name + ".index", path.name + ".data-")
+        found = [p for p in parts if p.name == path.name or p.name.startswith(stems)]
+    if not found:
+        raise FileNotFoundError(2, os.strerror(2), str(path))
+    return sorted(found)

@@ -1,0 +1,90 @@
+"""How a run ended, read from its log: what a study and a search count as a result. TensorFlow-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+
+from common.run.results import parts
+
+# How the reasons begin that common/train/loop.py gives for a run that nothing interrupted.
+MISSED, DIVERGED = "the target was not reached", "loss is"
+# Of a benchmark with several qualities by their names, as Mask R-CNN's "BBOX" and "SEGM".
+Quality = float | Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """What a log says that has a run_start and a run_stop.
+
+    Attributes:
+      evaluations: the quality at each evaluation; nan where the log has no number.
+      minutes: from run_start to run_stop.
+      reached: the target was met.
+      reason: that run_stop gives; "" where the target was met.
+    """
+
+    evaluations: tuple[Quality, ...]
+    minutes: float
+    reached: bool
+    reason: str
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run came to its end, with whatever result: no signal and no exception ended it."""
+        return self.reached or self.reason.startswith((MISSED, DIVERGED))
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss, or a part of the last evaluation, is no finite number."""
+        return self.reason.startswith(DIVERGED) or not all(map(_finite, self.evaluations[-1:]))
+
+    @property
+    def quality(self) -> Quality | None:
+        """The last evaluation's; None where there is none or the run diverged."""
+        return self.evaluations[-1] if self.evaluations and not self.diverged else None
+
+
+def read(log: pathlib.Path) -> Ending | None:
+    """How the run of a log ended; None where there is no log, or one without run_start or run_stop."""
+    from compliance.logs import Record, read_log
+
+    if not log.is_file():
+        return None
+    records = [r for r in read_log(log) if isinstance(r, Record)]
+    last = {r.key: r for r in records}
+    if "run_start" not in last or "run_stop" not in last:
+        return None
+    stop = last["run_stop"]
+    return Ending(
+        tuple(_quality(r.value) for r in records if r.key == "eval_accuracy"),
+        (stop.time_ms - last["run_start"].time_ms) / 60000,
+        stop.metadata.get("status") == "success",
+        str(stop.metadata.get("reason", "")),
+    )
+
+
+def is_whole(log: pathlib.Path) -> bool:
+    """Whether a log is there and its run came to its end."""
+    ending = read(log)
+    return ending is not None and ending.whole
+
+
+def _quality(value: object) -> Quality:
+    if isinstance(value, Mapping):
+        return {name: _number(part) for name, part in value.items()}
+    return _number(value)
+
+
+def _number(value: object) -> float:
+    """nan for what is no number: how a run ended can be read whatever form its quality has."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _finite(quality: Quality) -> bool:
+    return all(map(math.isfinite, parts(quality, "quality").values()))

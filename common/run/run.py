@@ -1,0 +1,262 @@
+"""One timed run: what its first process leaves behind, and what all its processes do."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import pathlib
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from absl import flags
+
+from common.config.schema import RunConfig
+from common.errors import UserError
+from common.launch import heartbeat
+from common.launch.process import Process
+from common.run import closed_division, results
+from common.run import mllog as logs
+from common.run.progress import Reporter
+from common.train import events
+
+FLAGS = flags.FLAGS
+NOT_REACHED = 1
+
+
+class Training:
+    """A run in a process that is not the first: it trains and leaves nothing behind."""
+
+    def __init__(self, benchmark: str, config: RunConfig, process: Process):
+        self.benchmark, self.config = benchmark, config
+        self.reporter = Reporter(config, sys.stderr if process.main else None)
+        self.loop: Any = None
+        self._stopped_by = ""  # A signal's name; it also ends a loop that takes this one's place.
+        self._training = False
+        self._replicas: Any = None
+        self._start = 0
+
+    def execute(self) -> int:
+        """Returns the exit status: 0 when the target was reached."""
+        self._listen()
+        try:
+            self._initialise()
+            self._start = self._resume()
+            return _status(self._train())
+        except BaseException as error:
+            explained = self._explain(error)
+            if explained:
+                raise explained from error
+            raise
+
+    def _listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        name = signal.Signals(number).name
+        heartbeat.tell(signal=name)
+        self._stopped_by = self._stopped_by or name
+        if self.loop is not None:
+            self.loop.stop(name)
+        elif not self._training:
+            raise UserError(f"{name} during initialisation: nothing was trained", 128 + number)
+
+    def _initialise(self) -> None:
+        self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initialising")
+        self._build(self.config)
+
+    def _build(self, config: RunConfig) -> Any:
+        """The loop of `config`, compiled."""
+        task_module = importlib.import_module(f"{self.benchmark}.task")
+        from common.distributed import replicas
+        from common.run import allocator
+        from common.train.loop import Loop
+
+        allocator.keep_freed_by_steps(config)
+        task = task_module.Task(config, FLAGS.data_dir)
+        task.check_input()
+        self._replicas = replicas.make(config)
+        self._listen()  # TensorFlow's server of several processes has put a handler of its own in place.
+        loop = Loop(task, self._replicas)
+        loop.compile()
+        self.loop = loop
+        if self._stopped_by:
+            loop.stop(self._stopped_by)
+        return loop
+
+    def _resume(self) -> int:
+        if not FLAGS.checkpoint_dir:
+            return 0
+        from common.train import checkpoint
+
+        start = checkpoint.restore_latest(self.loop, FLAGS.checkpoint_dir) or 0
+        if start:
+            self.reporter.say(f"resumed from step {start}: this run gives no time to train")
+        return start
+
+    def _save(self, step: int) -> None:
+        from common.train import checkpoint
+
+        checkpoint.save(self.loop, FLAGS.checkpoint_dir, FLAGS.keep_checkpoints)
+
+    def _train(self) -> Any:
+        """The last event."""
+        event, self._training = None, True
+        for event in self._events(self._save if FLAGS.checkpoint_dir else None):
+            if isinstance(event, events.Progress):
+                heartbeat.at_step(event.step)
+            self._record(event)
+        try:
+            self._replicas.close()
+        except (
+            Exception
+        ) as error:  # What was to be told is told: a peer that dies while all leave changes nothing.
+            self.reporter.say(f"leaving the other processes: {error}")
+        return event
+
+    def _events(self, save: Any) -> Iterator[events.Event]:
+        """The loop's; of a run that may lose processes, of as many loops as it takes."""
+        from common.run import elastic
+
+        return elastic.Elastic(self, save).events() if elastic.enabled() else self.loop.run(save)
+
+    def rebuild(self, count: int) -> int:
+        """A loop of `count` replicas in place of this one, at the last checkpoint, whose step is returned."""
+        config = dataclasses.replace(self.config, num_replicas=count)
+        config.validate()
+        from common.train import checkpoint
+
+        return checkpoint.restore_latest(self._build(config), FLAGS.checkpoint_dir)
+
+    def _record(self, event: Any) -> None:
+        """What an event leads to."""
+
+    def _explain(self, error: BaseException) -> UserError | None:
+        if isinstance(error, UserError):
+            return None
+        from common.run.step_errors import explained
+
+        diagnose = None if self.loop is None else self.loop.task.diagnose
+        return explained(error, self._replicas, "global_batch_size", diagnose, self.reporter.say)
+
+
+class Run(Training):
+    """A run in its first process: its log, picture and run.json."""
+
+    def __init__(
+        self,
+        benchmark: str,
+        config: RunConfig,
+        process: Process,
+        hyperparameters: logs.Hyperparameters,
+        overrides: Mapping[str, Any],
+    ):
+        """`overrides`: the fields in which the configuration differs from its preset."""
+        super().__init__(benchmark, config, process)
+        self.hyperparameters = hyperparameters
+        self.facts = {
+            "config_overrides": dict(overrides),
+            "initial_weights": closed_division.initial_weights(config),
+        }
+        self.folder = pathlib.Path(FLAGS.result_dir) / config.system / config.benchmark
+        self.index = self._free_index() if FLAGS.run is None else FLAGS.run
+        self.path = self.folder / f"result_{self.index}.txt"
+        if self.path.exists():
+            raise UserError(f"{self.path}: exists; give another --run or --result_dir, or move it away")
+        self.curve = results.Curve(config)
+        self._log: Any = None
+
+    def _free_index(self) -> int:
+        taken = {p.name for p in self.folder.glob("result_*.txt")}
+        return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
+
+    def execute(self) -> int:
+        """Returns the exit status: 0 when the target was reached."""
+        self._listen()
+        log = self._log = logs.RunLog(self.path, self.config, _checker(self.config))
+        try:
+            log.header(self.hyperparameters, FLAGS.cache_cleared, self.facts)
+            self._initialise()
+            self._start = self._resume()
+            log.init_stop(self._start)
+            stopped = self._train()
+            log.publish()
+        except BaseException as error:
+            self._failed(log, error)
+            raise
+        return self._finish(stopped)
+
+    def _failed(self, log: logs.RunLog, error: BaseException) -> None:
+        """Ends the log of a run that an exception ended; raises in its place what a person can act on."""
+        self.reporter.close()
+        failed = time.time()
+        explained = self._explain(error)
+        if log.started:
+            log.abort(str(explained or error) or type(error).__name__, failed)
+            with contextlib.suppress(UserError):  # The disk may be full: the log matters more.
+                self._write_record("aborted", None)
+        else:
+            log.discard()
+        if explained:
+            raise explained from error
+
+    def _record(self, event: Any) -> None:
+        self._log.record(event)
+        self.curve.record(event)
+        self.reporter.record(event)
+
+    def _finish(self, stopped: Any) -> int:
+        scored = stopped.status == "success" and not self._start
+        minutes = (stopped.time - self.curve.start) / 60
+        self._write_record(stopped.status, minutes if scored else None)
+        # The run has its log and its record; a picture can be drawn later.
+        try:
+            curve: Any = self.curve.draw(self.folder / f"curve_{self.index}.png")
+        except (OSError, UserError) as error:
+            curve = f"none: {error}"
+        print(f"result   {self.path}")
+        print(f"score    {minutes:.3f} minutes" if scored else f"score    none: {stopped.status}")
+        print(f"verdict  {_verdict(self.path)}")
+        print(f"curve    {curve}")
+        return _status(stopped)
+
+    def _write_record(self, status: str, minutes: float | None) -> None:
+        from systems import detect
+
+        record = results.describe_run(self.config, sys.argv, detect()[0], self.facts)
+        record |= {
+            "status": status,
+            "score_minutes": minutes,
+            "quality": self.curve.evaluations[-1][1] if self.curve.evaluations else None,
+            "started": self.curve.started_iso,
+            "resumed_from_step": self._start,
+        }
+        results.update_run_json(self.folder, self.path, record)
+
+
+def _status(stopped: Any) -> int:
+    """The exit status that the last event asks for; 128 + the number of a signal, whichever process received it."""
+    if stopped.status == "success":
+        return 0
+    name = stopped.reason.partition(" ")[0]
+    return 128 + signal.Signals[name].value if name in signal.Signals.__members__ else NOT_REACHED
+
+
+def _checker(config: RunConfig) -> Any:
+    from compliance.engine import StreamChecker
+
+    return StreamChecker(config.ruleset, config.benchmark, config.division)
+
+
+def _verdict(path: pathlib.Path) -> str:
+    from compliance.check import check_paths
+
+    findings = check_paths([path])
+    errors = [f for f in findings if f.severity == "error"]
+    if not errors:
+        return f"passes, {len(findings)} pieces of advice (python -m compliance check {path})"
+    return f"{len(errors)} errors: {errors[0].message} (python -m compliance check {path})"

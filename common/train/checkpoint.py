@@ -1,0 +1,356 @@
+"""Checkpoints that any number of replicas restores: one array per variable, per-replica moments beside them.
+
+A checkpoint is one .npz file, written under another name, flushed and renamed, so that a file with the final name is
+whole. Slots are those of whole weights, however many replicas have parts of them: gathered on save, cut anew on
+restore. Batch-norm moments are kept per replica (a resumed run is bitwise the same) and merged by the law of total
+variance when the number of replicas or groups changes. The input position is the step: inputs are functions of it.
+
+Every process calls `save` and `restore_latest`: they exchange what each has. Process 0 writes; all read, so that the
+folder is one that all hosts share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import zipfile
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from common.config.digest import digest, to_dict
+from common.config.schema import Communication
+from common.distributed.weight_update import SlotValues
+from common.errors import UserError
+from common.files import NPZ_DAMAGE
+from common.layers import batch_norm
+from common.train.loop import Loop
+
+KEEP = 2
+# Fields that may differ between the run that saved and the one that resumes.
+FREE_FIELDS = (
+    "replicas",
+    "num_replicas",
+    "partitions",
+    "system",
+    "hardware",
+    "source",
+    "accumulation_steps",
+    "checkpoint_blocks",
+    "compile",
+)
+
+
+def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Path:
+    """Writes `folder`/checkpoint_<step>.npz and drops all but the last `keep`.
+
+    Raises:
+      UserError: the folder cannot be written, or the disk is full.
+    """
+    folder, replicas = pathlib.Path(folder), loop.state.replicas
+    step = int(loop.state.step)
+    path = folder / f"checkpoint_{step:08d}.npz"
+    arrays = _values(loop) | {name: replicas.all_values(v) for name, v in _moving(loop).items()}
+    error = None
+    if replicas.main:
+        meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
+        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        try:
+            _write(path, arrays, keep)
+        except OSError as caught:
+            error = caught
+    # The others wait until it is there.
+    if replicas.agree(int(error is not None)):
+        reason = error.strerror if error else "process 0 says why"
+        raise UserError(
+            f"--checkpoint_dir={folder}: cannot write a checkpoint: {reason}; free space there"
+        ) from error
+    return path
+
+
+def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None:
+    temporary = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_partial(path.parent)
+        with open(temporary, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    # The new name is on the disk before an older checkpoint goes.
+    _flush_folder(path.parent)
+    for old in checkpoints(path.parent)[:-keep]:
+        old.unlink(missing_ok=True)
+
+
+def _remove_partial(folder: pathlib.Path) -> None:
+    """Removes what a process that was killed within a save left behind; only process 0 writes, so none is in use."""
+    for path in _named(folder, "partial"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _flush_folder(folder: pathlib.Path) -> None:
+    # Some network file systems cannot; the checkpoint is there nonetheless.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
+    """Restores the newest checkpoint of `folder` into the loop's state.
+
+    Returns:
+      Its step, or None where there is no checkpoint.
+
+    Raises:
+      UserError: the file is damaged, belongs to another configuration, or is not what the other processes found.
+    """
+    replicas, error, arrays, step = loop.state.replicas, None, {}, -1
+    try:
+        found = checkpoints(pathlib.Path(folder))
+        if found:
+            arrays, step = _load(loop, found[-1])
+    except UserError as caught:
+        error = caught
+    # Exchanged before anybody gives up, so that nobody waits for one that has.
+    failed, newest, oldest = (
+        replicas.agree(int(error is not None)),
+        replicas.agree(step),
+        -replicas.agree(-step),
+    )
+    if error:
+        raise error
+    if failed or newest != oldest:
+        raise UserError(
+            f"--checkpoint_dir={folder}: process {replicas.process_index} found step {step}, another one did not; "
+            "use a folder that all hosts share"
+        )
+    if step < 0:
+        return None
+    _assign(loop, arrays)
+    return step
+
+
+def restore_weights(loop: Loop, path: pathlib.Path) -> None:
+    """Restores weights and moments alone, for an evaluation: of any run with this network, whatever its batches.
+
+    What layers carry from step to step has the rows of a batch, and an evaluation begins without it.
+
+    Raises:
+      UserError: the file is damaged, or of another network.
+    """
+    arrays, _ = _read(path)
+    weights = {name: entry for name, entry in _entries(loop).items() if _of_model(loop, entry)}
+    if any(name not in arrays or arrays[name].shape != tuple(w.shape) for name, w in weights.items()):
+        raise UserError(f"{path}: its variables are not those of this network; give the run's --config flags")
+    moments = _moments(loop)
+    fitted = _fitted(loop, arrays, moments, path)
+    for name, weight in weights.items():
+        for component in loop.state.replicas.local_results(weight):
+            component.assign(arrays[name])
+    _assign_per_replica(loop, moments, fitted)
+
+
+def _of_model(loop: Loop, entry: tf.Variable | Slot) -> bool:
+    return not isinstance(entry, Slot) and entry is not loop.state.step and entry is not loop.state.evaluated
+
+
+def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
+    """The arrays of a file that fits the loop, those per replica as its replicas need them, and its step."""
+    arrays, meta = _read(path)
+    if meta["digest"] != _digest(loop):
+        raise UserError(
+            f"{path}: written by another configuration ({_difference(meta['config'], loop)}); use its own"
+        )
+    shapes = _shapes(loop)
+    same = sorted(arrays) == sorted([*shapes, *_moving(loop)])
+    if not same or any(arrays[name].shape != shape for name, shape in shapes.items()):
+        raise UserError(f"{path}: its variables are not those of this model; written by another version?")
+    return arrays | _fitted(loop, arrays, _moving(loop), path), int(meta["step"])
+
+
+def _assign(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
+    state, replicas = loop.state, loop.state.replicas
+    slots: SlotValues = [{} for _ in state.model.trainable_variables]
+    for name, entry in _entries(loop).items():
+        if isinstance(entry, Slot):
+            slots[entry.weight][entry.name] = arrays[name]
+        else:
+            for component in replicas.local_results(entry):
+                component.assign(arrays[name])
+    state.update.write_slots(slots)
+    _assign_per_replica(loop, _moving(loop), arrays)
+
+
+def _assign_per_replica(loop: Loop, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]) -> None:
+    replicas = loop.state.replicas
+    for name, variable in variables.items():
+        mine = replicas.local_results(variable)
+        first = replicas.process_index * len(mine)
+        for component, value in zip(mine, arrays[name][first : first + len(mine)], strict=True):
+            component.assign(value)
+
+
+def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise ValueError("a checksum is wrong")
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(arrays.pop("meta").tobytes())
+        return arrays, {name: meta[name] for name in ("step", "digest", "config")}
+    except NPZ_DAMAGE as error:
+        raise UserError(
+            f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
+        ) from error
+
+
+def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The checkpoints of a folder, the newest last."""
+    return sorted(_named(folder, "npz"))
+
+
+def _named(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
+    pattern = re.compile(rf"checkpoint_\d{{8,}}\.{suffix}")
+    return [p for p in folder.glob(f"checkpoint_*.{suffix}") if pattern.fullmatch(p.name)]
+
+
+def _moving(loop: Loop) -> dict[str, tf.Variable]:
+    """Per-replica variables by name: the moving moments, and what layers carry for each row of the batch."""
+    return _moments(loop) | _carried(loop)
+
+
+def _moments(loop: Loop) -> dict[str, tf.Variable]:
+    layers = enumerate(batch_norm.span_layers(loop.state.model))
+    pairs = [(f"moments/{i:03d}", layer) for i, layer in layers]
+    return {f"{n}/{m}": getattr(layer, f"moving_{m}") for n, layer in pairs for m in ("mean", "variance")}
+
+
+def _carried(loop: Loop) -> dict[str, tf.Variable]:
+    layers = [m for m in loop.state.model.submodules if hasattr(m, "carried")]
+    return {
+        f"carried/{i:03d}/{name}": getattr(layer, name)
+        for i, layer in enumerate(layers)
+        for name in layer.carried
+    }
+
+
+class Slot(NamedTuple):
+    """A slot of the weight of that number, in the weight's shape."""
+
+    weight: int
+    name: str
+
+
+def _entries(loop: Loop) -> dict[str, tf.Variable | Slot]:
+    """All that is equal on every replica, by name in the file."""
+    state = loop.state
+    moving = {id(v) for v in _moving(loop).values()}
+    weights = range(len(state.model.trainable_variables))
+    # Not the layer's name, which counts the layers that this process has made.
+    found = [(_stem(v), v) for v in state.model.variables if id(v) not in moving]
+    found += [(name, Slot(i, name)) for i in weights for name in state.update.rule.slots]
+    found += [(_stem(v), v) for v in (state.step, state.evaluated)]
+    return {f"{i:04d}.{stem}": entry for i, (stem, entry) in enumerate(found)}
+
+
+def _stem(variable: tf.Variable) -> str:
+    return variable.name.split(":")[0].rpartition("/")[2]
+
+
+def _values(loop: Loop) -> dict[str, np.ndarray]:
+    """The values of all entries; called by every process."""
+    state = loop.state
+    slots = state.update.read_slots()
+    return {
+        name: slots[entry.weight][entry.name]
+        if isinstance(entry, Slot)
+        else state.replicas.local_results(entry)[0].numpy()
+        for name, entry in _entries(loop).items()
+    }
+
+
+def _shapes(loop: Loop) -> dict[str, tuple[int, ...]]:
+    weights = loop.state.model.trainable_variables
+    return {
+        name: tuple((weights[entry.weight] if isinstance(entry, Slot) else entry).shape)
+        for name, entry in _entries(loop).items()
+    }
+
+
+def _fitted(
+    loop: Loop, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
+) -> dict[str, np.ndarray]:
+    """The saved values of per-replica variables, one for each replica of the loop.
+
+    Raises:
+      UserError: a variable that is not there, or cannot be had in this shape; nothing was assigned.
+    """
+    replicas, fitted = loop.state.replicas.num_replicas, {}
+    for name, variable in variables.items():
+        try:
+            fitted[name] = _fit(arrays, name, replicas, variable.shape)
+        except (KeyError, ValueError) as error:
+            saved = list(arrays[name].shape) if name in arrays else "none"
+            raise UserError(
+                f"{path}: {name} is {saved} there, {[replicas, *variable.shape]} here; "
+                "give the --config flags of the run that saved"
+            ) from error
+    return fitted
+
+
+def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:
+    """The saved moments [R, G, C] as [replicas, *shape]: as they are, or merged over R and G.
+
+    Raises:
+      KeyError: a variable that is not there.
+      ValueError: shapes that do not fit.
+    """
+    saved = arrays[name]
+    if saved.shape == (replicas, *shape):
+        return saved
+    if name.startswith("carried/"):  # Rows of the global batch, in the order of the replicas that hold them.
+        return saved.reshape(replicas, *shape)
+    stem = name.rpartition("/")[0]
+    means, variances = (
+        arrays[f"{stem}/mean"].astype(np.float64),
+        arrays[f"{stem}/variance"].astype(np.float64),
+    )
+    mean = means.mean((0, 1))
+    merged = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
+    return np.broadcast_to(merged.astype(saved.dtype), (replicas, *shape))
+
+
+def _digest(loop: Loop) -> str:
+    neutral = {name: getattr(type(loop.config)(), name) for name in FREE_FIELDS}
+    # The same sums, up to rounding, however they are made; but not over another wire.
+    neutral["communication"] = Communication(wire=loop.config.communication.wire)
+    return digest(dataclasses.replace(loop.config, **neutral))
+
+
+def _difference(saved: dict, loop: Loop) -> str:
+    here = json.loads(json.dumps(to_dict(loop.config)))
+    both = [dict(values) for values in (saved, here)]
+    for values in both:
+        values["communication.wire"] = values.pop("communication", {}).get("wire")
+    there, here = both
+    names = [n for n in sorted({*there, *here}) if n not in FREE_FIELDS and there.get(n) != here.get(n)]
+    return (
+        ", ".join(f"config.{n}: {there.get(n)} there, {here.get(n)} here" for n in names[:3])
+        or "another version"
+    )

@@ -1,0 +1,118 @@
+"""What `--describe` prints: parameters and multiply-adds, counted on the built model, and the sizes of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tf_keras
+
+from common.config.clock import Clock
+from common.distributed.replicas.single import Single
+from common.errors import UserError
+from common.layers.precision import precision
+from common.train.task import Task
+
+_CONVOLUTIONS = (
+    tf_keras.layers.Conv1D,
+    tf_keras.layers.Conv2D,
+    tf_keras.layers.Conv3D,
+)
+_TRANSPOSED = (
+    tf_keras.layers.Conv1DTranspose,
+    tf_keras.layers.Conv2DTranspose,
+    tf_keras.layers.Conv3DTranspose,
+)
+_DEPTHWISE = (tf_keras.layers.DepthwiseConv1D, tf_keras.layers.DepthwiseConv2D)
+_SEPARABLE = (tf_keras.layers.SeparableConv1D, tf_keras.layers.SeparableConv2D)
+
+Shape = Sequence[int | None]
+
+
+class _OnPaper(Single):
+    """One device that counts as all replicas, to build a network of any preset: nothing is run on it."""
+
+    def __init__(self, num_replicas: int):
+        self.num_replicas = num_replicas
+
+
+def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) -> dict[str, Any]:
+    """The description of a run, ready for JSON; needs no data and no machine of the preset's size.
+
+    Raises:
+      UserError: a configuration that builds no network.
+    """
+    config, clock = task.config, Clock.of(task.config)
+    model = task.build(_OnPaper(config.num_replicas), precision(config.precision, config.loss_scale))
+    macs = forward_macs(model)
+    return {
+        "benchmark": config.benchmark,
+        "model": config.model,
+        "system": config.system,
+        "ruleset": config.ruleset,
+        "parameters": parameters(model),
+        "forward_macs_per_example": macs,
+        "forward_flops_per_example": 2 * macs,
+        "global_batch_size": config.global_batch_size,
+        "steps_per_epoch": clock.whole_steps_per_epoch,
+        "train_steps": clock.train_steps,
+        "quality_target": config.logged_target,
+        "hyperparameters": {key: value for key, value, _ in hyperparameters},
+    }
+
+
+def parameters(model: tf_keras.Model) -> int:
+    """Number of trainable parameters."""
+    return sum(math.prod(v.shape) for v in model.trainable_variables)
+
+
+def forward_macs(model: tf_keras.Model) -> int:
+    """Multiply-adds of convolutions and matrix products of one forward pass of one example.
+
+    Counted as the literature does: normalisation, activations, biases and pooling are left out, so that the
+    224 px ResNet-50 has 4.1e9. A layer of our own that multiplies matrices says how often in a method
+    `multiply_adds(input_shape, output_shape) -> int`, shapes without the batch axis.
+
+    Raises:
+      UserError: a layer with a matrix that this function cannot count, or an unknown spatial size.
+    """
+    return sum(_macs(layer, inputs, outputs) for layer, inputs, outputs in _calls(model))
+
+
+def _calls(model: tf_keras.Model) -> Iterator[tuple[tf_keras.layers.Layer, Shape, Shape]]:
+    """(layer, input shape, output shape) of every call of every leaf layer, shapes without the batch axis."""
+    for layer in model.layers:
+        if isinstance(layer, tf_keras.Model):
+            for _ in layer.inbound_nodes:
+                yield from _calls(layer)
+        elif layer.weights and not isinstance(layer, tf_keras.layers.InputLayer):  # Frozen ones multiply too.
+            for node in layer.inbound_nodes:
+                yield layer, tuple(node.input_shapes)[1:], tuple(node.output_shapes)[1:]
+
+
+def _macs(layer: tf_keras.layers.Layer, inputs: Shape, outputs: Shape) -> int:
+    if hasattr(layer, "multiply_adds"):
+        return layer.multiply_adds(inputs, outputs)
+    if isinstance(layer, _TRANSPOSED):
+        return _size(layer, inputs[:-1]) * math.prod(layer.kernel.shape)
+    if isinstance(layer, _SEPARABLE):
+        kernels = math.prod(layer.depthwise_kernel.shape) + math.prod(layer.pointwise_kernel.shape)
+        return _size(layer, outputs[:-1]) * kernels
+    if isinstance(layer, _DEPTHWISE):
+        return _size(layer, outputs[:-1]) * math.prod(layer.depthwise_kernel.shape)
+    if isinstance(layer, (*_CONVOLUTIONS, tf_keras.layers.Dense)):
+        # A grouped kernel holds the input channels of one group, so its size is right as it is.
+        return _size(layer, outputs[:-1]) * math.prod(layer.kernel.shape)
+    matrices = [v for v in layer.trainable_weights if len(v.shape) > 1]
+    if matrices and not isinstance(layer, tf_keras.layers.Embedding):
+        raise UserError(f"layer {layer.name} ({type(layer).__name__}): give it a method `multiply_adds`")
+    return 0
+
+
+def _size(layer: tf_keras.layers.Layer, shape: Shape) -> int:
+    if None in shape:
+        raise UserError(
+            f"layer {layer.name}: unknown size {tuple(shape)}; build the model with a fixed image size"
+        )
+    return math.prod(shape)

@@ -1,0 +1,172 @@
+"""Turns what an evaluation brought back into a quality: at once, or in worker processes meanwhile."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import multiprocessing.context
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from common.config.clock import Block
+from common.errors import UserError
+from common.train import events
+from common.train.task import Quality, Task
+
+POLL_SECONDS = 0.05
+END_SECONDS = 5.0  # That idle workers have to end by themselves, and killed ones to be cleared away.
+
+
+class Evaluator:
+    """The task's `quality` of each block; in a worker process, or with a pool of them, where the task asks for it.
+
+    Where `enabled` is false, as in all processes of a run but the first, it does nothing.
+    """
+
+    def __init__(self, task: Task, enabled: bool = True):
+        self._quality, self._enabled = task.quality, enabled
+        self._pending: list[tuple[Block, concurrent.futures.Future]] = []
+        self._workers = _Workers()
+        self._pool: concurrent.futures.Executor | None = None
+        self._thread: concurrent.futures.Executor | None = None
+        self._warm: concurrent.futures.Future | None = None
+        if not (task.evaluate_in_worker and enabled):
+            return
+        workers = getattr(task, "evaluation_workers", 0)
+        self._pool = concurrent.futures.ProcessPoolExecutor(max(workers, 1), mp_context=self._workers)
+        if workers:
+            # The thread only hands the work out and waits: one evaluation after the other, each by all workers.
+            self._thread = concurrent.futures.ThreadPoolExecutor(1)
+            self._quality = functools.partial(task.quality, spread=self._pool.map)
+        else:
+            # Sent along so that the worker imports the task's module while the first block trains.
+            self._warm = self._pool.submit(id, self._quality)
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        futures = [future for _, future in self._pending] + ([self._warm] if self._warm else [])
+        idle = all(future.done() for future in futures)
+        if self._thread:
+            self._thread.shutdown(wait=idle, cancel_futures=True)
+        if self._pool:
+            self._end_pool(END_SECONDS if idle else 0.0)
+        self._thread = self._pool = None
+        self._quality = None  # It may hold the pool.
+
+    def _end_pool(self, patience: float) -> None:
+        """Shuts the pool down, and kills the workers that are still busy after `patience` seconds."""
+        # Waited for: semaphores that outlive this process are complained of. But not for ever: a worker killed while
+        # it sent its result leaves a pool that waits for the rest.
+        shutdown = functools.partial(self._pool.shutdown, cancel_futures=True)
+        ending = threading.Thread(target=shutdown, name="end of evaluation", daemon=True)
+        ending.start()
+        began = time.monotonic()
+        while ending.is_alive() and time.monotonic() < began + patience + END_SECONDS:
+            ending.join(POLL_SECONDS)
+            if time.monotonic() > began + patience:
+                self._workers.kill()
+
+    def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
+        """Starts the evaluation after `block`."""
+        if not self._enabled:
+            return
+        executor = self._thread or self._pool
+        if executor:
+            future = executor.submit(self._quality, sums, arrays)
+        else:
+            future = concurrent.futures.Future()
+            try:
+                future.set_result(self._quality(sums, arrays))
+            except (ValueError, LookupError) as error:
+                future.set_exception(error)
+        self._pending.append((block, future))
+
+    def wait(self, given_up: Callable[[], bool]) -> bool:
+        """Returns when every evaluation has finished, or `given_up()`; whether they have finished."""
+        left = [future for _, future in self._pending]
+        while left and not given_up():
+            left = list(concurrent.futures.wait(left, timeout=POLL_SECONDS).not_done)
+        return not left
+
+    def finished(self) -> Iterator[events.Evaluated]:
+        """Finished evaluations in the order of their blocks.
+
+        Raises:
+          UserError: the outputs do not add up, or the worker process died.
+        """
+        while self._pending and self._pending[0][1].done():
+            block, future = self._pending.pop(0)
+            with quality_explained():
+                quality: Quality = future.result()
+            yield events.Evaluated(block, time.time(), quality.value, quality.reached, quality.details)
+
+
+@contextlib.contextmanager
+def quality_explained() -> Iterator[None]:
+    """Raises a UserError in place of what a task's `quality` raises, here or in a worker."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"evaluation: {error}") from error
+    except LookupError as error:
+        raise UserError(
+            f"evaluation: the outputs or the ground truth lack something ({type(error).__name__}: {error})"
+        ) from error
+    except concurrent.futures.BrokenExecutor as error:
+        raise UserError("evaluation: its worker process died; is there enough memory?") from error
+
+
+class _Worker(multiprocessing.context.SpawnProcess):
+    """A worker that only its parent ends: on purpose, or by ending itself.
+
+    Signals that tell a run to stop are for the main process alone, though a launcher, a batch system or the terminal
+    sends them to all of a group. The worker inherits them blocked, so that none meets it while it still imports.
+    """
+
+    def start(self) -> None:
+        """Starts it; in the main process."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def run(self) -> None:
+        """What the worker does."""
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        super().run()
+
+    def terminate(self) -> None:
+        """Kills it: a pool that breaks terminates its other workers, and would wait for ever for one that goes on."""
+        self.kill()
+
+
+def _end_with_parent() -> None:
+    # A pool's worker holds both ends of its queues: it would wait for work for ever.
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+class _Workers(multiprocessing.context.SpawnContext):
+    """Makes a pool's workers, and knows them. Not forked: a forked TensorFlow deadlocks."""
+
+    def __init__(self) -> None:
+        self._made: list[_Worker] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> _Worker:  # noqa: N802
+        """As `multiprocessing.Process`."""
+        self._made.append(_Worker(*args, **kwargs))
+        return self._made[-1]
+
+    def kill(self) -> None:
+        """Kills every worker that has started."""
+        for worker in list(self._made):
+            if worker.pid is not None:
+                worker.kill()

@@ -1,0 +1,101 @@
+"""What the loop reports: plain values with true times, which common/run/mllog.py turns into lines. TensorFlow-free.
+
+Times are seconds since 1970, taken inside the running block where something happens there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.config.clock import Block
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStarted:
+    time: float
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockStarted:
+    time: float
+    block: Block
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """`step` of `block` was done; for a person, not for the log. `evaluating` after the last one."""
+
+    time: float
+    step: int
+    block: Block
+    evaluating: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """The training part of a block: loss and end time of each of its steps."""
+
+    block: Block
+    losses: Sequence[float]
+    times: Sequence[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalRan:
+    """The held-out data went through the network from `start` to `stop`; the result may come later."""
+
+    block: Block
+    start: float
+    stop: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """The quality after `block`, known to the run at `time`, perhaps while a later block trains."""
+
+    block: Block
+    time: float
+    value: Any
+    reached: bool
+    details: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockStopped:
+    time: float
+    block: Block
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStopped:
+    """`status` is "success" when a finished evaluation met the target, else "aborted" for `reason`."""
+
+    time: float
+    status: str
+    step: int
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicasChanged:
+    """A process was lost: from `step` on, which the last checkpoint holds, the run has `count` replicas."""
+
+    time: float
+    count: int
+    step: int
+
+
+Event = (
+    RunStarted
+    | BlockStarted
+    | Progress
+    | Trained
+    | EvalRan
+    | Evaluated
+    | BlockStopped
+    | RunStopped
+    | ReplicasChanged
+)

@@ -1,0 +1,359 @@
+"""The fused train-and-eval loop: one call per block trains, evaluates and returns only sums (section 2 of the TPU-v3
+paper, "distribute evaluation computation"); around it, a generator of events.
+
+A block runs in a worker thread. Its loop condition reads a stop variable and the finiteness of the loss, so the main
+thread, which polls the step counter for progress and signals, can end a long block at the next step. Where there are
+several processes, the stop variable travels with each step's loss, so that all end the block after the same step.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.config.clock import Block, Clock
+from common.data import pipeline
+from common.distributed.replicas.base import Replicas, Shard
+from common.distributed.spatial.sharing import counted_once, shared_input
+from common.layers.precision import precision as make_precision
+from common.train import events
+from common.train.agreement import Agreement
+from common.train.batch_shapes import eval_shapes_of, in_turn, shapes_of, summed
+from common.train.evaluation_pool import POLL_SECONDS, Evaluator
+from common.train.step import State, compiles, make_eval_step, make_prepare_eval, make_train_step
+from common.train.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a block's call brought back, as numpy: only the steps that ran. `complete` with a whole evaluation."""
+
+    complete: bool
+    losses: np.ndarray
+    times: np.ndarray
+    eval_start: float
+    eval_stop: float
+    sums: Mapping[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
+
+
+class Loop:
+    """Trains a task until an evaluation meets its target or the clock runs out.
+
+    Usage: `compile()`, then iterate over `run()`. Call `stop(reason)` from a signal handler or another thread.
+    """
+
+    def __init__(self, task: Task, replicas: Replicas):
+        config = task.config
+        self.task, self.config, self.replicas = task, config, replicas
+        self.clock = Clock.of(config)
+        policy = make_precision(config.precision, config.loss_scale)
+        self.state = State(task, replicas, policy)
+        compiled = compiles(config, replicas)
+        self._summed = summed(replicas, shapes_of(task), self._batch_size(True))
+        self._train_step = replicas.compile(make_train_step(task, self.state, policy, self.clock), compiled)
+        self._evaluated = summed(
+            replicas,
+            eval_shapes_of(task),
+            self._batch_size(False),
+            lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
+        )
+        self._eval_step = replicas.compile(make_eval_step(task, self.state), compiled)
+        self._prepare_eval = make_prepare_eval(self.state)
+        self._block = tf.function(self._fused_block, autograph=False)
+        self._agreement = Agreement(replicas)
+        self._stop_reason, self._stop_time = "", 0.0
+
+    def stop(self, reason: str, at: float | None = None) -> None:
+        """Ends the run at the next step; the first reason counts, given `at` seconds since 1970, by default now."""
+        if not self._stop_reason:
+            self._stop_time = time.time() if at is None else at
+            self._stop_reason = reason
+
+    # -- the device's side ---------------------------------------------------------------------------------------
+
+    def _fused_block(self, train: Any, evaluation: Any, num_steps: tf.Tensor, eval_steps: tf.Tensor) -> dict:
+        """`num_steps` training steps, then `eval_steps` evaluation steps unless the training was cut short."""
+        losses = tf.TensorArray(tf.float64, num_steps, element_shape=[])
+        times = tf.TensorArray(tf.float64, num_steps, element_shape=[])
+
+        def going(i: tf.Tensor, finite: tf.Tensor, stop: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (i < num_steps) & finite & ~self._stopping(stop)
+
+        def body(
+            i: tf.Tensor, finite: tf.Tensor, stop: tf.Tensor, losses: tf.TensorArray, times: tf.TensorArray
+        ) -> tuple:
+            step = self.state.step.read_value()
+            batch = next(train)
+            self.state.pace.batch_arrived(batch)
+            loss, stop = self._train_once(batch, step)
+            with tf.control_dependencies([loss]):
+                self.state.step.assign_add(1)
+                now = tf.timestamp()
+            self.state.pace.step_ended(now)
+            return (
+                i + 1,
+                tf.math.is_finite(loss),
+                stop,
+                losses.write(i, tf.cast(loss, tf.float64)),
+                times.write(i, now),
+            )
+
+        variables = tf.constant(0), tf.constant(True), self._stop_of_all(), losses, times
+        done, finite, stop, losses, times = tf.while_loop(going, body, variables, parallel_iterations=1)
+        complete = (done == num_steps) & finite & ~self._stopping(stop)
+        with tf.control_dependencies([done]):
+            eval_start = tf.timestamp()
+            done_evals, sums, arrays = self._fused_eval(evaluation, tf.where(complete, eval_steps, 0), stop)
+        with tf.control_dependencies(tf.nest.flatten((sums, arrays))):
+            eval_stop = tf.timestamp()
+        return {
+            "done": done,
+            "complete": complete & (done_evals == eval_steps),
+            "losses": losses.stack(),
+            "times": times.stack(),
+            "eval_start": eval_start,
+            "eval_stop": eval_stop,
+            "sums": sums,
+            "arrays": arrays,
+        }
+
+    def _train_once(self, batch: Any, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(loss, whether a process is to stop) of one step, from all processes."""
+        if self._agreement.alone:
+            return self._summed(self._train_step, (batch, step)), tf.constant(False)
+
+        def train_step(batch: Any, step: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+            loss = self._train_step(batch, step)
+            return tf.stack([loss, tf.cast(stop, loss.dtype)])
+
+        arguments = batch, step, self.state.stop.read_value()
+        loss, stops = tf.unstack(self._summed(train_step, arguments))
+        return loss, stops > 0
+
+    def _stopping(self, stop: tf.Tensor) -> tf.Tensor:
+        """Whether to stop: what all processes know, or, of a process alone, what its main thread wrote just now."""
+        return self.state.stop.read_value() if self._agreement.alone else stop
+
+    def _stop_of_all(self) -> tf.Tensor:
+        """Whether any process is to stop."""
+        if self._agreement.alone:
+            return tf.constant(False)
+        stops = self.replicas.run(lambda stop: tf.cast(stop, tf.float32), (self.state.stop.read_value(),))
+        return self.replicas.sum(stops) > 0
+
+    def _fused_eval(
+        self, evaluation: Any, eval_steps: tf.Tensor, stop: tf.Tensor
+    ) -> tuple[tf.Tensor, dict, dict]:
+        """Batches done, and sums and concatenated arrays over them: `eval_steps` of them unless stopped."""
+        with tf.control_dependencies(
+            tf.nest.flatten(self.replicas.local_results(self.replicas.run(self._prepare_eval)))
+        ):
+            zero_sums, array_specs = self._eval_outputs(evaluation)
+        arrays = {
+            name: tf.TensorArray(
+                spec.dtype, eval_steps, infer_shape=False, element_shape=[None, *spec.shape[1:]]
+            )
+            for name, spec in array_specs.items()
+        }
+
+        def going(i: tf.Tensor, stop: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (i < eval_steps) & ~self._stopping(stop)
+
+        def body(i: tf.Tensor, stop: tf.Tensor, sums: dict, arrays: dict) -> tuple:
+            stop = self._stop_of_all()
+            step_sums, gathered = self._evaluated(self._eval_step, (next(evaluation),))
+            sums = tf.nest.map_structure(tf.add, sums, step_sums)
+            return i + 1, stop, sums, {name: arrays[name].write(i, gathered[name]) for name in arrays}
+
+        done, _, sums, arrays = tf.while_loop(
+            going, body, (tf.constant(0), stop, zero_sums, arrays), parallel_iterations=1
+        )
+        return done, sums, {name: array.concat() for name, array in arrays.items()}
+
+    def _eval_outputs(self, evaluation: Any) -> tuple[dict, dict]:
+        """Zero sums and the specs of the arrays, from tracing an evaluation step without running it."""
+
+        @tf.function(autograph=False)
+        def one_step(iterator: Any) -> tuple[dict, dict]:
+            return self._evaluated(self._eval_step, (next(iterator),))
+
+        sums, arrays = one_step.get_concrete_function(evaluation).structured_outputs
+        return {name: tf.zeros(s.shape, s.dtype) for name, s in sums.items()}, arrays
+
+    # -- the host's side -----------------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        """Traces and compiles every program on synthetic data, then restores every variable as it was."""
+        before = self.state.snapshot()
+        steps = [max(1, len(shapes)) for shapes in (shapes_of(self.task), eval_shapes_of(self.task))]
+        self._call(self._synthetic(True), self._synthetic(False), *steps)
+        self.state.restore(before)
+
+    def one_step(self) -> tuple[float, float]:
+        """Loss and seconds of one training step on synthetic data, after a first one that compiles."""
+        seconds, loss = [], 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            loss = float(self._call(self._synthetic(True), self._synthetic(False), 1, 0).losses[0])
+            seconds.append(time.perf_counter() - began)
+        return loss, seconds[-1]
+
+    def evaluate(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+        """Sums and arrays of one evaluation with the present weights; no training step."""
+        held_out = self._dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
+        result = self._call(self._synthetic(True), iter(held_out), 0, self.clock.eval_steps)
+        return result.sums, result.arrays
+
+    def _synthetic(self, training: bool) -> Any:
+        make = self.task.synthetic_input
+        if not training:
+            make = getattr(self.task, "synthetic_eval_input", make)
+
+        def dataset(_: Shard) -> tf.data.Dataset:
+            batches = make(self._batch_size(training))
+            shapes = shapes_of(self.task) if training else eval_shapes_of(self.task)
+            return in_turn(batches, self.replicas) if shapes else batches
+
+        return iter(self.replicas.dataset(lambda shard: pipeline.untuned(dataset(shard))))
+
+    def _dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
+        """`Replicas.dataset`, the replicas of a group that partitions its images getting the same batches."""
+        shared = shared_input(make, self.config.partitions, self.replicas)
+        return self.replicas.dataset(lambda shard: pipeline.untuned(shared(shard)))
+
+    def _gather(self, arrays: Any) -> dict[str, tf.Tensor]:
+        """`Replicas.gather` of an evaluation's arrays, the examples of a group once."""
+        return counted_once(self.replicas.gather(arrays), self.config.num_groups, self.config.partitions)
+
+    def _batch_size(self, training: bool) -> int:
+        whole = self.config.global_batch_size if training else self.config.eval_batch_size
+        return whole // self.config.num_groups
+
+    def _call(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
+        raw = self._block(train, evaluation, tf.constant(num_steps), tf.constant(eval_steps))
+        done = int(raw["done"])
+        return Result(
+            complete=bool(raw["complete"]),
+            losses=raw["losses"].numpy()[:done],
+            times=raw["times"].numpy()[:done],
+            eval_start=float(raw["eval_start"]),
+            eval_stop=float(raw["eval_stop"]),
+            sums={name: value.numpy() for name, value in raw["sums"].items()},
+            arrays={name: value.numpy() for name, value in raw["arrays"].items()},
+        )
+
+    def run(self, save: Callable[[int], None] | None = None) -> Iterator[events.Event]:
+        """Trains from `state.step` on. `save(step)` is called between blocks and when the run is stopped.
+
+        Yields:
+          Events in the order of a log; the last one is RunStopped, unless an exception ends the run.
+        """
+        start = int(self.state.step)
+        self._agreement.check_start(start, self.state.model.trainable_variables)
+        train_input, eval_input = self.task.train_input, self.task.eval_input
+        yield events.RunStarted(time.time(), start)
+        train = iter(self._dataset(lambda shard: train_input(shard, self._batch_size(True), start)))
+        # One data set for all evaluations, so that what it caches stays; each iterates over it anew.
+        held_out = self._dataset(lambda shard: eval_input(shard, self._batch_size(False)))
+        with (
+            Evaluator(self.task, self.replicas.main) as evaluator,
+            concurrent.futures.ThreadPoolExecutor(1) as thread,
+        ):
+            for block in self.clock.blocks(start, evaluated=int(self.state.evaluated) == start):
+                yield events.BlockStarted(time.time(), block)
+                sizes = block.num_steps, self.clock.eval_steps
+                self.state.pace.begin()
+                future = thread.submit(self._call, train, iter(held_out), *sizes)
+                success = yield from self._watch(future, block, evaluator)
+                result = future.result()
+                if self._agreement.decide(bool(success), self._stop_reason, self._stop_time).success:
+                    yield success or self._success()
+                    return
+                stopped = yield from self._after(block, result, evaluator, save)
+                if stopped:
+                    yield stopped
+                    return
+        reason = f"the target was not reached in {self.clock.train_steps} steps"
+        yield events.RunStopped(time.time(), "aborted", int(self.state.step), reason)
+
+    def _watch(
+        self, future: concurrent.futures.Future, block: Block, evaluator: Evaluator
+    ) -> Generator[events.Event, None, events.RunStopped | None]:
+        """Yields progress, and earlier evaluations as they finish, until the block is done.
+
+        Stops the block when the run is to stop, or when an earlier evaluation met the target; then it returns the
+        end of the run, at the time at which that was known.
+        """
+        seen, success = -1, None
+        try:
+            while not future.done():
+                if self._stop_reason or success:
+                    self.state.stop.assign(True)
+                concurrent.futures.wait([future], timeout=POLL_SECONDS)
+                step = int(self.state.step)
+                if step != seen:
+                    seen = step
+                    self.state.pace.tell(step)
+                    yield events.Progress(time.time(), step, block, evaluating=step >= block.end_step)
+                if not success:
+                    success = yield from self._known(evaluator)
+        except BaseException:
+            # The person who iterates gave up: do not leave the block running behind their back.
+            self.state.stop.assign(True)
+            raise
+        return success
+
+    def _after(
+        self, block: Block, result: Result, evaluator: Evaluator, save: Callable[[int], None] | None
+    ) -> Generator[events.Event, None, events.RunStopped | None]:
+        """What follows from a block; returns the end of the run if this is it."""
+        yield events.Trained(block, result.losses.tolist(), result.times.tolist())
+        step = int(self.state.step)
+        if result.losses.size and not math.isfinite(result.losses[-1]):
+            # No checkpoint: the weights are spoilt.
+            reason = (
+                f"loss is {result.losses[-1]} at step {step}; lower the learning rate or lengthen the warmup"
+            )
+            return events.RunStopped(time.time(), "aborted", step, reason)
+        success = None
+        if result.complete:
+            yield events.EvalRan(block, result.eval_start, result.eval_stop)
+            evaluator.submit(block, result.sums, result.arrays)
+            if block.end_step == self.clock.train_steps:
+                self._agreement.wait(evaluator.wait, lambda: self._stop_reason)
+            success = yield from self._known(evaluator)
+            yield events.BlockStopped(time.time(), block)
+        decision = self._agreement.decide(bool(success), self._stop_reason, self._stop_time)
+        if decision.success:
+            ended = dataclasses.replace(success or self._success(), time=time.time())
+            if save:  # The weights that met the target; not where it was met by a block before this one.
+                save(step)
+            return ended
+        if save and (decision.reason or (block.index + 1) % self.config.checkpoint_blocks == 0):
+            save(step)
+            decision = self._agreement.decide(False, self._stop_reason, self._stop_time)
+        if decision.reason:
+            return events.RunStopped(time.time(), "aborted", step, decision.reason)
+        return None
+
+    def _success(self) -> events.RunStopped:
+        """The end of the run in a process that learns of it from another."""
+        return events.RunStopped(time.time(), "success", int(self.state.step))
+
+    def _known(self, evaluator: Evaluator) -> Generator[events.Event, None, events.RunStopped | None]:
+        """Yields the evaluations that have finished; returns the end of the run if one met the target."""
+        for evaluated in evaluator.finished():
+            # Not when it was begun: a run that ends before its result is known makes it again when resumed.
+            self.state.evaluated.assign(evaluated.block.end_step)
+            yield evaluated
+            if evaluated.reached:
+                return events.RunStopped(evaluated.time, "success", evaluated.block.end_step)
+        return None

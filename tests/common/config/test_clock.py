@@ -1,0 +1,157 @@
+"""The clock: blocks partition the steps however a run is cut, and published step counts come out."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config.clock import Clock
+from common.config.schema import RunConfig
+from common.errors import UserError
+from resnet.config import PRESETS
+
+
+@st.composite
+def configs(draw):
+    examples = draw(st.integers(1, 400))
+    return RunConfig(
+        num_train_examples=examples,
+        num_eval_examples=draw(st.integers(1, 500)),
+        global_batch_size=draw(st.integers(1, 600)),
+        eval_batch_size=draw(st.integers(1, 64)),
+        train_epochs=draw(st.floats(0.5, 30)),
+        train_steps=draw(st.sampled_from([0, 0, 1, 7, 100])),
+        epochs_per_block=draw(st.floats(0.05, 7)),
+        first_block_epochs=draw(st.sampled_from([0.0, 0.3, 1.0, 3.0])),
+        first_block_steps=draw(st.sampled_from([0, 0, 1, 5])),
+        steps_per_block=draw(st.sampled_from([0, 0, 1, 9])),
+        steps_per_epoch_rounding=draw(st.sampled_from(["floor", "ceil"])),
+    )
+
+
+def clock_of(config):
+    try:
+        return Clock.of(config)
+    except UserError as error:
+        assert "train_epochs" in str(error)
+        return None
+
+
+@given(configs())
+def test_blocks_partition_the_steps_and_their_epochs_increase(config):
+    clock = clock_of(config)
+    if clock is None:
+        return
+    blocks = list(clock.blocks())
+    assert [step for b in blocks for step in range(b.first_step, b.end_step)] == list(
+        range(clock.train_steps)
+    )
+    assert [b.index for b in blocks] == list(range(len(blocks)))
+    assert all(b.num_steps > 0 and b.epoch_count > 0 for b in blocks)
+    epochs = [epoch for b in blocks for epoch in range(b.first_epoch, b.last_epoch + 1)]
+    assert epochs == list(range(1, len(epochs) + 1))
+
+
+@given(configs(), st.data())
+def test_a_run_resumed_at_any_step_does_the_rest(config, data):
+    clock = clock_of(config)
+    if clock is None:
+        return
+    start = data.draw(st.integers(0, clock.train_steps))
+    rest = list(clock.blocks(start))
+    assert [s for b in rest for s in range(b.first_step, b.end_step)] == list(range(start, clock.train_steps))
+    whole = {b.index: b for b in clock.blocks()}
+    for block in rest:
+        same = whole[block.index]
+        assert (block.end_step, block.first_epoch, block.last_epoch) == (
+            same.end_step,
+            same.first_epoch,
+            same.last_epoch,
+        )
+
+
+@given(configs(), st.data())
+def test_a_run_stopped_before_an_evaluation_resumes_with_it(config, data):
+    clock = clock_of(config)
+    if clock is None:
+        return
+    block = data.draw(st.sampled_from(list(clock.blocks())[:50]))
+    first, *rest = clock.blocks(block.end_step, evaluated=False)
+    assert (first.index, first.num_steps, first.end_step) == (block.index, 0, block.end_step)
+    assert rest == list(clock.blocks(block.end_step))
+
+
+def test_nothing_waits_for_an_evaluation_at_the_start_or_inside_a_block():
+    clock = Clock.of(PRESETS["tpu-v3-2048"])
+    assert list(clock.blocks(0, evaluated=False)) == list(clock.blocks())
+    assert list(clock.blocks(5, evaluated=False)) == list(clock.blocks(5))
+
+
+@given(configs())
+def test_evaluation_pads_less_than_a_batch(config):
+    clock = clock_of(config)
+    if clock is None:
+        return
+    padded = clock.eval_steps * config.eval_batch_size
+    assert 0 <= padded - config.num_eval_examples < config.eval_batch_size
+
+
+@given(configs())
+def test_whole_steps_per_epoch_round_as_told(config):
+    clock = clock_of(config)
+    if clock is None:
+        return
+    exact = Fraction(config.num_train_examples, config.global_batch_size)
+    rounded = math.floor(exact) if config.steps_per_epoch_rounding == "floor" else math.ceil(exact)
+    assert clock.whole_steps_per_epoch == max(1, rounded)
+
+
+# mlperf_facts 1.1: steps, steps between evaluations, and the epochs of the evaluations in the published logs.
+@pytest.mark.parametrize(
+    "name, steps, per_block, evaluations",
+    [
+        ("tpu-v3-32", 22536, 1252, 18),
+        ("tpu-v3-2048", 2983, 157, 19),
+        ("tpu-v3-8192", 1738, 79, 22),
+    ],
+)
+def test_published_steps(name, steps, per_block, evaluations):
+    clock = Clock.of(PRESETS[name])
+    blocks = list(clock.blocks())
+    assert (clock.train_steps, len(blocks)) == (steps, evaluations)
+    assert {b.num_steps for b in blocks} == {per_block}
+    assert [b.last_epoch for b in blocks] == [4 * (i + 1) for i in range(evaluations)]
+    assert {b.epoch_count for b in blocks} == {4}
+
+
+@pytest.mark.parametrize(
+    "name, steps, per_block",
+    [("tpu-v3-32", 22536, 1252), ("tpu-v3-2048", 2983, 157), ("tpu-v3-8192", 1738, 79)],
+)
+def test_published_steps_follow_from_the_epochs(name, steps, per_block):
+    """Without the numbers written in the preset: 72, 76 and 88 epochs, an evaluation every 4, rounded up."""
+    epochs = {22536: 72, 2983: 76, 1738: 88}[steps]
+    config = replace(PRESETS[name], train_steps=0, steps_per_block=0, train_epochs=float(epochs))
+    clock = Clock.of(config)
+    assert clock.steps_per_block == per_block
+    # Rounding each block up gives 4 to 19 steps more than rounding the whole run up.
+    blocks = list(clock.blocks())
+    assert len(blocks) == epochs // 4 and [b.last_epoch for b in blocks] == list(range(4, epochs + 1, 4))
+    assert 0 <= steps - clock.train_steps < len(blocks)
+
+
+def test_cpu_tiny_blocks():
+    clock = Clock.of(PRESETS["cpu-tiny"])
+    assert clock.steps_per_epoch == 62.5 and clock.eval_steps == 16
+    assert [b.last_epoch for b in clock.blocks()] == [2, 4, 6, 8, 10, 12]
+
+
+def test_no_examples_and_no_steps_are_errors():
+    with pytest.raises(UserError, match=r"config\.num_train_examples=0"):
+        Clock.of(RunConfig())
+    config = RunConfig(num_train_examples=10, num_eval_examples=1, train_epochs=0.0)
+    with pytest.raises(UserError, match=r"config\.train_epochs=0.0"):
+        Clock.of(config)

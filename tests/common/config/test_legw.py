@@ -1,0 +1,141 @@
+"""LEGW's arithmetic: Table 1 of its paper, both directions, on every benchmark's presets and from the flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import pathlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config import overrides as configs
+from common.config.clock import Clock
+from common.config.legw import legw
+from common.config.schema import Optimizer, RunConfig, Schedule
+from common.errors import UserError
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BENCHMARKS = sorted(p.parent.name for p in ROOT.glob("*/task.py") if p.parent.name != "common")
+# (batch, rate, warmup epochs): the rows of Table 1, rates as powers of two.
+TABLE_1 = [(1024 * 2**i, 2 ** (2.5 + i / 2), 0.3125 * 2**i) for i in range(6)]
+
+
+def row(batch: int, rate: float, warmup: float, **changes) -> RunConfig:
+    return RunConfig(
+        num_train_examples=1281167,
+        num_eval_examples=50000,
+        global_batch_size=batch,
+        train_epochs=90,
+        optimizer=Optimizer("lars", base_learning_rate=rate),
+        schedule=Schedule(kind="poly", warmup_epochs=warmup),
+        **changes,
+    )
+
+
+def numbers(config: RunConfig) -> tuple[float, ...]:
+    schedule = config.schedule
+    rates = config.optimizer.base_learning_rate, schedule.initial_learning_rate
+    return (config.global_batch_size, *rates, schedule.warmup_epochs)
+
+
+def test_gives_every_row_of_table_1_from_every_other() -> None:
+    assert TABLE_1[-1] == (32768, 2**5.0, 10.0)
+    for batch, rate, warmup in TABLE_1:
+        for other in TABLE_1:
+            got = legw(row(batch, rate, warmup), other[0] / batch)
+            assert numbers(got) == pytest.approx((other[0], other[1], 0, other[2]), rel=1e-12)
+            assert got.train_epochs == 90
+
+
+rows = st.tuples(
+    st.integers(1, 4096).map(lambda n: 64 * n), st.floats(1e-4, 100), st.floats(0, 50), st.floats(0, 0.1)
+)
+powers = st.integers(-6, 6).map(lambda n: 2.0**n)
+
+
+def config_of(values: tuple[int, float, float, float]) -> RunConfig:
+    batch, rate, warmup, initial = values
+    config = row(batch, rate, warmup)
+    return dataclasses.replace(
+        config, schedule=dataclasses.replace(config.schedule, initial_learning_rate=initial)
+    )
+
+
+@given(rows, powers)
+def test_back_and_forth_is_where_it_began(values, k) -> None:
+    config = config_of(values)
+    assert numbers(legw(legw(config, k), 1 / k)) == pytest.approx(numbers(config), rel=1e-12)
+
+
+@given(rows, powers, st.sampled_from([1.0, 2.0, 4.0]))
+def test_two_factors_are_their_product(values, k, then) -> None:
+    config = config_of(values)
+    assert numbers(legw(legw(config, k), then)) == pytest.approx(numbers(legw(config, k * then)), rel=1e-12)
+
+
+@given(rows, powers)
+def test_rate_by_the_root_and_warmup_as_many_steps(values, k) -> None:
+    config = config_of(values)
+    got = legw(config, k)
+    assert got.optimizer.base_learning_rate == pytest.approx(values[1] * math.sqrt(k), rel=1e-12)
+    before, after = (
+        c.schedule.warmup_length(c.num_train_examples / c.global_batch_size) for c in (config, got)
+    )
+    assert after == pytest.approx(before, rel=1e-12)
+    assert dataclasses.replace(
+        got, global_batch_size=1, optimizer=Optimizer(), schedule=Schedule()
+    ) == dataclasses.replace(config, global_batch_size=1, optimizer=Optimizer(), schedule=Schedule())
+
+
+def test_what_is_counted_in_steps_keeps_its_epochs() -> None:
+    schedule = Schedule(warmup_steps=40, decay_start_step=600, decay_interval=50)
+    config = dataclasses.replace(
+        row(1024, 1.0, 0.5), train_steps=1001, steps_per_block=100, schedule=schedule
+    )
+    got = legw(dataclasses.replace(config, first_block_steps=50), 4)
+    assert (got.train_steps, got.steps_per_block, got.first_block_steps) == (251, 25, 13)
+    assert got.schedule.warmup_steps == 40
+    assert (got.schedule.decay_start_step, got.schedule.decay_interval) == (150, 13)
+
+
+@pytest.mark.parametrize("k", [0, -1, 1 / 3])
+def test_refuses_what_is_no_batch(k: float) -> None:
+    with pytest.raises(UserError, match="no whole batch"):
+        legw(row(1024, 1.0, 1.0), k)
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_any_preset_trains_as_many_epochs(benchmark: str) -> None:
+    """Or the doubled batch does not fit the preset's data, pieces or replicas, which one line says."""
+    fitting = 0
+    for name, config in importlib.import_module(f"{benchmark}.config").PRESETS.items():
+        got = configs.override(config, "legw", "2")
+        assert numbers(got) == pytest.approx(numbers(legw(config, 2)))
+        try:
+            got.validate()
+        except UserError as error:
+            assert "config." in str(error), name
+            continue
+        fitting += 1
+        epochs = [Clock.of(c).train_steps / Clock.of(c).steps_per_epoch for c in (config, got)]
+        assert epochs[1] == pytest.approx(epochs[0], rel=0.02), name
+    assert fitting
+
+
+def test_the_flag_scales_what_the_other_flags_set_wherever_it_stands() -> None:
+    flags = ["--config.legw=4", "--config.optimizer.base_learning_rate=0.5", "--config.global_batch_size=16"]
+    for argv in (flags, flags[::-1]):
+        overrides, rest = configs.split_overrides(argv)
+        config = row(1024, 1.0, 1.0)
+        for path, value in overrides:
+            config = configs.override(config, path, value)
+        assert not rest and numbers(config) == (64, 1.0, 0, 4.0)
+
+
+@pytest.mark.parametrize("value", ["many", "inf", "", "nan"])
+def test_the_flag_wants_a_number(value: str) -> None:
+    with pytest.raises(UserError, match=r"--config\.legw=.*give a value such as"):
+        configs.override(row(1024, 1.0, 1.0), "legw", value)

@@ -1,0 +1,211 @@
+"""Overrides, their errors, JSON and digest of configurations."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config import overrides as configs
+from common.config.digest import digest, from_dict, to_dict
+from common.config.schema import Optimizer, RunConfig, Schedule
+from common.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """A benchmark's configuration with a field of every type that may occur."""
+
+    sizes: tuple[int, ...] = (1, 2)
+    names: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("global_batch_size", "4096", 4096),
+        ("optimizer.base_learning_rate", "31.2", 31.2),
+        ("optimizer.base_learning_rate", "1e-3", 0.001),
+        ("optimizer.base_learning_rate", "2", 2.0),
+        ("optimizer.nesterov", "true", True),
+        ("optimizer.nesterov", "0", False),
+        ("optimizer.skip_kinds", "norm", ("norm",)),
+        ("optimizer.skip_kinds", "", ()),
+        ("schedule.boundaries", "30,60, 80", (30.0, 60.0, 80.0)),
+        ("schedule.boundaries", "(30.5,)", (30.5,)),
+        ("sizes", "[3,4]", (3, 4)),
+        ("names", "a,b", ("a", "b")),
+        ("limit", "none", None),
+        ("limit", "7", 7),
+        ("system", "a=b", "a=b"),
+    ],
+)
+def test_override(path: str, text: str, value: object) -> None:
+    before = Config()
+    after = configs.override(before, path, text)
+    got = after
+    for part in path.split("."):
+        got = getattr(got, part)
+    assert got == value and type(got) is type(value)
+    assert before == Config(), "presets are shared: an override must not change them"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        ("optimiser.momentum", "0.9", "no field 'optimiser' .did you mean optimizer"),
+        ("optimizer.momentun", "0.9", "no field 'momentun' .did you mean momentum"),
+        ("optimizer.zzz", "1", "no field 'zzz' in base_learning_rate, beta_1, beta_2"),
+        ("optimizer", "lars", "'optimizer' is a group; set one of its fields: name, base_learning_rate"),
+        ("seed.x", "1", "'seed' is a plain value, it has no fields"),
+        ("limit.x", "1", "'limit' is a plain value, it has no fields"),
+        (
+            "global_batch_size",
+            "4096.0",
+            "--config.global_batch_size=4096.0: not a whole number; give a value such as 8",
+        ),
+        ("global_batch_size", "many", "not a whole number"),
+        ("optimizer.momentum", "high", "not a finite number; give a value such as 0.1"),
+        ("limit", "many", "not a whole number"),
+        ("optimizer.momentum", "nan", "not a finite number"),
+        ("optimizer.momentum", "inf", "not a finite number"),
+        ("optimizer.nesterov", "yes", "not true or false; give a value such as true"),
+        ("schedule.boundaries", "30,x", "not a list, each a finite number; give a value such as 0.1,0.1"),
+    ],
+)
+def test_bad_overrides_name_field_and_fix(path: str, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        configs.override(Config(), path, text)
+    assert str(error.value).startswith(f"--config.{path}={text}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_presets_by_name_and_near_names() -> None:
+    presets = {"tpu-v3-32": Config(), "v100-8": Config(seed=1)}
+    assert configs.preset(presets, "v100-8").seed == 1
+    with pytest.raises(
+        UserError, match="--system=tpu-v3-33: unknown .did you mean tpu-v3-32[?].; known: tpu-v3-32, v100-8"
+    ):
+        configs.preset(presets, "tpu-v3-33")
+    with pytest.raises(UserError, match="--system=xyz: unknown; known: "):
+        configs.preset(presets, "xyz")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "fp23"}, "config.precision='fp23': unknown .did you mean fp32"),
+        ({"ruleset": "0.8.0"}, "config.ruleset='0.8.0': unknown"),
+        ({"replicas": "mirored"}, "did you mean mirrored"),
+        ({"division": "close"}, "did you mean closed"),
+        ({"compile": "yes"}, "config.compile='yes'"),
+        ({"steps_per_epoch_rounding": "round"}, "config.steps_per_epoch_rounding"),
+        ({"num_replicas": 0}, "config.num_replicas=0: must be at least 1"),
+        (
+            {"num_replicas": 3, "global_batch_size": 64},
+            "64 does not divide into 3 replicas .* use a multiple of 3",
+        ),
+        ({"accumulation_steps": 3, "global_batch_size": 64}, "x 3 accumulation steps"),
+        (
+            {"num_replicas": 4, "global_batch_size": 64, "eval_batch_size": 6},
+            "eval_batch_size=6 .* multiple of 4",
+        ),
+        ({"smoke_run": True}, "needs config.division=open"),
+        ({"checkpoint_blocks": 0}, "config.checkpoint_blocks=0: must be at least 1"),
+        *(
+            ({field: -1}, f"config.{field}=-1: must be at least 0")
+            for field in ("train_steps", "steps_per_block", "first_block_steps")
+        ),
+        *(
+            ({field: -0.5}, f"config.{field}=-0.5: must be at least 0")
+            for field in ("train_epochs", "epochs_per_block", "first_block_epochs")
+        ),
+        ({"seed": -1}, "config.seed=-1: must be at least 0 and at most 4294967295"),
+        ({"seed": 2**32}, "config.seed=4294967296: must be"),
+        *(
+            ({"optimizer": Optimizer(**{name: value})}, f"config.optimizer.{name}={value}: must be {bound}")
+            for name, value, bound in (
+                ("clip_norm", -5.0, "a number of at least 0"),
+                ("base_learning_rate", float("nan"), "a number of at least 0"),
+                ("momentum", 1.0, "below 1"),
+                ("beta_2", -0.1, "a number of at least 0"),
+            )
+        ),
+        ({"schedule": Schedule(warmup_epochs=-1.0)}, "config.schedule.warmup_epochs=-1.0: must be"),
+        ({"schedule": Schedule(boundaries=(3.0, -4.0))}, "config.schedule.boundaries=.*: epochs must be"),
+        ({"loss_scale": 0.0}, "config.loss_scale=0.0: must be above 0"),
+        ({"loss_scale": -128.0}, "config.loss_scale=-128.0: must be above 0"),
+        ({"loss_scale": float("nan")}, "config.loss_scale=nan: must be above 0"),
+    ],
+)
+def test_contradictions_are_one_line(changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(Config(), **changes).validate()
+
+
+def test_sound_configuration_validates() -> None:
+    config = Config(num_replicas=4, accumulation_steps=2, global_batch_size=64, eval_batch_size=8)
+    config.validate()
+    assert config.micro_batch_size == 8
+    dataclasses.replace(config, seed=2**32 - 1, first_block_epochs=0.0, steps_per_block=0).validate()
+
+
+@given(
+    st.builds(
+        Config,
+        seed=st.integers(),
+        global_batch_size=st.integers(1, 1 << 20),
+        sizes=st.lists(st.integers()).map(tuple),
+        names=st.lists(st.text()).map(tuple),
+        limit=st.none() | st.integers(),
+        optimizer=st.builds(Optimizer, base_learning_rate=st.floats(allow_nan=False, allow_infinity=False)),
+        schedule=st.builds(Schedule, boundaries=st.lists(st.floats(0, 100)).map(tuple)),
+    )
+)
+def test_json_round_trip_and_digest(config: Config) -> None:
+    text = json.dumps(to_dict(config))
+    again = from_dict(Config, json.loads(text))
+    assert again == config
+    assert digest(again) == digest(config)
+    changed = dataclasses.replace(config, seed=config.seed + 1)
+    assert digest(changed) != digest(config)
+
+
+def test_digest_does_not_hang_on_the_session() -> None:
+    """The same in another process with another hash seed."""
+    code = "from common import config; print(config.digest(config.RunConfig()))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": "7"}
+    )
+    assert out.stdout.strip() == digest(RunConfig())
+
+
+def test_from_dict_refuses_what_it_does_not_know() -> None:
+    values = to_dict(Config())
+    with pytest.raises(UserError, match="config.sede: unknown field .did you mean seed"):
+        from_dict(Config, {**values, "sede": 1})
+    with pytest.raises(UserError, match="config.momentun: unknown field .did you mean momentum"):
+        from_dict(Config, {**values, "optimizer": {**values["optimizer"], "momentun": 1}})
+
+
+def test_split_overrides() -> None:
+    argv = [
+        "--system=x",
+        "--config.seed=3",
+        "--config.optimizer.name",
+        "lars",
+        "-config.names=a,b",
+        "--dry_run",
+    ]
+    overrides, rest = configs.split_overrides(argv)
+    assert overrides == [("seed", "3"), ("optimizer.name", "lars"), ("names", "a,b")]
+    assert rest == ["--system=x", "--dry_run"]
+    for bad in (["--config.seed"], ["--config.seed", "--dry_run"]):
+        with pytest.raises(UserError, match="--config.seed: needs a value, as in --config.seed=VALUE"):
+            configs.split_overrides(bad)

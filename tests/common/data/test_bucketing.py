@@ -1,0 +1,158 @@
+"""Bucketed batches: every example once, one bucket per step on all replicas, little padding."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.data.bucketing import Buckets, equal_width
+from common.distributed.replicas.base import Shard
+from common.errors import UserError
+
+LIMITS = [10, 20, 30, 40, 48]
+
+
+def drawn(count: int, seed: int = 0) -> np.ndarray:
+    """Lengths that are spread as those of sentences are."""
+    return np.clip(np.random.default_rng(seed).gamma(4, 5, count), 1, 48).astype(int)
+
+
+@given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 5), st.integers(0, 3))
+def test_every_example_once_in_as_few_steps_as_can_be(count, batch, seed, epoch):
+    buckets = Buckets(drawn(count, seed), LIMITS)
+    plan = buckets.epoch(seed, epoch, batch)
+    assert plan.steps == buckets.steps_per_epoch(batch) == -(-count // batch)
+    real = plan.examples[plan.examples >= 0]
+    np.testing.assert_array_equal(np.sort(real), np.arange(count))
+    assert (plan.examples < 0).sum() == plan.steps * batch - count
+
+
+@given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.integers(1, 10), st.integers(0, 5))
+def test_no_example_is_longer_than_its_bucket(count, shards, part, seed):
+    buckets = Buckets(drawn(count, seed), LIMITS)
+    plan = buckets.epoch(seed, 0, shards * part)
+    for bucket, examples in zip(plan.buckets, plan.examples):
+        lengths = buckets.lengths[examples[examples >= 0]]
+        assert lengths.max() <= buckets.limits[bucket]
+        assert bucket == 0 or lengths.max() > buckets.limits[bucket - 1]
+
+
+@given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.integers(1, 10), st.integers(0, 5))
+def test_shards_make_the_global_batch_without_talking(count, shards, part, seed):
+    """Each host makes its own plan; in a step all have the same bucket, and their parts are the whole."""
+    lengths = drawn(count, seed)
+    whole = Buckets(lengths, LIMITS).epoch(seed, 1, shards * part)
+    parts = [
+        Buckets(lengths, LIMITS).epoch(seed, 1, shards * part).shard(Shard(i, shards)) for i in range(shards)
+    ]
+    for one in parts:
+        np.testing.assert_array_equal(one.buckets, whole.buckets)
+    np.testing.assert_array_equal(np.concatenate([p.examples for p in parts], axis=1), whole.examples)
+
+
+@given(st.integers(1, 300), st.integers(1, 5))
+def test_hosts_in_turns_make_every_step_once(count, hosts):
+    plan = Buckets(drawn(count), LIMITS).epoch(0, 0, 8)
+    turns = [plan.round_robin(host, hosts) for host in range(hosts)]
+    assert sorted(itertools.chain(*turns)) == list(range(plan.steps))
+    assert all(step % hosts == host for host, steps in enumerate(turns) for step in steps)
+
+
+@given(st.integers(1, 100), st.integers(1, 9), st.integers(0, 60))
+def test_a_stream_entered_later_goes_on_as_the_first_would(count, batch, start):
+    buckets, shard = Buckets(drawn(count), LIMITS), Shard(0, 1)
+    first = list(itertools.islice(buckets.endless(7, batch, shard), start + 10))[start:]
+    later = list(itertools.islice(buckets.endless(7, batch, shard, start), 10))
+    assert [length for length, _ in first] == [length for length, _ in later]
+    np.testing.assert_array_equal([x for _, x in first], [x for _, x in later])
+
+
+def test_seeds_and_epochs_differ():
+    buckets = Buckets(drawn(500), LIMITS)
+    plans = [buckets.epoch(s, e, 16).examples for s, e in ((0, 0), (0, 1), (1, 0))]
+    assert not (plans[0] == plans[1]).all() and not (plans[0] == plans[2]).all()
+    np.testing.assert_array_equal(plans[0], buckets.epoch(0, 0, 16).examples)
+
+
+def test_each_bucket_is_a_plain_queue():
+    """Against the plain form: a queue per bucket over the shuffled examples."""
+    buckets = Buckets(drawn(1000), LIMITS)
+    plan = buckets.epoch(3, 2, 32)
+    queues, expected = {b: [] for b in range(len(LIMITS))}, []
+    for example in np.random.default_rng([3, 2]).permutation(1000):
+        queue = queues[buckets.of[example]]
+        queue.append(example)
+        if len(queue) == 32:
+            expected.append((buckets.of[example], list(queue)))
+            queue.clear()
+    for (bucket, examples), got_bucket, got in zip(expected, plan.buckets, plan.examples):
+        assert bucket == got_bucket and list(got) == examples
+
+
+def padding_shares(lengths: np.ndarray, limits: list[int], batch: int, replicas: int):
+    """Padding of: our plan; batches in random order, padded to their longest; the longest of all replicas' steps."""
+    buckets = Buckets(lengths, limits)
+    ours = buckets.padding_share(buckets.epoch(0, 0, batch))
+    order = np.random.default_rng(0).permutation(len(lengths))
+    rows = lengths[order[: len(order) // batch * batch]].reshape(-1, batch)
+    return ours, 1 - rows.sum() / (rows.max(1).sum() * batch)
+
+
+def test_padding_is_a_third_or_less_of_unbucketed():
+    lengths = drawn(20_000)
+    ours, unbucketed = padding_shares(lengths, list(range(4, 49, 4)), 64, 4)
+    assert unbucketed / ours > 3
+
+
+def test_padding_against_tf_data():
+    """tf.data's own bucketing per replica pads as little, but its replicas differ in a step."""
+    lengths, replicas, batch = drawn(4000), 4, 16
+    limits = [8, 16, 24, 32, 40, 48]
+
+    def stream(replica):
+        mine = tf.data.Dataset.from_tensor_slices(lengths[replica::replicas]).shuffle(4000, seed=replica)
+        grouped = mine.map(lambda n: tf.ones([n])).bucket_by_sequence_length(
+            tf.size, [n + 1 for n in limits[:-1]], [batch] * len(limits), drop_remainder=True
+        )
+        return [x.shape[1] for x in grouped.as_numpy_iterator()]
+
+    theirs = [stream(r) for r in range(replicas)]
+    steps = min(map(len, theirs))
+    waits = np.array([t[:steps] for t in theirs])
+    imbalance = (waits.max(0) - waits.min(0)).mean() / waits.mean()
+    assert imbalance > 0.3  # Replicas wait for the one that drew the longest bucket.
+    plan = Buckets(lengths, limits).epoch(0, 0, batch * replicas)
+    lengths_of = [limits[b] for b in plan.buckets]
+    assert all(
+        plan.shard(Shard(r, replicas)).buckets.tolist() == plan.buckets.tolist() for r in range(replicas)
+    )
+    assert np.mean(lengths_of) <= waits.max(0).mean()
+
+
+def test_gnmt_buckets():
+    assert equal_width(48, 5) == [10, 20, 30, 40, 48]
+    assert equal_width(50, 1) == [50]
+    assert equal_width(4, 8) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limits", "message"),
+    [
+        ([3, 60], [10, 50], "example 1 has 60 tokens, the last bucket takes 50"),
+        ([3], [10, 10], "must be positive and ascend"),
+        ([], [10], "no examples to bucket"),
+    ],
+)
+def test_bad_input_is_one_line(lengths, limits, message):
+    with pytest.raises(UserError, match=message):
+        Buckets(np.array(lengths, int), limits)
+
+
+def test_a_batch_that_does_not_divide_is_one_line():
+    with pytest.raises(UserError, match="a global batch of 6 does not divide into 4 shards"):
+        Buckets(np.array([1, 2]), [5]).epoch(0, 0, 6).shard(Shard(0, 4))

@@ -1,0 +1,393 @@
+"""COCO records and COCO's evaluation: against tf-models-official's decoder, plain pycocotools, and an oracle."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import pathlib
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from common.data import tfrecords
+from common.detection import coco_eval, coco_records, coco_write, convert
+from common.distributed.replicas.base import Shard
+from common.errors import UserError
+
+IDS = (3, 7, 44)  # Original category ids, with gaps as COCO's.
+SIZE = (40, 60)
+
+
+def jpeg(seed: int, mode: str = "RGB") -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, [*SIZE, 3], np.uint8)
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(encoded, "JPEG")
+    return encoded.getvalue()
+
+
+def scene(images: int = 12, seed: int = 0) -> dict:
+    """A COCO file: 0 to 4 objects in an image, polygons and RLE, one crowd."""
+    rng = np.random.default_rng(seed)
+    content = {
+        "images": [
+            {"id": 100 + 7 * i, "file_name": f"{i}.jpg", "height": SIZE[0], "width": SIZE[1]}
+            for i in range(images)
+        ],
+        "categories": [{"id": i, "name": f"kind {i}"} for i in IDS],
+        "annotations": [],
+    }
+    for i, image in enumerate(content["images"]):
+        for _ in range(i % 5):
+            x, y = float(rng.integers(0, 30)), float(rng.integers(0, 20))
+            w, h = float(rng.integers(4, 30)), float(rng.integers(4, 20))
+            content["annotations"].append(
+                {
+                    "id": len(content["annotations"]) + 1,
+                    "image_id": image["id"],
+                    "category_id": int(rng.choice(IDS)),
+                    "bbox": [x, y, w, h],
+                    "area": w * h,
+                    "iscrowd": 0,
+                    "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
+                }
+            )
+    crowd = content["annotations"][-1]
+    crowd["iscrowd"] = 1
+    crowd["segmentation"] = {"size": list(SIZE), "counts": [100, 200, SIZE[0] * SIZE[1] - 300]}
+    return content
+
+
+def write(folder: pathlib.Path, content: dict, masks: bool = False) -> tuple[str, list[str], list[str]]:
+    """(annotation file, TFRecords, what was dropped)."""
+    dropped: list[str] = []
+    annotations = folder / "instances.json"
+    annotations.write_text(json.dumps(content))
+    serialized = list(coco_write.examples(content, lambda image: jpeg(image["id"]), masks, dropped))
+    files = [folder / coco_write.shard_name("train", i, 3) for i in range(3)]
+    for i, file in enumerate(files):
+        tfrecords.write(file, serialized[i::3])
+    return str(annotations), [str(file) for file in files], dropped
+
+
+def test_records_are_read_as_tf_models_decoder_reads_them(tmp_path):
+    decoder = pytest.importorskip(
+        "official.vision.dataloaders.tf_example_decoder", reason="tf-models-official absent"
+    ).TfExampleDecoder(include_mask=True)
+    _, files, dropped = write(tmp_path, scene(), masks=True)
+    assert not dropped
+    seen = 0
+    for file in files:
+        for serialized in tfrecords.read(file):
+            theirs = decoder.decode(tf.constant(serialized))
+            ours = coco_records.parse(tf.constant(serialized), masks=True)
+            assert str(int(ours["image_id"])).encode() == theirs["source_id"].numpy()
+            np.testing.assert_array_equal(ours["boxes"], theirs["groundtruth_boxes"])
+            np.testing.assert_array_equal(ours["labels"], theirs["groundtruth_classes"])
+            np.testing.assert_array_equal(ours["crowd"], theirs["groundtruth_is_crowd"])
+            for png, mask in zip(ours["masks"], theirs["groundtruth_instance_masks"]):
+                np.testing.assert_array_equal(tf.io.decode_png(png)[..., 0], mask)
+            seen += len(ours["labels"])
+    assert seen == len(scene()["annotations"])
+
+
+def test_tf_models_own_converter_s_records_are_read(tmp_path):
+    converter = pytest.importorskip(
+        "official.vision.data.create_coco_tf_record", reason="tf-models-official absent"
+    )
+    content = scene()
+    names, by_image = {i: f"kind {i}" for i in IDS}, coco_write.by_image(content)
+    for image in content["images"]:
+        (tmp_path / image["file_name"]).write_bytes(jpeg(image["id"]))
+        theirs, _ = converter.create_tf_example(
+            image, [str(tmp_path)], bbox_annotations=by_image.get(image["id"]), id_to_name_map=names
+        )
+        (mine,) = coco_write.examples({**content, "images": [image]}, lambda image: jpeg(image["id"]))
+        a, b = (coco_records.parse(tf.constant(s)) for s in (theirs.SerializeToString(), mine))
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_classes_are_numbered_without_gaps(tmp_path):
+    annotations, _, _ = write(tmp_path, scene())
+    categories = coco_records.Categories.read(annotations, 4)
+    found = categories.to_class(tf.constant([[3, 7], [44, 5], [0, 9999]], tf.int64))
+    assert found.numpy().tolist() == [[1, 2], [3, -1], [-1, -1]]
+    with pytest.raises(UserError, match="3 categories, config.num_classes=81"):
+        coco_records.Categories.read(annotations, 81)
+    with pytest.raises(UserError, match="cannot be read"):
+        coco_records.Categories.read(str(tmp_path / "no.json"), 4)
+
+
+def ids(dataset, count):
+    return [int(found["image_id"]) for *_, found in dataset.take(count)]
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_stream_leaves_empty_images_out_and_can_be_entered_anywhere(tmp_path, cache):
+    _, files, _ = write(tmp_path, scene())
+    full = {i["image_id"] for i in scene()["annotations"]}
+
+    def stream(start):
+        return coco_records.training_stream(
+            files, Shard(), 5, 4, start, lambda s: coco_records.parse(s), cache, True
+        )
+
+    whole = ids(stream(0), 3 * len(full))
+    assert len(full) == 9
+    for epoch in range(3):
+        assert set(whole[9 * epoch : 9 * epoch + 9]) == full
+    for start in (1, 9, 14):
+        assert ids(stream(start), 6) == whole[start : start + 6]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"bbox": [50.0, 5, 20, 5]}, "outside of the image"),
+        ({"bbox": [5.0, 5, 0, 5]}, "no area"),
+        ({"bbox": [5.0, 5, 4, -5]}, "no area"),
+        ({"segmentation": [[1.0, 2, 3, 4]]}, "fewer than three points"),
+        ({"segmentation": {"size": [4, 4], "counts": [16]}}, "mask of size"),
+    ],
+)
+def test_bad_objects_are_dropped_from_training_by_name_and_refused_in_evaluation(tmp_path, change, why):
+    content = scene()
+    bad = content["annotations"][3]
+    bad.update(change)
+    annotations, files, dropped = write(tmp_path, content)
+    assert (
+        len(dropped) == 1 and f"image {bad['image_id']}, annotation 4: " in dropped[0] and why in dropped[0]
+    )
+    count = sum(len(coco_records.parse(tf.constant(r))["labels"]) for f in files for r in tfrecords.read(f))
+    assert count == len(content["annotations"]) - 1
+    if "bbox" not in change or why == "no area":
+        with pytest.raises(ValueError, match=f"image {bad['image_id']}, annotation 4"):
+            coco_eval.ground_truth(annotations)
+
+
+NOTHING = object()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("bbox", [], "annotation 4: bbox is \\[\\]"),
+        ("bbox", [1, 2, None, 4], "annotation 4: bbox is"),
+        ("bbox", NOTHING, "annotation 4: bbox is missing"),
+        ("area", NOTHING, "annotation 4: area is missing"),
+        ("iscrowd", NOTHING, "annotation 4: iscrowd is missing"),
+        ("segmentation", NOTHING, "annotation 4: it has no segmentation"),
+        ("segmentation", [], "annotation 4: it has no segmentation"),
+        ("segmentation", [[1, 2, 3, 4, 5, "6"]], "annotation 4: its segmentation is neither"),
+        ("segmentation", {"size": [*SIZE], "counts": [7]}, "annotation 4: its segmentation is neither"),
+        ("height", NOTHING, ": height is missing"),
+        ("width", 0, ": width is 0"),
+    ],
+)
+def test_what_an_evaluation_would_stumble_over_is_found_before_it(tmp_path, field, value, message):
+    content = scene()
+    bad = content["annotations"][3]
+    image = next(i for i in content["images"] if i["id"] == bad["image_id"])
+    for held in (bad, image):
+        if field in held:
+            held[field] = value
+            if value is NOTHING:
+                del held[field]
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"image {image['id']}.*{message}.*get a sound copy"):
+        coco_records.check_evaluation(path, None, len(content["images"]), masks=True)
+    if field == "segmentation" and (value is NOTHING or not value):
+        coco_records.check_evaluation(path, None, len(content["images"]))  # Boxes need none.
+        results = [{"image_id": image["id"], "category_id": 3, "bbox": [0.0, 0, 9, 9], "score": 0.5}]
+        assert coco_eval.average_precision(path, results, "bbox")["AP"] < 0.5
+
+
+def test_unknown_categories_are_refused(tmp_path):
+    content = scene()
+    content["annotations"][0]["category_id"] = 5
+    with pytest.raises(UserError, match="image 107, annotation 1: category 5 is unknown"):
+        write(tmp_path, content)
+    with pytest.raises(ValueError, match="image 107, annotation 1: category 5"):
+        coco_eval.ground_truth(str(tmp_path / "instances.json"))
+
+
+def convert_scene(folder: pathlib.Path, content: object, *flags: str, zipped: bool = False) -> int:
+    """Runs the command on `content` as both splits."""
+    for image in scene()["images"]:
+        (folder / image["file_name"]).write_bytes(jpeg(image["id"]))
+    notes = folder / "notes.json"
+    notes.write_text(json.dumps(content))
+    arguments = [str(folder / "out"), f"--train={folder}", f"--val={folder}", "--workers=1", *flags]
+    arguments += ["--train-shards=2", "--val-shards=1"]
+    if zipped:
+        with zipfile.ZipFile(folder / "notes.zip", "w") as packed:
+            for split in convert.SPLITS:
+                packed.write(notes, f"annotations/instances_{split}2017.json")
+        return convert.main([*arguments, f"--annotations={folder / 'notes.zip'}"])
+    return convert.main([*arguments, *(f"--{split}-annotations={notes}" for split in convert.SPLITS)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "message"),
+    [
+        ("annotations", "bbox", NOTHING, "annotations[3] (image 121, annotation 4): bbox is missing"),
+        ("annotations", "bbox", [1, 2, 3], "(image 121, annotation 4): bbox is [1, 2, 3]"),
+        ("annotations", "bbox", [1, 2, None, 4], "(image 121, annotation 4): bbox is [1, 2, None, 4]"),
+        ("annotations", "iscrowd", NOTHING, "(image 121, annotation 4): iscrowd is missing"),
+        ("annotations", "area", NOTHING, "(image 121, annotation 4): area is missing"),
+        ("annotations", "area", "large", "(image 121, annotation 4): area is 'large'"),
+        ("annotations", "category_id", NOTHING, "(image 121, annotation 4): category_id is missing"),
+        ("annotations", "image_id", NOTHING, "annotations[3] (id 4): image_id is missing"),
+        ("annotations", "segmentation", {"counts": [7]}, "(image 121, annotation 4): segmentation is {"),
+        ("images", "file_name", NOTHING, "images[3] (id 121): file_name is missing"),
+        ("images", "width", NOTHING, "images[3] (id 121): width is missing"),
+        ("images", "id", NOTHING, "images[3]: id is missing"),
+        ("categories", "name", NOTHING, "categories[1] (id 7): name is missing"),
+    ],
+)
+def test_an_annotation_file_without_a_field_is_one_line(tmp_path, capsys, kind, field, value, message):
+    content = scene()
+    bad = content[kind][1 if kind == "categories" else 3]
+    bad[field] = value
+    if value is NOTHING:
+        del bad[field]
+    assert convert_scene(tmp_path, content) == 2
+    error = capsys.readouterr().err
+    assert f"error: {tmp_path / 'notes.json'}: " in error and message in error
+    assert error.count("\n") == 1 and "get a sound copy" in error
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("kind", ["images", "categories", "annotations"])
+def test_an_annotation_file_without_a_list_is_one_line(tmp_path, capsys, kind, zipped):
+    content = scene()
+    del content[kind]
+    assert convert_scene(tmp_path, content, zipped=zipped) == 2
+    where = "notes.zip: annotations/instances_train2017.json" if zipped else "notes.json"
+    assert f"error: {tmp_path}/{where}: {kind} is no list; get a COCO file" in capsys.readouterr().err
+    assert convert_scene(tmp_path, [3]) == 2
+
+
+def test_masks_are_asked_for_only_where_they_are_written(tmp_path, capsys):
+    content = scene()
+    del content["annotations"][3]["segmentation"], content["annotations"][5]["id"]
+    assert convert_scene(tmp_path, content, "--masks") == 2
+    assert "image 121, annotation 4: it has no segmentation; get a sound copy" in capsys.readouterr().err
+    assert convert_scene(tmp_path, content) == 0
+
+
+def test_a_full_disk_at_the_annotation_file_is_one_line(tmp_path, capsys, monkeypatch):
+    """What was converted stays; the same command goes on."""
+    before = pathlib.Path.write_bytes
+
+    def full(path, data):
+        if "instances_" in path.name:
+            before(path, data[:9])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return before(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "write_bytes", full)
+        assert convert_scene(tmp_path, scene()) == 2
+    path = tmp_path / "out" / "instances_train2017.json"
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"error: {path}: cannot write: No space left on device; free some space")
+    assert not list(path.parent.glob("*.partial")) and not path.exists()
+    assert convert_scene(tmp_path, scene()) == 0 and json.loads(path.read_text()) == scene()
+
+
+def test_damage_is_named_by_image(tmp_path):
+    content = scene()
+    annotations, _, _ = write(tmp_path, content)
+    categories = coco_records.Categories.read(annotations, 4)
+    (good,) = coco_write.examples({**content, "images": content["images"][4:5]}, lambda image: jpeg(1))
+    assert coco_records.complaint(good, categories) is None
+    (cut,) = coco_write.examples({**content, "images": content["images"][4:5]}, lambda i: jpeg(1)[:300])
+    assert "image 128" in coco_records.complaint(cut, categories)
+    assert "is not in the annotation file" in coco_records.complaint(
+        good, coco_records.Categories((1, 2), (1, 2))
+    )
+    assert "not a tf.train.Example" in coco_records.complaint(b"\x01\x02 nonsense", categories)
+
+
+def oracle(content: dict, pad: int = 3) -> dict[str, np.ndarray]:
+    """The arrays of a network that sees the ground truth, crowds excepted, and `pad` rows of padding."""
+    n, most = len(content["images"]), 6
+    arrays = {
+        "image_id": np.array([i["id"] for i in content["images"]] + [-1] * pad),
+        "weight": np.array([1.0] * n + [0.0] * pad),
+        "boxes": np.zeros([n + pad, most, 4], np.float32),
+        "scores": np.zeros([n + pad, most], np.float32),
+        "classes": np.zeros([n + pad, most], np.int32),
+    }
+    for row, image in enumerate(content["images"]):
+        items = [a for a in content["annotations"] if a["image_id"] == image["id"] and not a["iscrowd"]]
+        for column, item in enumerate(items):
+            x, y, w, h = item["bbox"]
+            corners = np.array([y, x, y + h, x + w]) / [*SIZE, *SIZE]
+            arrays["boxes"][row, column] = corners
+            arrays["scores"][row, column] = 0.9
+            arrays["classes"][row, column] = IDS.index(item["category_id"]) + 1
+    return arrays
+
+
+def test_an_oracle_has_average_precision_one(tmp_path):
+    annotations, _, _ = write(tmp_path, scene())
+    arrays = coco_eval.each_image_once(annotations, oracle(scene()))
+    found = coco_eval.average_precision(annotations, coco_eval.box_results(annotations, arrays, IDS), "bbox")
+    assert found["AP"] == pytest.approx(1.0) and found["AP75"] == pytest.approx(1.0)
+
+
+def test_statistics_are_exactly_those_of_plain_pycocotools(tmp_path):
+    content, rng = scene(20, seed=3), np.random.default_rng(4)
+    annotations, _, _ = write(tmp_path, content)
+    arrays = oracle(content)
+    arrays["boxes"] += rng.normal(0, 0.03, arrays["boxes"].shape).astype(np.float32)
+    arrays["scores"] *= rng.uniform(0.1, 1, arrays["scores"].shape).astype(np.float32)
+    once = coco_eval.each_image_once(annotations, arrays)
+    results = coco_eval.box_results(annotations, once, IDS)
+    rows = [[r["image_id"], *r["bbox"], r["score"], r["category_id"]] for r in results]
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(annotations)
+        plain = COCOeval(truth, truth.loadRes(np.array(rows)), "bbox")
+        plain.evaluate(), plain.accumulate(), plain.summarize()
+    found = coco_eval.average_precision(annotations, results, "bbox")
+    assert 0 < found["AP"] < 1
+    assert list(found.values()) == plain.stats.tolist()
+
+
+def test_no_detections_at_all_is_zero(tmp_path):
+    annotations, _, _ = write(tmp_path, scene())
+    arrays = oracle(scene())
+    arrays["scores"][:] = 0
+    assert coco_eval.box_results(annotations, coco_eval.each_image_once(annotations, arrays), IDS) == []
+    assert coco_eval.average_precision(annotations, [], "bbox")["AP"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda a: a["weight"].__setitem__(4, 0),
+            "11 images seen, 11 of them different, 1 missing, 0 not in",
+        ),
+        (lambda a: a["image_id"].__setitem__(4, 100), "12 images seen, 11 of them different, 1 missing"),
+        (lambda a: a["image_id"].__setitem__(4, 5), "1 missing, 1 not in"),
+        (lambda a: a["weight"].__setitem__(-1, 1), "13 images seen"),
+    ],
+)
+def test_each_image_counts_once(tmp_path, change, message):
+    annotations, _, _ = write(tmp_path, scene())
+    arrays = oracle(scene())
+    change(arrays)
+    with pytest.raises(ValueError, match=message):
+        coco_eval.each_image_once(annotations, arrays)

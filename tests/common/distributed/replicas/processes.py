@@ -1,0 +1,234 @@
+"""Runs functions of a test module in several local processes, under horovod or multiworker.
+
+    results = processes.run("horovod", 4, {"sum": functools.partial(check_sum, 3.0), "other": check_other})
+    assert results["sum"][2] == 12.0        # what process 2 returned: anything that pickles
+
+Processes take seconds to start: put all calls of a module for one number of processes into one `run`, in a
+module-scoped fixture. Every process makes the calls in the given order; the first exception ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+# Once a process has failed, the others learn it from their backend; then they are killed.
+GRACE_SECONDS = 20
+
+
+class Results(Mapping):
+    """What each call returned, by name: a list with one value per process.
+
+    Looking up a call that failed, or was not reached, raises an AssertionError that shows why.
+    """
+
+    def __init__(self, names: Sequence[str], by_process: list[dict[str, Any]], report: str):
+        self._names, self._by_process, self.report = list(names), by_process, report
+
+    def __getitem__(self, name: str) -> list[Any]:
+        if name not in self._names:
+            raise KeyError(name)
+        assert all(name in values for values in self._by_process), f"{name!r} did not finish\n{self.report}"
+        return [values[name] for values in self._by_process]
+
+    def of(self, process: int, name: str) -> Any:
+        """What one process returned, whatever became of the others."""
+        assert name in self._by_process[process], f"{name!r} did not finish\n{self.report}"
+        return self._by_process[process][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def require(backend: str) -> None:
+    """Skips the test where the backend is not installed."""
+    if backend == "horovod" and importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed (make horovod)")
+
+
+def run(
+    backend: str,
+    processes: int,
+    calls: Mapping[str, Callable[[], Any]],
+    timeout: float = 300,
+    environment: Mapping[str, str] | None = None,
+) -> Results:
+    """Makes all `calls` (functions of modules, or functools.partial of them) in each of `processes` processes.
+
+    Args:
+      backend: "horovod" or "multiworker".
+      processes: how many, on this machine.
+      calls: by name; made in this order.
+      timeout: seconds after which all are killed, their stacks in the report.
+      environment: more variables, the same for all processes.
+    """
+    require(backend)
+    with tempfile.TemporaryDirectory() as folder, _environments(backend, processes) as environments:
+        path = pathlib.Path(folder)
+        (path / "calls").write_bytes(pickle.dumps(dict(calls)))
+        started = [_start(path, i, {**e, **(environment or {})}) for i, e in enumerate(environments)]
+        late = _wait(path, started, timeout)
+        by_process = [_read(path / f"result{i}") for i in range(processes)]
+        report = _report(path, [p.returncode for p in started], timeout if late else None)
+    return Results(list(calls), by_process, report)
+
+
+def _start(path: pathlib.Path, index: int, environment: Mapping[str, str]) -> subprocess.Popen:
+    inherited = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("HOROVOD_")}
+    # One thread for each: there are as many processes as cores, or more.
+    common = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    with open(path / f"output{index}", "wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.common.distributed.replicas.processes", str(path), str(index)],
+            cwd=ROOT,
+            env={**inherited, **common, "TF_USE_LEGACY_KERAS": "1", **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait(path: pathlib.Path, started: list[subprocess.Popen], timeout: float) -> bool:
+    """Waits for all to end, and ends what does not; whether the time was up."""
+    deadline, failed = time.monotonic() + timeout, False
+    while _running(started):
+        for i, process in enumerate(started):
+            if process.returncode:
+                (path / f"done{i}").touch()
+        if not failed and any(p.returncode for p in started):
+            failed, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
+        if time.monotonic() > deadline:
+            for number, seconds in ((signal.SIGABRT, 2), (signal.SIGKILL, 30)):
+                _end(started, number, seconds)
+            return not failed
+        time.sleep(0.05)
+    return False
+
+
+def _running(started: list[subprocess.Popen]) -> int:
+    return sum(process.poll() is None for process in started)
+
+
+def _end(started: list[subprocess.Popen], number: signal.Signals, seconds: float) -> None:
+    for process in started:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+    until = time.monotonic() + seconds
+    while _running(started) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    """The results a process appended, one pickle after another."""
+    values: dict[str, Any] = {}
+    with contextlib.suppress(FileNotFoundError, EOFError), open(path, "rb") as file:
+        while True:
+            values.update(pickle.load(file))
+    return values
+
+
+def _report(path: pathlib.Path, codes: Sequence[int], timeout: float | None) -> str:
+    lines = [f"killed after {timeout} s"] if timeout else []
+    for i, code in enumerate(codes):
+        output = (path / f"output{i}").read_text(errors="replace")
+        lines.append(f"--- process {i}, exit status {code} ---\n{output[-4000:]}")
+    return "\n".join(lines)
+
+
+# -- the environment that each backend's launcher would set -----------------------------------------------------
+
+
+@contextlib.contextmanager
+def _environments(backend: str, processes: int) -> Iterator[list[dict[str, str]]]:
+    if backend == "multiworker":
+        workers = [f"localhost:{port}" for port in free_ports(processes)]
+        yield [
+            {
+                "TF_CONFIG": json.dumps(
+                    {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
+                )
+            }
+            for i in range(processes)
+        ]
+        return
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    slots = get_host_assignments(parse_hosts(f"localhost:{processes}"), processes)
+    port = server.start()
+    server.init(slots)
+    common = {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": "lo",
+    }
+    try:
+        yield [{**common, **_slot(slot)} for slot in slots]
+    finally:
+        server.stop()
+
+
+def _slot(slot: Any) -> dict[str, str]:
+    names = ("hostname", "rank", "local_rank", "cross_rank", "size", "local_size", "cross_size")
+    return {f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in names}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("localhost", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+# -- in each process ------------------------------------------------------------------------------------------------
+
+
+def _main(path: pathlib.Path, index: int) -> int:
+    calls = pickle.loads((path / "calls").read_bytes())
+    status = 0
+    with open(path / f"result{index}", "wb") as file:
+        for name, call in calls.items():
+            try:
+                pickle.dump({name: call()}, file)
+                file.flush()
+            except BaseException:
+                print(f"in {name!r}:\n{traceback.format_exc()}", flush=True)
+                status = 1
+                break
+    # Some backends take the end of a process for a fault: all stay until all have finished.
+    (path / f"done{index}").touch()
+    while not status and len(list(path.glob("done*"))) < len(list(path.glob("output*"))):
+        time.sleep(0.02)
+    return status
+
+
+if __name__ == "__main__":
+    status = _main(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+    # Threads of the backends can keep a finished process alive.
+    sys.stdout.flush()
+    os._exit(status)

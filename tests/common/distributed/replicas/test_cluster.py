@@ -1,0 +1,69 @@
+"""What multiworker says of a wrong TF_CONFIG, of a process that is missing and of a port that is taken."""
+
+import json
+import math
+import socket
+
+import pytest
+
+from common.config.schema import RunConfig
+from common.distributed import replicas as backends
+from common.distributed.replicas import cluster as clusters
+from common.errors import UserError
+from tests.common.distributed.replicas import processes
+
+
+def tf_config(workers=("a:1", "b:2"), kind="worker", index=0, **changes):
+    return json.dumps(
+        {"cluster": {"worker": list(workers)}, "task": {"type": kind, "index": index}, **changes}
+    )
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (None, "TF_CONFIG is not set"),
+        ("", "TF_CONFIG is not set"),
+        ("{", "TF_CONFIG is not JSON"),
+        ("[]", "field 'cluster' is missing"),
+        ("{}", "field 'cluster' is missing"),
+        (tf_config(cluster=3), "field 'cluster' is missing or no object"),
+        (tf_config(task=None), "field 'task' is missing"),
+        (tf_config(cluster={"worker": ["a:1"], "ps": ["b:1"]}), r"jobs \['ps', 'worker'\]"),
+        (tf_config(workers=[]), "cluster.worker=.*host:port"),
+        (tf_config(workers=["a"]), "cluster.worker=.*host:port"),
+        (tf_config(workers=["a:70000"]), "cluster.worker=.*host:port"),
+        (tf_config(workers=[3]), "cluster.worker=.*host:port"),
+        (tf_config(workers=["a:1", "a:1"]), "an address twice"),
+        (tf_config(kind="chief"), "task.type='chief' must be \"worker\""),
+        (tf_config(index=2), "task.index=2 must be a whole number from 0 to 1"),
+        (tf_config(index="0"), "task.index='0' must be"),
+        (tf_config(index=True), "task.index=True must be"),
+    ],
+)
+def test_a_wrong_environment_is_named_with_the_launcher(text, message):
+    with pytest.raises(UserError, match=f"{message}.*python -m common.launch --replicas=multiworker"):
+        clusters.from_environment(text)
+
+
+def test_a_right_environment():
+    assert clusters.from_environment(tf_config(index=1)) == clusters.Cluster(("a:1", "b:2"), 1)
+
+
+def test_without_a_launcher_it_names_one(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(UserError, match="TF_CONFIG is not set; start it with `python -m common.launch"):
+        backends.make(RunConfig(replicas="multiworker", num_replicas=2))
+
+
+def test_a_process_that_does_not_come_up_is_named():
+    mine, missing = (f"localhost:{port}" for port in processes.free_ports(2))
+    with pytest.raises(UserError, match=rf"process 0 got no answer from process 1 \({missing}\).* 0.3 s"):
+        clusters.rendezvous(clusters.Cluster((mine, missing), 0), seconds=0.3)
+
+
+def test_a_taken_port_is_named():
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        with pytest.raises(UserError, match=rf"cannot listen on port .*cluster.worker\[0\]={address}"):
+            clusters.rendezvous(clusters.Cluster((address, "localhost:1"), 0), seconds=math.inf)

@@ -1,0 +1,56 @@
+"""Networks on one device and on replicas that share their images: outputs and gradients, float64 to 1e-8."""
+
+import numpy as np
+import tensorflow as tf
+
+from common.distributed.replicas.mirrored import Mirrored
+from common.distributed.replicas.single import Single
+from common.distributed.spatial import Spatial
+
+CHANNELS, FILTERS, BATCH = 2, 3, 2
+
+
+def normal(shape, seed):
+    return tf.constant(np.random.default_rng(seed).normal(size=shape))
+
+
+def close(got, want, message=""):
+    """1e-8, relative to the largest of the expected values."""
+    want = np.asarray(want)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-8 * max(np.abs(want).max(), 1e-30), err_msg=message)
+
+
+def whole_and_parts(k, network, images, weights, replicas):
+    """(outputs, gradients of images and weights) of a network on one device and on groups of k replicas.
+
+    `network(spatial, rows, weights)` returns tensors equal on all replicas; their scalar products with fixed
+    noise are the loss, of which each replica takes its part, as a weighted sum would.
+    """
+
+    def one(replicas):
+        spatial = Spatial(replicas, k)
+        with tf.GradientTape() as tape:
+            tape.watch([images, *weights])
+            outputs = network(spatial, spatial.enter(images), weights)
+            loss = tf.add_n([tf.reduce_sum(y * normal(y.shape, i)) for i, y in enumerate(outputs)])
+        gradients = tape.gradient(
+            loss / replicas.num_replicas,
+            [images, *weights],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return outputs, gradients
+
+    whole = one(Single())
+    outputs, gradients = replicas.run(lambda: one(replicas))
+    return whole, ([replicas.local_results(y) for y in outputs], [replicas.sum(g) for g in gradients])
+
+
+def check(k, network, images, weights=(), replicas=None):
+    """On a mirrored group of k, or on `replicas`."""
+    replicas = replicas or Mirrored(k)
+    (outputs, gradients), parts = whole_and_parts(k, network, images, list(weights), replicas)
+    for number, (want, copies) in enumerate(zip(outputs, parts[0], strict=True)):
+        for copy in copies:
+            close(copy, want, f"output {number}")
+    for number, (want, got) in enumerate(zip(gradients, parts[1], strict=True)):
+        close(got, want, f"gradient {number}")

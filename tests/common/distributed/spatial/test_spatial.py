@@ -1,0 +1,182 @@
+"""Partitioned images against whole ones: windows, operations, batch norm; float64 to 1e-8."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.distributed.replicas.mirrored import Mirrored
+from common.distributed.replicas.single import Single
+from common.distributed.spatial import Spatial
+from common.distributed.spatial.geometry import Window, output_size, resolve, rows_of
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.precision import precision
+from tests.common.distributed.spatial.partitioned import BATCH, CHANNELS, FILTERS, check, close, normal
+
+HEIGHTS = (300, 150, 75, 38, 19, 10, 5, 3, 1)  # of the SSD's feature maps
+# (kernel, stride, padding)
+CONVOLUTIONS = [
+    (1, 1, "same"),
+    (1, 2, 0),
+    (2, 2, "valid"),
+    (3, 1, "same"),
+    (3, 1, "valid"),
+    (3, 2, "same"),
+    (3, 2, 1),
+    (3, 2, ((0, 1), (0, 1))),
+    (5, 3, "same"),
+    (7, 1, 3),
+    (7, 2, "same"),
+    (7, 2, 3),
+]
+POOLS = [(2, 2, "same"), (3, 1, "same"), (3, 2, "same"), (3, 2, "valid"), (3, 2, 1)]
+
+
+def fits(height, size, stride, padding):
+    (top, bottom), _ = resolve(padding, height, height, size, stride)
+    return output_size(height, size, stride, top, bottom) > 0
+
+
+# -- Which rows ----------------------------------------------------------------------------------------------
+
+
+@given(
+    height=st.integers(1, 80),
+    k=st.integers(1, 9),
+    size=st.integers(1, 9),
+    stride=st.integers(1, 4),
+    top=st.integers(0, 4),
+    bottom=st.integers(0, 4),
+)
+def test_a_window_holds_the_rows_of_every_output_that_exists(height, k, size, stride, top, bottom):
+    if output_size(height, size, stride, top, bottom) < 1:
+        return
+    window, rows = Window.of(height, k, size, stride, top, bottom), rows_of(height, k)
+    out_rows = rows_of(window.height, k)
+    for position in range(k):
+        held = range(position * rows - window.above, (position + 1) * rows + window.below)
+        for row in range(position * out_rows, min((position + 1) * out_rows, window.height)):
+            first = row * stride - top
+            assert first in held and first + size - 1 in held
+    aligned = rows == out_rows * stride
+    assert not aligned or (window.above, window.below) == (top, max(size - stride - top, 0))
+
+
+# -- Operations ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+@pytest.mark.parametrize("size, stride, padding", CONVOLUTIONS, ids=str)
+def test_convolution(k, size, stride, padding):
+    def network(spatial, x, weights):
+        return [spatial.leave(spatial.conv2d(x, weights[0], stride, padding))]
+
+    kernel = normal([size, size, CHANNELS, FILTERS], 1)
+    for height in HEIGHTS:
+        if fits(height, size, stride, padding):
+            check(k, network, normal([BATCH, height, 9, CHANNELS], 2), [kernel])
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+@pytest.mark.parametrize("size, stride, padding", POOLS, ids=str)
+@pytest.mark.parametrize("kind", ["max_pool", "avg_pool"])
+def test_pool(k, kind, size, stride, padding):
+    def network(spatial, x, weights):
+        return [spatial.leave(getattr(spatial, kind)(x, size, stride, padding))]
+
+    for height in HEIGHTS:
+        if fits(height, size, stride, padding):
+            # All negative: zeros outside of the image would win.
+            check(k, network, -tf.exp(normal([BATCH, height, 9, CHANNELS], 3)))
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+def test_global_average(k):
+    for height in HEIGHTS:
+        images = normal([BATCH, height, 4, CHANNELS], 4)
+        check(k, lambda spatial, x, _: [spatial.global_average(x)], images)
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+def test_upsample_of_a_pyramid_s_levels(k):
+    """Rows that do not divide lie otherwise on the coarser level than twice them on the finer one."""
+    for height, width in ((52, 8), (51, 7), (26, 5), (21, 4), (13, 3), (7, 3), (3, 2)):
+
+        def network(spatial, x, weights):
+            fine = spatial.conv2d(x, weights[0], 1, "same")
+            coarse = spatial.max_pool(x, 1, 2, "valid")
+            return [spatial.leave(fine + spatial.upsample(coarse, fine))]
+
+        images = normal([BATCH, height, width, CHANNELS], 10)
+        check(k, network, images, [normal([3, 3, CHANNELS, CHANNELS], 11)])
+        coarse = images[:, ::2, ::2]
+        doubled = tf.repeat(tf.repeat(coarse, 2, axis=1), 2, axis=2)[:, :height, :width]
+        np.testing.assert_array_equal(Spatial(Single()).upsample(coarse, images), doubled)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_rows_that_do_not_exist_may_hold_anything(k):
+    """They are NaN in front of whatever mixes rows: nothing of it reaches an output, a statistic or a gradient."""
+
+    def spoilt(spatial, x):
+        first = spatial.position() * x.shape[1]
+        rows = tf.reshape(first + np.arange(x.shape[1]) < spatial.height(x), [1, -1, 1, 1])
+        return tf.where(rows, x, tf.constant(np.nan, x.dtype))
+
+    def network(spatial, x, weights):
+        x = spatial.conv2d(spoilt(spatial, x), weights[0], 2, 3)
+        mean, variance, _ = spatial.moments(spoilt(spatial, x), 1)
+        tf.debugging.assert_all_finite([mean, variance], "leaked into the moments")
+        x = spatial.max_pool(spoilt(spatial, x), 3, 2, "same")
+        x = spatial.avg_pool(spoilt(spatial, x), 3, 1, "same")
+        x = spoilt(spatial, x)
+        return [spatial.leave(x), spatial.global_average(x)]
+
+    for height in (19, 38, 75):
+        images = normal([BATCH, height, 19, CHANNELS], 5)
+        check(k, network, images, [normal([7, 7, CHANNELS, FILTERS], 6)])
+
+
+# -- Batch norm ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("height", [8, 5, 1])
+@pytest.mark.parametrize("replicas, k", [(4, 4), (4, 2), (2, 2)])
+@pytest.mark.parametrize("span", [1, 2, 4])
+def test_batch_norm_counts_whole_images(height, replicas, k, span):
+    """4 images; the span is of images, however many replicas share one."""
+    images, upstream = normal([4, height, 3, CHANNELS], 7), normal([4, height, 3, CHANNELS], 8)
+    groups = replicas // k
+    if span > 4 // groups and (span * groups) % 4:
+        return
+
+    def one(backend, partitions, mine):
+        spatial = Spatial(backend, partitions)
+        layer = layers[backend.name]
+        layer.spatial = spatial
+        x, up = images[mine], upstream[mine]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = spatial.leave(layer(spatial.enter(x), training=True))
+            loss = tf.reduce_sum(y * up) / spatial.partitions
+        return y, tape.gradient(loss, x), layer.moving_variance.read_value()
+
+    backend, layers = Mirrored(replicas), {}
+    with backend.scope():
+        layers["mirrored"] = SpanBatchNorm(backend, span, precision("fp64"), spatial=Spatial(backend, k))
+        layers["mirrored"].build([4 // groups, rows_of(height, k), 3, CHANNELS])
+    layers["single"] = SpanBatchNorm(Single(), span, precision("fp64"))
+    layers["single"].build(images.shape)
+    want, want_dx, want_variance = one(Single(), 1, slice(0, 4))
+
+    def replica():
+        first = int(tf.get_static_value(backend.replica_id())) // k * 4 // groups
+        return one(backend, k, slice(first, first + 4 // groups))
+
+    y, dx, variance = (backend.local_results(v) for v in backend.run(replica))
+    close(np.concatenate(y[::k]), want)
+    dx = [sum(dx[i : i + k]) for i in range(0, replicas, k)]
+    close(np.concatenate(dx), want_dx)
+    merged = np.concatenate(variance[::k])
+    assert np.allclose(np.unique(merged.round(9)), np.unique(want_variance.numpy().round(9)))

@@ -1,0 +1,208 @@
+"""Gradient summation against numpy: buckets, routes, and the bf16 wire within its bound. Mirrored; `test_sharding`
+runs `sums` in several processes too."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config.schema import Communication
+from common.distributed import gradient_sum
+from common.distributed.gradient_sum import Route, bytes_moved, route
+from common.errors import UserError
+from tests.common.distributed.updates import replicas_of
+
+SHAPES = [(3, 5), (7,), (), (2, 2, 2), (11, 3), (1,), (64,)]
+SIZE = sum(int(np.prod(s)) for s in SHAPES)
+CASES = {
+    f"{algorithm} {wire} {size}": Communication(
+        algorithm, 0 if algorithm != "hierarchical" else 2, size, wire
+    )
+    for algorithm in ("flat", "hierarchical", "2d")
+    for wire in ("full", "bf16")
+    for size in (400, 1 << 20)
+}
+
+
+def gradients_of(replica: int, dtype: type) -> list[np.ndarray]:
+    """Magnitudes from 1e-4 to 1e4; some sums nearly cancel."""
+    rng = np.random.default_rng(replica)
+    values = [rng.normal(size=s) * 10 ** rng.uniform(-4, 4, size=s) * (-1) ** replica for s in SHAPES]
+    return [np.asarray(v, dtype) for v in values]
+
+
+def sums(backend: str, number: int, dtype: str) -> dict[str, list[list[np.ndarray]]]:
+    """Of every case, on every local replica: the summed gradients."""
+    replicas = replicas_of(backend, number)
+    columns = [np.stack(c) for c in zip(*(gradients_of(r, np.dtype(dtype)) for r in range(number)))]
+
+    @tf.function(autograph=False)
+    def run():
+        def one():
+            mine = [tf.gather(tf.constant(c), replicas.replica_id()) for c in columns]
+            return {n: gradient_sum.sum_gradients(replicas, mine, case) for n, case in CASES.items()}
+
+        return tf.nest.map_structure(replicas.local_results, replicas.run(one))
+
+    results = run()
+    local = number // replicas.num_processes
+    return {n: [[v[j].numpy() for v in results[n]] for j in range(local)] for n in CASES}
+
+
+def check_sums(results: dict[str, list[list[np.ndarray]]], number: int, dtype: str) -> None:
+    """`results` of all replicas; also that all have the same bits."""
+    all_of = [gradients_of(r, np.dtype(dtype)) for r in range(number)]
+    for name, copies in results.items():
+        plan = route(CASES[name], number)
+        for i, values in enumerate(zip(*copies)):
+            exact = np.sum([g[i].astype(np.float64) for g in all_of], 0)
+            size = np.sum([np.abs(g[i]).astype(np.float64) for g in all_of], 0)
+            bound = 1e-14 if dtype == "float64" else number * 2.0**-24
+            if "bf16" in name and number > 1:
+                bound = gradient_sum.bf16_error(plan)
+                assert np.array_equal(values[0], values[0].astype(tf.bfloat16.as_numpy_dtype).astype(dtype))
+            assert values[0].shape == exact.shape and values[0].dtype == dtype
+            assert np.all(np.abs(values[0] - exact) <= bound * size), name
+            assert all(np.array_equal(values[0], v) for v in values), f"{name}: replicas differ"
+
+
+@pytest.mark.parametrize("number, dtype", [(2, "float64"), (4, "float64"), (4, "float32")])
+def test_every_route_and_wire_sums_as_numpy_does(number, dtype):
+    check_sums(sums("mirrored", number, dtype), number, dtype)
+
+
+def test_one_replica_has_the_sums_already():
+    gradients = [tf.constant(g) for g in gradients_of(0, np.float64)]
+    for case in (Communication(), Communication("2d", wire="bf16")):
+        assert gradient_sum.sum_gradients(replicas_of("single", 1), gradients, case) == gradients
+
+
+def test_the_bf16_bound_is_no_wider_than_needed():
+    """Summands between two bfloat16 numbers lose at least a quarter of what the bound allows."""
+    replicas, number = replicas_of("mirrored", 4), 4
+    case = dataclasses.replace(CASES["2d bf16 400"], group_size=2)
+    value = 1 + 2.0**-8 - 2.0**-16
+
+    @tf.function(autograph=False)
+    def run():
+        return replicas.local_results(
+            replicas.run(lambda: gradient_sum.sum_gradients(replicas, [tf.fill([8], value)], case)[0])
+        )
+
+    error = np.max(np.abs(run()[0].numpy() - number * value)) / (number * value)
+    bound = gradient_sum.bf16_error(route(case, number))
+    assert 0.25 * bound < error <= bound
+
+
+def test_bf16_bound_counts_the_roundings():
+    assert gradient_sum.bf16_error(Route(4, 4)) == pytest.approx(2 * 2**-8, rel=0.01)
+    assert gradient_sum.bf16_error(Route(4, 2)) == pytest.approx(3 * 2**-8, rel=0.01)
+
+
+class Spy:
+    """Counts what a replica sends: n (k - 1) / k for each half of an all-reduce."""
+
+    def __init__(self, replicas, monkeypatch):
+        self.inside, self.across, self.calls = 0.0, 0.0, []
+        for name, factor in (("all_reduce", 2), ("reduce_scatter", 1), ("all_to_all", 1), ("all_gather", 1)):
+            monkeypatch.setattr(replicas, name, self._spied(name, factor, getattr(replicas, name), replicas))
+        monkeypatch.setattr(replicas, "sum_bucket", lambda x: super(type(replicas), replicas).sum_bucket(x))
+
+    def _spied(self, name, factor, collective, replicas):
+        def spied(x, *args, groups=None):
+            groups = args[-1] if args else groups
+            k = len(groups[0]) if groups else replicas.num_replicas
+            # Of one replica of those that trace this.
+            whole = x.shape.num_elements() * x.dtype.size * (k if name == "all_gather" else 1)
+            sent = factor * whole * (k - 1) / k / replicas.num_replicas
+            self.calls.append(name)
+            if groups and groups[0] == list(range(k)):
+                self.inside += sent
+            else:
+                self.across += sent
+            return collective(x, groups=groups)
+
+        return spied
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.endswith(" 400")])
+def test_bytes_moved_are_those_of_the_collectives(monkeypatch, name):
+    replicas = replicas_of("mirrored", 4)
+    spy = Spy(replicas, monkeypatch)
+    gradients = [np.ones([16, 3], np.float32), np.ones([48], np.float32)]
+
+    def one():
+        return gradient_sum.sum_gradients(replicas, [tf.constant(g) for g in gradients], CASES[name])
+
+    tf.function(lambda: replicas.run(one), autograph=False).get_concrete_function()
+    moved = bytes_moved(CASES[name], route(CASES[name], 4), 96)
+    assert (spy.inside, spy.across) == pytest.approx((moved.inside, moved.across))
+    assert "bf16" not in name or sum(moved) <= 2 * 96 * 2 * 3 / 4 + 1e-9, (
+        "at most half of the plain sum's bytes"
+    )
+
+
+def test_a_sharded_update_moves_as_many_bytes_as_a_sum_and_half_as_many_over_bf16_one_way():
+    plan = Route(4, 4)
+    assert bytes_moved(Communication(shard_weight_update=True), plan, 100) == (0, 2 * 400 * 3 / 4)
+    assert bytes_moved(Communication(wire="bf16", shard_weight_update=True), plan, 100) == (0, 600 * 3 / 4)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=20),
+    doubles=st.sets(st.integers(0, 19)),
+    limit=st.integers(1, 400),
+)
+def test_buckets_hold_every_tensor_once_and_keep_to_the_limit(sizes, doubles, limit):
+    dtypes = [tf.float64 if i in doubles else tf.float32 for i in range(len(sizes))]
+    tensors = [tf.TensorSpec([s], d) for s, d in zip(sizes, dtypes)]
+    found = gradient_sum.buckets(tensors, limit)
+    assert sorted(i for bucket in found for i in bucket) == list(range(len(sizes)))
+    size = [s * d.size for s, d in zip(sizes, dtypes)]
+    for bucket in found:
+        assert bucket == sorted(bucket, reverse=True)
+        assert len({dtypes[i] for i in bucket}) == 1
+        assert len(bucket) == 1 or sum(size[i] for i in bucket) <= limit
+        assert len(bucket) == 1 or all(8 * size[i] < limit for i in bucket), "large ones travel alone"
+    joined = [b for b in found if 8 * size[b[0]] < limit]
+    for bucket, after in zip(joined, joined[1:]):
+        full = sum(size[i] for i in bucket) + size[after[0]] > limit
+        assert full or dtypes[after[0]] != dtypes[bucket[0]], "a bucket ended early"
+
+
+def test_a_bucket_leaves_when_it_is_full_not_when_it_begins():
+    """Tensors 5, 4, ... are ready in this order; the large one, 3, is before 2 and 1 fill the bucket of 5 and 4."""
+    tensors = [tf.TensorSpec([n]) for n in (2, 2, 2, 90, 2, 2)]
+    assert gradient_sum.buckets(tensors, 100) == [[3], [5, 4, 2, 1, 0]]
+    assert gradient_sum.buckets(tensors, 70)[0] == [3]
+    assert gradient_sum.buckets(tensors, 8) == [[5], [4], [3], [2], [1], [0]]
+
+
+@pytest.mark.parametrize("number, row", [(1, 1), (2, 2), (4, 2), (6, 2), (8, 2), (12, 3), (16, 4), (7, 7)])
+def test_2d_rows_are_the_divisor_nearest_to_the_root(number, row):
+    found = route(Communication("2d"), number).row
+    assert found == row or found * row == number
+
+
+def test_nodes_are_processes_unless_told():
+    assert route(Communication("hierarchical"), 8, node_size=4).row == 4
+    assert route(Communication("hierarchical"), 8, node_size=1).columns is None
+    assert route(Communication("hierarchical", 2), 8, node_size=4).row == 2
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "2d"])
+@pytest.mark.parametrize("size", [3, -2, 5])
+def test_a_group_that_does_not_divide_is_refused(algorithm, size):
+    with pytest.raises(UserError, match=f"group_size={size} does not divide 4 replicas; use a divisor"):
+        route(Communication(algorithm, size), 4)
+
+
+@pytest.mark.parametrize("row", [1, 2, 4, 8])
+def test_parts_of_a_route_are_a_permutation(row):
+    plan = route(Communication("2d", row), 8)
+    assert sorted(plan.part(r) for r in range(8)) == list(range(8))

@@ -1,0 +1,156 @@
+"""The sharded update against the whole one: four optimizers and more, every route, on every backend that runs here."""
+
+import functools
+import pathlib
+
+import numpy as np
+import pytest
+
+from common.config.schema import Communication
+from common.train import checkpoint
+from tests.common.distributed import test_gradient_sum, updates
+from tests.common.distributed.replicas import processes
+from tests.common.distributed.updates import OPTIMIZERS, furthest, sharded
+
+ROUTES = {
+    "one bucket": sharded(bucket_bytes=1 << 20),
+    "a bucket each": sharded(bucket_bytes=1),
+    "hierarchical": sharded(algorithm="hierarchical", group_size=2),
+    "2d": sharded(algorithm="2d"),
+}
+
+
+@functools.cache
+def expected(optimizer):
+    """The whole update on one replica."""
+    return updates.free_run("single", 1, optimizer)
+
+
+def check(result, optimizer):
+    losses, copies, slots = result
+    expected_losses, expected_copies, expected_slots = expected(optimizer)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-8)
+    assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5]), "it must train"
+    assert furthest([c[0] for c in copies], [c[0] for c in expected_copies]) <= 1e-8
+    assert furthest(slots, expected_slots) <= 1e-8
+    for values in copies:
+        assert all(np.array_equal(values[0], value) for value in values), "replicas differ"
+
+
+@pytest.mark.parametrize(
+    "optimizer, number",
+    [(name, 4) for name in OPTIMIZERS]
+    + [(o, n) for o in ("sgd", "lars", "adam", "lazy_adam") for n in (1, 2)],
+)
+def test_sharded_equals_whole_over_20_steps(optimizer, number):
+    check(updates.free_run("mirrored", number, optimizer, sharded()), optimizer)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("optimizer", ["lars", "lazy_adam"])
+def test_every_route_equals_the_whole_update(optimizer, route):
+    check(updates.free_run("mirrored", 4, optimizer, ROUTES[route]), optimizer)
+
+
+def test_on_one_replica_without_a_backend():
+    check(updates.free_run("single", 1, "lars", sharded()), "lars")
+
+
+@pytest.mark.parametrize("optimizer, slots", [("sgd", 1), ("lars", 1), ("adam", 2), ("lazy_adam", 2)])
+def test_slots_exist_for_the_shard_only(optimizer, slots):
+    runner = updates.Runner("mirrored", 4, optimizer, sharded())
+    shapes = [w.shape for w in runner.state.model.trainable_variables]
+    # Padding: less than a row of the table, less than an element of each other weight.
+    elements, padding = sum(s.num_elements() for s in shapes), len(shapes) + 3
+    assert elements / 4 <= runner.slot_elements() / slots <= elements / 4 + padding
+
+
+def test_one_small_all_reduce_carries_the_norms_of_all_layers(monkeypatch):
+    runner = updates.Runner("mirrored", 2, "lars", sharded())
+    sizes, all_reduce = [], runner.replicas.all_reduce
+
+    def spy(x, groups=None):
+        sizes.append(x.shape.as_list())
+        return all_reduce(x, groups)
+
+    monkeypatch.setattr(runner.replicas, "all_reduce", spy)
+    runner.steps(1)
+    # Each replica traces the step: two kernels and the table, a weight's norm and a gradient's of each.
+    assert sizes.count([6]) == 2
+
+
+# -- In several processes --------------------------------------------------------------------------------------------
+
+# With 2 replicas each route is the flat one.
+IN_PROCESSES = {
+    "sgd": sharded(),
+    "lars": ROUTES["2d"],
+    "adam": sharded(),
+    "lazy_adam": ROUTES["hierarchical"],
+    "adam clipped": Communication("2d", bucket_bytes=2500),
+}
+
+
+def resumed(backend, number, folder):
+    """Five steps, a checkpoint, fifteen more; then the fifteen again from the checkpoint. Weights, slots, moments."""
+    first = updates.Runner(backend, number, "lazy_adam", sharded())
+    first.steps(5)
+    first.state.step.assign(5)
+    checkpoint.save(first, folder)
+    results = []
+    for runner in (first, updates.Runner(backend, number, "lazy_adam", sharded())):
+        if runner is not first:
+            assert checkpoint.restore_latest(runner, folder) == 5
+        runner.steps(15, first=5)
+        local = runner.replicas.local_results
+        results.append([*(local(v)[0].numpy() for v in runner.state.model.variables), *runner.slots()])
+    return results
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((b, n), id=f"{b}-{n}", marks=[pytest.mark.e2e] if n == 4 else [])
+        for b in ("horovod", "multiworker")
+        for n in (2, 4)
+    ],
+)
+def world(request, tmp_path_factory):
+    """(number of processes, the results of all calls, the folder with a checkpoint)."""
+    backend, number = request.param
+    folder = tmp_path_factory.mktemp("world")
+    calls = {"sums": functools.partial(test_gradient_sum.sums, backend, number, "float64")}
+    for optimizer, communication in IN_PROCESSES.items():
+        calls[optimizer] = functools.partial(updates.free_run, backend, number, optimizer, communication)
+    calls["resumed"] = functools.partial(resumed, backend, number, folder)
+    return number, processes.run(backend, number, calls), folder
+
+
+def test_processes_sum_as_numpy_does(world):
+    number, results, _ = world
+    by_process = results["sums"]
+    merged = {name: [copy for result in by_process for copy in result[name]] for name in by_process[0]}
+    test_gradient_sum.check_sums(merged, number, "float64")
+
+
+@pytest.mark.parametrize("optimizer", IN_PROCESSES)
+def test_processes_equal_the_whole_update_on_one(world, optimizer):
+    _, results, _ = world
+    by_process = results[optimizer]
+    for result in by_process:
+        check(result, optimizer)
+        for mine, first in zip(result[1], by_process[0][1], strict=True):
+            np.testing.assert_array_equal(mine[0], first[0], "replicas differ")
+
+
+def test_processes_resume_bitwise_and_one_replica_restores_what_they_wrote(world):
+    _, results, folder = world
+    for uninterrupted, after in results["resumed"]:
+        for mine, other in zip(after, uninterrupted, strict=True):
+            np.testing.assert_array_equal(mine, other)
+    assert [p.name for p in pathlib.Path(folder).iterdir()] == ["checkpoint_00000005.npz"]
+    alone = updates.Runner("single", 1, "lazy_adam")
+    assert checkpoint.restore_latest(alone, folder) == 5
+    alone.steps(15, first=5)
+    for after, _ in results["resumed"]:
+        assert furthest(after[-len(alone.slots()) :], alone.slots()) <= 1e-8

@@ -1,0 +1,160 @@
+"""A small task with an embedding, biases and uneven shapes, and free-running steps of it on any backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.config.clock import Clock
+from common.config.schema import Communication, Optimizer
+from common.distributed import replicas as backends
+from common.distributed.replicas.base import Replicas
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.precision import Precision, precision
+from common.train.step import State, make_train_step
+from common.train.task import Batch, WeightedSum
+from tests.common.train import toy
+
+STEPS, BATCH, ROWS = 20, 24, 13
+OPTIMIZERS = {
+    "sgd": Optimizer("sgd", base_learning_rate=0.1, weight_decay=1e-3, nesterov=True),
+    "sgd biases": Optimizer("sgd", base_learning_rate=0.1, weight_decay=1e-3, bias_gradient_factor=2.0),
+    "lars": Optimizer(
+        "lars", eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, l2_in_loss=1e-3, epsilon=1e-5
+    ),
+    "lars scaled": Optimizer(
+        "lars", eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, scaled_momentum=True
+    ),
+    "adam": Optimizer("adam", base_learning_rate=0.01, epsilon=1e-8),
+    "lazy_adam": Optimizer("lazy_adam", base_learning_rate=0.01, beta_2=0.98, epsilon=1e-9),
+    "adam clipped": Optimizer(
+        "adam", base_learning_rate=0.01, epsilon=1e-8, clip_norm=0.3, weight_decay=1e-2
+    ),
+    "adagrad": Optimizer("adagrad", base_learning_rate=0.05),
+}
+
+
+class Task(toy.Task):
+    """Two integers that look up rows of a table, and six floats, to one of four classes; sizes are uneven."""
+
+    def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+        policy = precision.layer
+        x = inputs = replicas.model_input([toy.FEATURES], self.config.micro_batch_size, precision.variable)
+        # The last row is never looked up.
+        rows = tf.cast(tf.clip_by_value(4 * x[:, :2] + 6, 0, ROWS - 2), tf.int32)
+        looked_up = tf_keras.layers.Embedding(ROWS, 3, dtype=policy)(rows)
+        x = tf.concat([tf.reshape(looked_up, [-1, 6]), x[:, 2:]], 1)
+        x = tf_keras.layers.Dense(9, use_bias=False, dtype=policy)(x)
+        x = SpanBatchNorm(replicas, BATCH, precision)(x)
+        x = tf_keras.layers.Activation("tanh", dtype=policy)(x)
+        x = tf_keras.layers.Dense(toy.CLASSES, dtype=precision.full)(x)
+        return tf_keras.Model(inputs, x)
+
+    def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
+        logits = model(batch["x"], training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+        return {
+            "cross_entropy": WeightedSum(
+                tf.reduce_sum(losses), tf.cast(BATCH // self.config.num_replicas, losses.dtype)
+            )
+        }
+
+
+def config(
+    backend: str, number: int, optimizer: str, communication: Communication, **changes: Any
+) -> toy.Config:
+    return toy.config(
+        precision="fp64",
+        replicas=backend,
+        num_replicas=number,
+        global_batch_size=BATCH,
+        optimizer=OPTIMIZERS[optimizer],
+        communication=communication,
+        **changes,
+    )
+
+
+@functools.cache
+def replicas_of(backend: str, number: int) -> Replicas:
+    """One per process: a backend cannot be started twice."""
+    return backends.make(toy.config(replicas=backend, num_replicas=number))
+
+
+class Runner:
+    """Free-running steps of the task on one backend."""
+
+    def __init__(
+        self,
+        backend: str,
+        number: int,
+        optimizer: str,
+        communication: Communication = Communication(),  # noqa: B008
+    ):
+        self.config = config(backend, number, optimizer, communication)
+        self.replicas = replicas_of(backend, number)
+        task, policy = Task(self.config), precision(self.config.precision)
+        self.state = State(task, self.replicas, policy)
+        train = make_train_step(task, self.state, policy, Clock.of(self.config))
+        data = task.examples(0, BATCH * STEPS, 0)
+        x = tf.constant(data["x"].reshape(STEPS, BATCH, -1))
+        label = tf.constant(data["label"].reshape(STEPS, BATCH))
+        size = BATCH // number
+
+        def on_one(step: tf.Tensor) -> tf.Tensor:
+            start = self.replicas.replica_id() * size
+            mine = tf.slice(x[step], [start, 0], [size, toy.FEATURES])
+            return train({"x": mine, "label": tf.slice(label[step], [start], [size])}, step)
+
+        self._run = tf.function(
+            lambda step: self.replicas.sum(self.replicas.run(on_one, (step,))), autograph=False
+        )
+
+    def steps(self, count: int = STEPS, first: int = 0) -> list[float]:
+        """The losses."""
+        return [float(self._run(tf.constant(i, tf.int64))) for i in range(first, first + count)]
+
+    def weights(self) -> list[np.ndarray]:
+        """Of the first local replica."""
+        return [values[0] for values in self.copies()]
+
+    def copies(self) -> list[list[np.ndarray]]:
+        """Every weight of every local replica."""
+        local = self.replicas.local_results
+        return [[x.numpy() for x in local(w)] for w in self.state.model.trainable_variables]
+
+    def slots(self) -> list[np.ndarray]:
+        """In the shapes of the weights."""
+        return [x for slots in self.state.update.read_slots() for x in slots.values()]
+
+    def slot_elements(self) -> int:
+        """Of one replica."""
+        slots = [x for slots in self.state.update.slots for x in slots.values()]
+        return sum(self.replicas.local_results(x)[0].shape.num_elements() for x in slots)
+
+
+def free_run(
+    backend: str,
+    number: int,
+    optimizer: str,
+    communication: Communication = Communication(),  # noqa: B008
+) -> tuple[list[float], list[list[np.ndarray]], list[np.ndarray]]:
+    """Losses, every weight of every local replica, and slots, after 20 steps."""
+    runner = Runner(backend, number, optimizer, communication)
+    return runner.steps(), runner.copies(), runner.slots()
+
+
+def sharded(**changes: Any) -> Communication:
+    """A bucket of five weights, and a weight that travels alone."""
+    return dataclasses.replace(Communication(shard_weight_update=True, bucket_bytes=2500), **changes)
+
+
+def furthest(mine: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
+    """Largest relative L2 distance of two lists of arrays."""
+    tiny = np.finfo(np.float64).tiny
+    return max(np.linalg.norm(a - b) / max(np.linalg.norm(b), tiny) for a, b in zip(mine, other, strict=True))

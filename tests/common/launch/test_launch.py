@@ -1,0 +1,306 @@
+"""The launcher's watching, with small processes that need no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from common.errors import UserError
+from common.launch import plan
+from compliance.check import check_paths
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+# Shorter than the defaults, so that the tests are quick; a busy machine must not trip them.
+LIMITS = {"settle": 0.3, "failure": 2, "grace": 2, "stopped": 1, "silent": 5, "starting": 5}
+
+
+def arguments(orders, processes=2, limits=()):
+    seconds = [f"--{name}_seconds={value}" for name, value in {**LIMITS, **dict(limits)}.items()]
+    command = [sys.executable, "-m", "tests.common.launch.fake_worker", json.dumps(orders)]
+    launcher = [sys.executable, "-m", "common.launch", "--replicas=multiworker", f"--processes={processes}"]
+    return [*launcher, *seconds, "--", *command]
+
+
+def launch(orders, processes=2, **limits):
+    """The launcher's result, with the workers that are left over."""
+    mark = f"{time.time_ns()}-{os.getpid()}"
+    result = subprocess.run(
+        arguments({**orders, "mark": mark}, processes, limits.items()),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return result, left_over(mark)
+
+
+def left_over(mark):
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def errors(result):
+    return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+
+
+def test_rank_0_speaks_for_the_run_and_the_others_lines_carry_their_rank():
+    result, left = launch({})
+    assert (result.returncode, left) == (0, [])
+    assert result.stdout == "rank 0 done\n"
+    assert result.stderr == "rank 1: rank 1 done\n"
+
+
+def test_a_status_that_was_announced_is_a_result_not_a_failure():
+    result, _ = launch({"result": 1})
+    assert result.returncode == 1 and not errors(result)
+
+
+@pytest.mark.parametrize(
+    "fault, text, code",
+    [
+        ("kill", "rank {} was killed by SIGKILL", 137),
+        ("stop", "rank {} is frozen: a signal stopped it N s ago", 3),
+        ("raise", "rank {} ended with exit status 1", 1),
+        ("error", "rank {} failed: the disk is full; free some space", 2),
+        ("term", "rank {} received SIGTERM: the run stopped", 143),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_fault_ends_every_process_with_one_message_naming_the_rank(fault, text, code, rank):
+    result, left = launch({str(rank): fault, "steps": 10000})
+    assert (result.returncode, left) == (code, [])
+    # How many seconds is the machine's affair.
+    found = [re.sub(r" \d+ s ago", " N s ago", line) for line in errors(result)]
+    assert found == [f"error: {text.format(rank)}; all 2 processes have ended"]
+
+
+@pytest.mark.parametrize(
+    "status, text",
+    [
+        (255, "ended with exit status 255"),  # `sys.exit(-1)`, ssh: 127 is no signal.
+        (200, "ended with exit status 200"),
+        (137, "was killed by SIGKILL"),
+        (143, "was killed by SIGTERM"),
+    ],
+)
+def test_only_a_status_that_stands_for_a_signal_is_one(status, text):
+    command = arguments({}, limits=[("settle", 0)])
+    command = [*command[: command.index("--") + 1], "sh", "-c", f"exit {status}"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == status and len(errors(result)) == 1
+    assert text in errors(result)[0] and errors(result)[0].startswith("error: rank ")
+
+
+def test_a_process_that_beats_no_more_is_frozen():
+    result, left = launch({"1": "deaf", "steps": 10000})
+    assert (result.returncode, left) == (3, [])
+    assert errors(result)[0].startswith("error: rank 1 is frozen: no sign of life for 5 s")
+
+
+def test_the_first_of_several_faults_is_named():
+    result, left = launch({"1": "error", "0": "error", "2": "kill", "steps": 10000}, processes=3)
+    assert left == [] and len(errors(result)) == 1
+    assert "rank 2 was killed by SIGKILL" in result.stderr
+
+
+def test_a_process_that_ignores_its_signal_is_killed_after_the_grace():
+    result, left = launch({"1": "term", "stubborn": True, "steps": 10000})
+    assert (result.returncode, left) == (143, [])
+    assert "rank 1 received SIGTERM: the run stopped, but not all processes answered" in result.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_signal_in_a_long_step_is_that_of_the_rank_that_received_it(rank):
+    """The launcher passes it on to the others before the step ends; all stop after it."""
+    result, left = launch({str(rank): "term", "long": 1.5, "steps": 10000}, processes=3, grace=10)
+    assert (result.returncode, left) == (143, [])
+    assert errors(result) == [
+        f"error: rank {rank} received SIGTERM: the run stopped; all 3 processes have ended"
+    ]
+
+
+def test_what_a_process_leaves_behind_is_ended_too():
+    result, left = launch({"1": "orphan", "steps": 10000})
+    assert (result.returncode, left) == (137, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_signal_to_the_launcher_reaches_every_process(number, stubborn):
+    mark = f"{time.time_ns()}-{number}"
+    orders = {"steps": 10000, "mark": mark, "stubborn": stubborn}
+    launcher = subprocess.Popen(
+        arguments(orders), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for(lambda: len(left_over(mark)) == 3)
+    time.sleep(1)
+    launcher.send_signal(number)
+    _, text = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number
+    assert f"{number.name} to the launcher: the run stopped" in text
+    assert left_over(mark) == []
+
+
+def test_without_their_launcher_the_processes_stop():
+    mark = f"{time.time_ns()}-gone"
+    launcher = subprocess.Popen(arguments({"steps": 10000, "mark": mark}), cwd=ROOT, start_new_session=True)
+    wait_for(lambda: len(left_over(mark)) == 3)
+    time.sleep(1)
+    launcher.kill()
+    launcher.wait()
+    wait_for(lambda: not left_over(mark))
+
+
+def wait_for(condition, seconds=30):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("part, does", [("input", "waits for its input"), ("step", "computes")])
+def test_a_slow_process_is_named_and_not_ended(part, does):
+    result, _ = launch({part: {"2": 0.2}, "steps": 60}, processes=3, slow=1)
+    assert result.returncode == 0
+    slow = [line for line in result.stderr.splitlines() if "is slow" in line]
+    # The heartbeats do not come at the same step: the figures are about right.
+    assert len(slow) == 1 and slow[0].startswith(f"warning: rank 2 is slow: it {does} for 0.")
+
+
+def test_the_launcher_ends_the_log_of_a_killed_rank_0(tmp_path):
+    path = tmp_path / "result_0.txt"
+    result, _ = launch({"0": "kill", "log": str(path), "steps": 10000})
+    assert result.returncode == 137
+    assert f"{path} ends as aborted" in result.stderr
+    last = json.loads(path.read_text().splitlines()[-1].partition(" ")[2])
+    assert last["key"] == "run_stop" and last["metadata"]["status"] == "aborted"
+    assert last["metadata"]["reason"] == "rank 0 was killed by SIGKILL"
+    assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
+    # Nothing is wrong with it but that it stopped: no evaluation, hence no quality and no block.
+    assert not [f for f in check_paths([path]) if f.rule.startswith("line")]
+
+
+def test_a_command_that_does_not_exist_is_one_line():
+    line = [
+        sys.executable,
+        "-m",
+        "common.launch",
+        "--replicas=multiworker",
+        "--processes=2",
+        "--",
+        "/no/where",
+    ]
+    result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert result.stderr == "error: /no/where: No such file or directory; is the command right?\n"
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (["--processes=2"], "no command; put it behind --"),
+        (["--", "true"], "--processes: missing"),
+        (["--processes=0", "--", "true"], "--processes=0: must be at least 1"),
+        (["--hosts=a:8,b", "--", "true"], "'b' is not HOST:PROCESSES"),
+        (["--hosts=@/no/where", "--", "true"], "--hosts=@/no/where: No such file"),
+        (["--hosts=a:2", "--processes=3", "--", "true"], "--hosts=a:2 has 2"),
+        (["--hosts=a:2,b:2", "--launcher=2", "--", "true"], "--launcher=2: there are 2 hosts"),
+        (["--hosts=slurm", "--processes=2", "--", "true"], "--hosts=slurm: not started by srun"),
+    ],
+)
+def test_wrong_arguments_are_one_line_with_the_fix(wrong, message, capsys):
+    from common.launch.__main__ import main
+
+    assert main(["--replicas=multiworker", *wrong]) == 2
+    text = capsys.readouterr().err
+    assert message in text and text.startswith("error: ") and text.count("\n") == 1
+
+
+def test_ranks_of_uneven_hosts():
+    found = plan.ranks(plan.parse_hosts("a:2,b:1,a:1"))
+    assert [(r.rank, r.host, r.local_rank, r.local_size, r.cross_rank, r.cross_size) for r in found] == [
+        (0, "a", 0, 3, 0, 2),
+        (1, "a", 1, 3, 0, 1),
+        (2, "b", 0, 1, 1, 2),
+        (3, "a", 2, 3, 0, 1),
+    ]
+    assert [r.launcher for r in found] == [0, 0, 1, 2]
+
+
+def test_ranks_are_horovod_s():
+    """Against its own assignment, where it is installed."""
+    hosts = pytest.importorskip("horovod.runner.common.util.hosts")
+    for text in ("a:4", "a:3,b:1,c:2", "a:2,b:2"):
+        theirs = hosts.get_host_assignments(hosts.parse_hosts(text), 1)
+        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+        ours = plan.ranks(plan.parse_hosts(text))
+        assert [[getattr(r, n) for n in names] for r in ours] == [
+            [getattr(r, n) for n in names] for r in theirs
+        ]
+
+
+def test_hosts_of_a_file(tmp_path):
+    (tmp_path / "hosts.txt").write_text("# ours\na slots=8\n\nb  slots=4\n")
+    assert plan.parse_hosts(f"@{tmp_path}/hosts.txt") == [plan.Host("a", 8), plan.Host("b", 4)]
+
+
+SRUN = {
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+}
+
+
+def test_hosts_of_srun(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\necho n2\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert plan.slurm_hosts(4, SRUN) == ([plan.Host("n1", 2), plan.Host("n2", 2)], 1)
+
+
+def test_srun_s_container_without_scontrol_is_one_line(tmp_path, monkeypatch, capsys):
+    from common.launch.__main__ import main
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, value in SRUN.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--replicas=multiworker", "--hosts=slurm", "--processes=4", "--", "true"]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith(
+        "error: --hosts=slurm: cannot run scontrol (No such file or directory); make SLURM's"
+    )
+    assert text.count("\n") == 1
+
+
+def test_slurm_s_layout():
+    assert plan.tasks_per_node("2(x3),1") == [2, 2, 2, 1]
+    with pytest.raises(UserError, match="SLURM_STEP_TASKS_PER_NODE=2x3: not of SLURM's form"):
+        plan.tasks_per_node("2x3")
+
+
+def test_hosts_that_slurm_counts_in_two_ways_are_one_line(tmp_path, monkeypatch):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(UserError, match="is of 2 hosts, SLURM_STEP_NODELIST=.* of 1"):
+        plan.slurm_hosts(4, SRUN)
+
+
+def test_the_launcher_imports_no_tensorflow():
+    code = "import common.launch.local, common.launch.preset, sys; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -1,0 +1,248 @@
+"""The command of every preset against its system's description; run_and_time.sh shows it without running."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from common.errors import UserError
+from common.launch import commands, preset
+from resnet.config import PRESETS
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BENCHMARKS = sorted(path.parent.name for path in ROOT.glob("*/config.py") if path.parent.name != "common")
+EVERY = [(b, name) for b in BENCHMARKS for name in importlib.import_module(f"{b}.config").PRESETS]
+
+
+def flag(line, name):
+    """The value of --name=value in a command line."""
+    return next((word.partition("=")[2] for word in line if word.startswith(f"--{name}=")), None)
+
+
+def command_of(benchmark, name, by="auto"):
+    return preset.plan(benchmark, by, [f"--system={name}", "--data_dir=D"])
+
+
+@pytest.mark.parametrize("benchmark, name", EVERY)
+def test_the_printed_command_fits_the_preset_s_system(benchmark, name):
+    """Hosts, accelerators of a host and processes, from the text of the command."""
+    config = importlib.import_module(f"{benchmark}.config").PRESETS[name]
+    system = commands.describe(config.hardware)
+    hosts, accelerators = system["number_of_nodes"], int(system["accelerators_per_node"] or 0)
+    line = command_of(benchmark, name)
+    assert line[-2:] == [f"--system={name}", "--data_dir=D"] or line[-1].endswith(
+        f"--system={name} --data_dir=D"
+    )
+    if config.replicas == "tpu":
+        assert line[:5] == ["gcloud", "compute", "tpus", "tpu-vm", "ssh"] and line[5] == config.hardware
+        chips = int(hosts) * accelerators
+        assert config.num_replicas in (
+            (chips, 2 * chips) if benchmark != "transformer" else (chips // 2, chips, 2 * chips)
+        )
+        assert ("TPU_LOAD_LIBRARY=0" in line[-1]) == (int(hosts) > 1)
+    elif config.replicas == "horovod":
+        assert flag(line, "processes") == str(config.num_replicas) and flag(line, "replicas") == "horovod"
+        if accelerators:
+            assert config.num_replicas == int(hosts) * accelerators
+        if line[0] == "sbatch":
+            assert flag(line, "nodes") == (hosts or None)
+            assert flag(line, "gpus-per-node") == (str(accelerators) if accelerators else None)
+            assert (
+                flag(line, "ntasks-per-node") == "1"
+                if hosts
+                else flag(line, "ntasks") == flag(line, "processes")
+            )
+            assert commands.SBATCH in line and (ROOT / commands.SBATCH).exists()
+        else:
+            assert hosts == "1" and line[1:3] == ["-m", "common.launch"]
+    else:
+        assert line[1:3] == ["-m", benchmark] and config.replicas in ("single", "mirrored")
+
+
+def test_every_launcher_of_an_eight_gpu_host():
+    lines = {
+        by: shlex.join(command_of("resnet", "v100-8", by)) for by in commands.LAUNCHERS if by != "tpu-vm"
+    }
+    run = "python -m resnet --system=v100-8 --data_dir=D"
+    assert lines == {
+        "none": run,
+        "local": f"python -m common.launch --replicas=horovod --processes=8 -- {run}",
+        "slurm": "sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 common/launch/slurm.sbatch "
+        f"--replicas=horovod --processes=8 -- {run}",
+        "horovodrun": f"horovodrun --gloo -np 8 -H localhost:8 {run}",
+        "mpirun": "mpirun -np 1 --bind-to none "
+        f"python -m common.launch --replicas=horovod --processes=8 -- {run}",
+    }
+
+
+def test_every_launcher_of_several_hosts():
+    config = dataclasses.replace(
+        PRESETS["v100-8"], hardware="summit-2", num_replicas=12, global_batch_size=1536
+    )
+    where = commands.shape(config, commands.describe("summit-2"))
+    assert where == commands.Shape(processes=12, hosts=2, accelerators=6, processes_per_host=6)
+    lines = {
+        by: shlex.join(commands.command(config, where, by, ["python", "-m", "x"]))
+        for by in ("local", "mpirun")
+    }
+    ours = "python -m common.launch --replicas=horovod --processes=12 --hosts=@hosts.txt -- python -m x"
+    assert lines == {
+        "local": ours,
+        "mpirun": f"mpirun -np 2 --hostfile hosts.txt --map-by ppr:1:node --bind-to none {ours}",
+    }
+    assert commands.launcher(config, where) == "slurm"
+    assert "--nodes=2 --ntasks-per-node=1 --gpus-per-node=6" in shlex.join(
+        commands.command(config, where, "slurm", ["python"])
+    )
+
+
+def test_multiworker_has_one_process_per_host_with_accelerators_and_one_per_replica_without():
+    gpus = dataclasses.replace(
+        PRESETS["v100-8"], replicas="multiworker", hardware="summit-4", num_replicas=24
+    )
+    assert commands.shape(gpus, commands.describe("summit-4")).processes == 4
+    laptop = dataclasses.replace(PRESETS["cpu-tiny"], replicas="multiworker", num_replicas=2)
+    assert commands.shape(laptop, commands.describe("local")).processes == 2
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"num_replicas": 4}, "v100-8 has 1 hosts of 8 accelerators; use 8 replicas"),
+        ({"hardware": "nowhere"}, "config.hardware=nowhere: no systems/nowhere.json"),
+        ({"hardware": "summit-16"}, "do not divide; use a multiple of 16"),
+        ({"hardware": "tpu-v3-32", "replicas": "tpu", "num_replicas": 64}, "4 hosts of 4 chips"),
+    ],
+)
+def test_a_preset_that_does_not_fit_its_system_is_an_error(changes, message):
+    config = dataclasses.replace(PRESETS["v100-8"], **changes)
+    with pytest.raises(UserError, match=message):
+        commands.shape(config, commands.describe(config.hardware))
+
+
+@pytest.mark.parametrize(
+    "name, by, message",
+    [
+        ("cpu-tiny", "slurm", "config.replicas=single is one process; use LAUNCHER=none"),
+        ("tpu-v3-32", "slurm", "use tpu-vm"),
+        ("v100-8", "tpu-vm", "cannot start config.replicas=horovod"),
+        ("v100-8", "srun", "LAUNCHER=srun: unknown"),
+    ],
+)
+def test_a_launcher_that_cannot_start_the_backend_is_an_error(name, by, message):
+    with pytest.raises(UserError, match=message):
+        command_of("resnet", name, by)
+
+
+def script(benchmark, *flags, **environment):
+    return subprocess.run(
+        [str(ROOT / benchmark / "run_and_time.sh"), *flags],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("how", [{"PRINT_COMMAND": "1"}, {}])
+def test_run_and_time_shows_its_command_and_runs_nothing(how, tmp_path):
+    flags = () if how else ("--print_command",)
+    result = script(
+        "resnet", *flags, SYSTEM="v100-8", RESULT_DIR=str(tmp_path / "r"), PYTHON="python3", **how
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == (
+        "python3 -m common.launch --replicas=horovod --processes=8 -- python3 -m resnet --system=v100-8 "
+        f"--data_dir=DATA_DIR --result_dir={tmp_path}/r\n"
+    )
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_run_and_time_starts_its_own_benchmark(benchmark):
+    result = script(benchmark, "--print_command", PYTHON="python3", SYSTEM="cpu-tiny")
+    assert result.stdout.startswith(
+        f"python3 -m {benchmark} --system=cpu-tiny --data_dir=.cache/{benchmark}-tiny "
+    )
+
+
+def test_run_and_time_of_one_machine_mentions_no_launcher(tmp_path):
+    result = script("resnet", "--print_command", RESULT_DIR=str(tmp_path), PYTHON="python3")
+    assert result.stdout.startswith("python3 -m resnet --system=cpu-tiny ") and not result.stderr
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, runs, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!{sys.executable}\nimport signal, sys, time\n"
+        "def stop(*_):\n    time.sleep(0.3)\n    print('saved', flush=True)\n    sys.exit(143)\n"
+        "for number in signal.SIGTERM, signal.SIGINT:\n    signal.signal(number, stop)\n"
+        "print('runs', flush=True)\ntime.sleep(60)\n"
+    )
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D"}
+    process = subprocess.Popen(
+        [ROOT / "resnet" / "run_and_time.sh"],
+        env={**environment, "NEXP": str(runs)},
+        stdout=subprocess.PIPE,
+        text=True,
+        # Tests that a shell runs in the background ignore it, and a shell cannot trap what was ignored before it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout.readline() == "runs\n"
+    process.send_signal(number)
+    # Of several runs none follows the one that was stopped.
+    assert process.communicate(timeout=30)[0] == "saved\n"
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_run_that_ends_at_once_on_a_signal_to_all_keeps_its_status(code, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/usr/bin/env bash\ntrap 'exit {code}' TERM\necho runs\nwhile :; do sleep 0.01; done\n"
+    )
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D"}
+    command = [ROOT / "resnet" / "run_and_time.sh"]
+    for _ in range(5):
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert process.stdout.readline() == "runs\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == code
+
+
+def test_an_override_decides_the_launcher_too():
+    line = preset.plan(
+        "resnet", "auto", ["--system=cpu-tiny", "--replicas", "horovod", "--config.num_replicas=2"]
+    )
+    assert line[:5] == ["python", "-m", "common.launch", "--replicas=horovod", "--processes=2"]
+
+
+@pytest.mark.parametrize(
+    "name, field, message",
+    [
+        ("tpu-v3-2048", "num_replicas=0", "num_replicas"),
+        ("v100-8", "num_replicas=0", "num_replicas"),
+        ("v100-8", "global_batch_size=1001", "global_batch_size"),
+    ],
+)
+def test_a_configuration_that_cannot_run_is_one_line(name, field, message, capsys):
+    """Before its command is made of it: the run itself would say so on every host."""
+    flags = ["resnet", "--print_command", "--", f"--system={name}", f"--config.{field}"]
+    assert preset.main(flags) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("error: config.") and message in text and text.count("\n") == 1

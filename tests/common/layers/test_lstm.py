@@ -1,0 +1,222 @@
+"""The hoisted LSTM against the plain one, tf_keras's and a transcription in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from common.layers import lstm
+from common.layers.precision import precision
+from common.layers.scan import UNROLLED_STEPS
+from common.layers.variable_kinds import kind_of
+
+STEPS, BATCH, INPUTS, UNITS = 7, 5, 3, 4
+FP64 = precision("fp64")
+
+
+def values(*shape: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def layer(hoisted: bool, inputs: int = INPUTS, policy=FP64) -> lstm.LSTM:
+    made = lstm.LSTM(UNITS, policy, hoisted)
+    made.build([None, None, inputs])
+    shapes = [v.shape for v in made.trainable_variables]
+    made.set_weights([values(*s, seed=10 + i) for i, s in enumerate(shapes)])
+    return made
+
+
+def everything(made: lstm.LSTM, x: np.ndarray, state: bool, lengths: list[int] | None):
+    """Outputs, last state, and the gradients of all inputs and variables, of a loss that uses all results."""
+    batch = x.shape[1]
+    h, c = values(batch, UNITS, seed=1), values(batch, UNITS, seed=2)
+    specs = [tf.TensorSpec(s, tf.float64) for s in (x.shape, h.shape, c.shape)]
+
+    @tf.function(input_signature=specs)
+    def run(x: tf.Tensor, h: tf.Tensor, c: tf.Tensor):
+        with tf.GradientTape() as tape:
+            tape.watch([x, h, c])
+            outputs, (last_h, last_c) = made(x, (h, c) if state else None, lengths)
+            terms = zip((outputs, last_h, last_c), (3, 4, 5))
+            weighted = [t * values(*(x.shape[0], batch, UNITS)[-len(t.shape) :], seed=s) for t, s in terms]
+            loss = tf.add_n([tf.reduce_sum(w * tf.sin(w)) for w in weighted])
+        sources = [x, *([h, c] if state else []), *made.trainable_variables]
+        return [outputs, last_h, last_c, *tape.gradient(loss, sources)]
+
+    return [t.numpy() for t in run(x, h, c)]
+
+
+@pytest.mark.parametrize("lengths", [None, [7, 1, 4, 0, 6]])
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
+def test_hoisted_equals_plain_forward_and_in_every_gradient(state, lengths, steps) -> None:
+    x = values(steps, BATCH, INPUTS, seed=0)
+    expected = everything(layer(False), x, state, lengths)
+    for got, want in zip(everything(layer(True), x, state, lengths), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("lengths", [None, [7, 1, 4, 0]])
+@pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
+def test_two_chains_of_half_a_batch_equal_one(monkeypatch, lengths, steps) -> None:
+    x, results = values(steps, 4, INPUTS, seed=0), []
+    for limit in (0, lstm.SMALL_PRODUCT):
+        monkeypatch.setattr(lstm, "SMALL_PRODUCT", limit)
+        assert lstm._chains(4, UNITS) == (2 if limit else 1)
+        results.append(everything(layer(True), x, True, lengths))
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
+def test_a_batch_stays_whole_where_it_is_odd_or_its_products_are_large_or_behind_xla() -> None:
+    assert [lstm._chains(*shape) for shape in ((None, 128), (127, 128), (128, 128), (64, 1024))] == [
+        1,
+        1,
+        2,
+        1,
+    ]
+    inside = []
+    tf.function(lambda: tf.constant(inside.append(lstm._chains(128, 128)) or 0), jit_compile=True)()
+    assert inside == [1]
+
+
+def test_a_batch_stays_whole_beside_a_gpu(monkeypatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    assert lstm._chains(128, 128) == 1
+
+
+@pytest.mark.parametrize("hoisted", [False, True])
+@pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
+def test_compiled_equals_as_it_is(hoisted, steps) -> None:
+    x, made = tf.constant(values(steps, BATCH, INPUTS, seed=0)), layer(hoisted)
+    made(x)
+
+    def gradients(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(made(x)[0]))
+        return tape.gradient(loss, made.trainable_variables)
+
+    compiled = tf.function(gradients, jit_compile=True)(x)
+    for got, want in zip(compiled, gradients(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+
+def test_a_loop_of_unknown_length_equals_one_that_is_written_out() -> None:
+    x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0))
+    made = layer(True)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, INPUTS], tf.float64)])
+    def unknown(x: tf.Tensor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(made(x)[0]))
+        return tape.gradient(loss, made.trainable_variables)
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.sin(made(x)[0]))
+    for got, want in zip(unknown(x), tape.gradient(loss, made.trainable_variables), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8)
+
+
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_equals_keras_with_keras_s_weights(hoisted) -> None:
+    theirs = tf_keras.layers.LSTM(
+        UNITS, return_sequences=True, return_state=True, time_major=True, dtype="float64", unroll=True
+    )
+    x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0))
+    state = [tf.constant(values(BATCH, UNITS, seed=s)) for s in (1, 2)]
+    made = layer(hoisted)
+    theirs(x)
+    theirs.set_weights(made.get_weights())
+    results = []
+    for call, variables in (
+        (lambda: theirs(x, initial_state=state), theirs.trainable_variables),
+        (lambda: tf.nest.flatten(made(x, tuple(state))), made.trainable_variables),
+    ):
+        with tf.GradientTape() as tape:
+            outputs, h, c = call()
+            loss = tf.reduce_sum(tf.sin(outputs)) + tf.reduce_sum(h * c)
+        results.append([outputs, h, c, *tape.gradient(loss, variables)])
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+
+
+def test_equals_the_formulas_in_numpy() -> None:
+    made, x = layer(True), values(STEPS, BATCH, INPUTS, seed=0)
+    kernel, recurrent, bias = made.get_weights()
+    h = c = np.zeros([BATCH, UNITS])
+    expected = []
+    for row in x:
+        i, f, g, o = np.split(row @ kernel + h @ recurrent + bias, 4, axis=-1)
+        c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+        h = np.tanh(c) / (1 + np.exp(-o))
+        expected.append(h)
+    outputs, (last_h, last_c) = made(tf.constant(x))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-8)
+    np.testing.assert_allclose([last_h, last_c], [h, c], rtol=1e-8)
+
+
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_beyond_its_length_an_example_keeps_its_state_and_outputs_zeros(hoisted) -> None:
+    made, x = layer(hoisted), values(STEPS, BATCH, INPUTS, seed=0)
+    lengths = [7, 1, 4, 0, 6]
+    outputs, (h, c) = made(tf.constant(x), None, tf.constant(lengths))
+    for example, length in enumerate(lengths):
+        assert not np.any(outputs[length:, example])
+        if length:
+            alone, (alone_h, alone_c) = made(tf.constant(x[:length, example : example + 1]))
+            np.testing.assert_allclose(outputs[:length, example], alone[:, 0], rtol=1e-8)
+            np.testing.assert_allclose([h[example], c[example]], [alone_h[0], alone_c[0]], rtol=1e-8)
+        else:
+            assert not np.any(h[example]) and not np.any(c[example])
+
+
+def test_one_product_per_weight_gradient() -> None:
+    """Hoisted: T products forward, T backward, and four outside the loops; plain: 3 T."""
+    made, products = {}, {}
+    for hoisted in (True, False):
+        made[hoisted] = layer(hoisted)
+
+        @tf.function
+        def run(x: tf.Tensor, network: lstm.LSTM = made[hoisted]):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(network(x)[0])
+            return tape.gradient(loss, [x, *network.trainable_variables])
+
+        graph = run.get_concrete_function(tf.TensorSpec([STEPS, BATCH, INPUTS], tf.float64)).graph
+        products[hoisted] = sum(op.type == "MatMul" for op in graph.get_operations())
+    assert products == {True: 2 * STEPS + 4, False: 3 * STEPS}
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_lower_precision_is_near_and_keeps_its_variables_in_fp32(name) -> None:
+    policy = precision(name)
+    x = values(STEPS, BATCH, INPUTS, seed=0)
+    exact, _ = layer(True)(tf.constant(x))
+    made = layer(True, policy=policy)
+    outputs, _ = made(tf.constant(x, policy.compute))
+    assert outputs.dtype == tf.float32 and all(v.dtype == tf.float32 for v in made.variables)
+    np.testing.assert_allclose(outputs, exact, atol={"fp32": 1e-5, "bf16": 0.05}[name])
+
+
+def test_gradients_in_bf16_are_near_those_in_fp64() -> None:
+    """What the PTB study trains in; relative to the largest element of each gradient."""
+    policy, found = precision("bf16"), []
+    for made in (layer(True), layer(True, policy=policy)):
+        x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0), made.compute_dtype)
+        with tf.GradientTape() as tape:
+            outputs, _ = made(x)
+            loss = tf.reduce_sum(tf.sin(outputs))
+        found.append([tf.cast(g, tf.float64).numpy() for g in tape.gradient(loss, made.trainable_variables)])
+    for exact, near in zip(*found, strict=True):
+        np.testing.assert_allclose(near, exact, atol=0.02 * np.abs(exact).max())
+
+
+def test_variables_have_kinds_and_the_forget_gate_its_bias() -> None:
+    made = lstm.LSTM(UNITS, precision("fp32"), forget_bias=1.0)
+    made.build([None, None, INPUTS])
+    assert sorted(kind_of(made).values()) == ["bias", "kernel", "kernel"]
+    np.testing.assert_array_equal(made.bias, [0] * 4 + [1] * 4 + [0] * 8)
+    assert made.multiply_adds_per_step() == (INPUTS + UNITS) * 4 * UNITS

@@ -1,0 +1,85 @@
+"""Clipping of each replica's own gradient: a step of two replicas against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tf_keras
+
+from common.config.schema import Optimizer
+from common.distributed import replicas
+from common.optim import optimizers
+from common.train.loop import Loop
+from tests.common.train import toy
+
+RATE = 0.5
+# Of the first replica's gradient, which is not clipped, and the second's, which is.
+LIMIT = 1.5
+
+
+class Linear(toy.Task):
+    """One matrix and a bias, on the toy's vectors; those that the second replica gets are five times as long."""
+
+    def build(self, replicas, precision):
+        inputs = replicas.model_input([toy.FEATURES], self.config.micro_batch_size, precision.variable)
+        return tf_keras.Model(inputs, tf_keras.layers.Dense(toy.CLASSES, dtype=precision.full)(inputs))
+
+    def examples(self, first, count, offset):
+        found = super().examples(first, count, offset)
+        scale = np.where(np.arange(count) % 16 < 8, 1, 5)[:, None]
+        return {**found, "x": found["x"] * scale}
+
+
+def mean_gradients(weights, x, labels):
+    """Of the mean cross-entropy over these examples, by matrix and bias."""
+    kernel, bias = weights
+    powers = np.exp(x @ kernel + bias)
+    above = (powers / powers.sum(-1, keepdims=True) - np.eye(toy.CLASSES)[labels]) / len(x)
+    return [x.T @ above, above.sum(0)]
+
+
+def norm(gradients):
+    return np.sqrt(sum((g * g).sum() for g in gradients))
+
+
+def one_step(limit):
+    """(weights after a step, what they are in numpy: each replica's mean gradient clipped, then averaged)."""
+    config = toy.config(
+        replicas="mirrored",
+        num_replicas=2,
+        precision="fp64",
+        train_epochs=0,
+        train_steps=1,
+        steps_per_block=1,
+        optimizer=Optimizer(name="sgd", base_learning_rate=RATE, momentum=0.0, clip_replica_norm=limit),
+    )
+    task = Linear(config)
+    loop = Loop(task, replicas.make(config))
+    variables = loop.state.model.trainable_variables
+    before = [v.numpy() for v in variables]
+    list(loop.run())
+    examples = task.examples(0, 64, 0)
+    expected = before
+    for rows in (slice(0, 8), slice(8, 16)):
+        own = mean_gradients(before, examples["x"][rows], examples["label"][rows])
+        factor = min(1, limit / norm(own)) if limit else 1
+        expected = [w - RATE * factor * g / 2 for w, g in zip(expected, own)]
+    norms = [
+        norm(mean_gradients(before, examples["x"][r], examples["label"][r])) for r in (slice(8), slice(8, 16))
+    ]
+    assert norms[0] < LIMIT < norms[1]
+    return [v.numpy() for v in variables], expected
+
+
+@pytest.mark.parametrize("limit", [0.0, LIMIT, 0.1])
+def test_each_replica_s_own_mean_gradient_is_clipped_then_averaged(limit):
+    for mine, expected in zip(*one_step(limit), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-10)
+
+
+def test_the_limit_is_of_a_replica_s_own_mean_not_of_its_part_of_the_sum(monkeypatch):
+    """The comparison notices a limit that is not divided by the number of replicas."""
+    plain = optimizers.clipped
+    monkeypatch.setattr(optimizers, "clipped", lambda gradients, limit: plain(gradients, 2 * limit))
+    mine, expected = one_step(LIMIT)
+    assert np.abs(mine[0] - expected[0]).max() > 1e-3

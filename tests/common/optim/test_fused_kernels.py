@@ -1,0 +1,95 @@
+"""Updates by TensorFlow's kernels against the rules they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.config.schema import Optimizer
+from common.distributed import replicas as backends
+from common.distributed.weight_update import WholeUpdate
+from common.optim import fused_kernels
+from common.optim.optimizers import Whole
+from tests.common.optim.test_optimizers import RULES
+from tests.common.optim.test_optimizers_adaptive import ADAPTIVE
+from tests.common.run.rules import KINDS, problem, worst
+from tests.common.train import toy
+
+CONFIGS = {**RULES, **ADAPTIVE, "sgd scaled nesterov": Optimizer("sgd", nesterov=True, scaled_momentum=True)}
+WITH_KERNEL = [name for name, config in CONFIGS.items() if fused_kernels.has_kernel(config, Whole("kernel"))]
+
+
+def updated(optimizer: Optimizer, in_place_: bool, compiled: bool = False) -> tuple[dict, list[dict]]:
+    """Weights and slots after 20 steps, by the kernels or by the rule."""
+    config = toy.config(precision="fp64", optimizer=optimizer)
+    replicas = backends.make(config)
+    replicas.updates_in_place = in_place_
+    values, gradients, rates = problem()
+    weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
+    kinds = {weight.ref(): KINDS[name] for name, weight in weights.items()}
+    update = WholeUpdate(list(weights.values()), kinds, replicas, config)
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def step(gradients: list[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies(update.apply(gradients, rate, step)):
+            return tf.zeros([])
+
+    for i, rate in enumerate(rates):
+        step(
+            [tf.constant(gradients[i][name]) for name in weights], tf.constant(rate), tf.constant(i, tf.int64)
+        )
+    return {name: weight.numpy() for name, weight in weights.items()}, update.read_slots()
+
+
+def test_momentum_and_adam_have_kernels() -> None:
+    assert {CONFIGS[name].name for name in WITH_KERNEL} == {"sgd", "adam", "lazy_adam"}
+    assert {c.name for n, c in CONFIGS.items() if n not in WITH_KERNEL} == {
+        "lars",
+        "adagrad",
+        "rmsprop",
+        "adadelta",
+    }
+    assert not fused_kernels.has_kernel(CONFIGS["lazy_adam 512"], Whole("embedding"))
+    assert fused_kernels.has_kernel(CONFIGS["adam"], Whole("embedding"))
+
+
+def test_a_rate_and_a_decay_that_take_away_most_of_a_weight_are_left_to_the_rule() -> None:
+    """The kernel divides by 1 - rate decay."""
+    plain = Optimizer("sgd", momentum=0.0, base_learning_rate=0.5, weight_decay=1.0)
+    assert not fused_kernels.has_kernel(plain, Whole("kernel"))
+    assert fused_kernels.has_kernel(plain, Whole("bias", ("bias",)))  # Does not decay.
+    assert fused_kernels.has_kernel(dataclasses.replace(plain, momentum=0.9), Whole("kernel"))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "through XLA"])
+@pytest.mark.parametrize("name", WITH_KERNEL)
+def test_equals_the_rule_over_20_steps(name: str, compiled: bool) -> None:
+    weights, slots = updated(CONFIGS[name], True, compiled)
+    expected, expected_slots = updated(CONFIGS[name], False)
+    assert worst(weights, expected) < 1e-12
+    for own, theirs in zip(slots, expected_slots, strict=True):
+        assert own.keys() == theirs.keys()
+        for key, value in own.items():
+            np.testing.assert_allclose(value, theirs[key], rtol=1e-12, atol=1e-14)
+
+
+def test_the_first_step_of_adam_keeps_its_digits_in_single_precision() -> None:
+    """1 - 0.999f has three digits."""
+    optimizer, gradient = Optimizer("adam", beta_2=0.999, epsilon=1e-8), np.float32(0.3)
+    weight = tf.Variable(np.float32(0))
+    slots = {name: tf.Variable(np.float32(0)) for name in ("m", "v")}
+
+    @tf.function(autograph=False)
+    def step() -> tf.Tensor:
+        rate, first = tf.constant(1.0), tf.constant(0, tf.int64)
+        kernel, above = Whole("kernel"), tf.constant(gradient)
+        with tf.control_dependencies(
+            [fused_kernels.apply(optimizer, kernel, weight, above, slots, rate, first)]
+        ):
+            return weight.read_value()
+
+    # m / (1 - beta_1) = g and v / (1 - beta_2) = g^2: the first step is as long as the rate.
+    assert float(step()) == pytest.approx(-1, abs=2e-6)

@@ -1,0 +1,217 @@
+"""LARS and SGD against their formulas in numpy and against other libraries, whole against flat; clipping."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from official.modeling.optimization import lars as official_lars
+
+from common.config.schema import Optimizer
+from common.errors import UserError
+from common.optim import optimizers
+from tests.common.distributed import updates
+from tests.common.run.rules import KINDS, SHAPES, STEPS, problem, run, worst
+
+# tpu-v3-2048 (scaled momentum, L2 twice, epsilon), tpu-v3-8192 (unscaled), and others around them.
+RULES = {
+    "lars scaled": Optimizer(
+        "lars", momentum=0.9, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5, scaled_momentum=True
+    ),
+    "lars unscaled": Optimizer("lars", momentum=0.951807, weight_decay=1e-4),
+    "lars unscaled l2 nesterov": Optimizer("lars", weight_decay=2e-4, l2_in_loss=2e-4, nesterov=True),
+    "lars without momentum": Optimizer("lars", momentum=0.0, weight_decay=2e-4),
+    "sgd": Optimizer("sgd", momentum=0.9, weight_decay=5e-5),
+    "sgd without momentum": Optimizer("sgd", momentum=0.0, weight_decay=5e-5, scaled_momentum=True),
+    "sgd nesterov": Optimizer("sgd", momentum=0.9, weight_decay=5e-5, nesterov=True),
+    "sgd scaled": Optimizer("sgd", momentum=0.9, weight_decay=5e-5, l2_in_loss=1e-4, scaled_momentum=True),
+}
+
+
+def transcribed(c: Optimizer, weights: dict, gradients: list[dict], rates: np.ndarray) -> dict:
+    """The formulas of figures 5 and 6 of the TPU-v3 paper, a line per line."""
+    result = {}
+    for name, w in weights.items():
+        adapts, v = KINDS[name] in ("kernel", "embedding"), np.zeros_like(w)
+        for step, lr in enumerate(rates):
+            g = gradients[step][name]
+            if KINDS[name] != "norm":
+                g = g + c.l2_in_loss * w
+            beta = c.weight_decay if adapts else 0.0
+            trust = 1.0
+            if c.name == "lars" and adapts:
+                norm_w, norm_g = np.sqrt((w * w).sum()), np.sqrt((g * g).sum())
+                trust = c.eta * norm_w / (norm_g + beta * norm_w + c.epsilon)
+            d = g + beta * w
+            if c.scaled_momentum:  # Figure 5.
+                v = c.momentum * v + d
+                w = w - lr * trust * (c.momentum * v + d if c.nesterov else v)
+            else:  # Figure 6.
+                v = c.momentum * v + lr * trust * d
+                w = w - (c.momentum * v + lr * trust * d if c.nesterov else v)
+        result[name] = w
+    return result
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_equals_the_papers_formulas_over_20_steps(name: str) -> None:
+    for dtype, bound in ((np.float64, 1e-12), (np.float32, 1e-6)):
+        weights, gradients, rates = problem(dtype)
+        expected = transcribed(RULES[name], *problem())
+        assert worst(expected, {n: w.astype(np.float64) for n, w in weights.items()}) > 1e-3, (
+            "the weights must move"
+        )
+        assert worst(run(RULES[name], weights, gradients, rates), expected) < bound
+
+
+@pytest.mark.parametrize("norm", [1e-3, 1.0, 1e3])
+def test_clipping_equals_tensorflows(norm: float) -> None:
+    gradients = [tf.constant(g) for g in problem()[1][0].values()]
+    expected, _ = tf.clip_by_global_norm(gradients, norm)
+    for mine, other in zip(optimizers.clipped(gradients, norm), expected, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-12)
+    zeros = [tf.zeros_like(g) for g in gradients]
+    assert not any(np.any(g) for g in optimizers.clipped(zeros, norm))
+    assert optimizers.clipped(gradients, 0.0) == gradients
+
+
+@pytest.mark.parametrize("name", ["lars scaled", "lars unscaled"])
+def test_compiled_equals_the_formulas(name: str) -> None:
+    assert worst(run(RULES[name], *problem(), compiled=True), transcribed(RULES[name], *problem())) < 1e-12
+
+
+@dataclasses.dataclass
+class Flat:
+    """Segments of one flat tensor that holds all variables: norms by segment_sum, masks per element."""
+
+    ids: tf.Tensor
+    adapts: tf.Tensor
+    regularised: tf.Tensor
+
+    def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def norm(x: tf.Tensor) -> tf.Tensor:
+            return tf.gather(tf.sqrt(tf.math.segment_sum(x * x, self.ids)), self.ids)
+
+        return norm(weight), norm(gradient)
+
+    def touched(self, gradient: tf.Tensor) -> bool:
+        return True
+
+
+def flatten(values: dict, padding: int) -> np.ndarray:
+    return np.concatenate([*(values[n].reshape(-1) for n in SHAPES), np.zeros(padding)])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_flat_shard_equals_whole_variables(name: str) -> None:
+    """As weight-update sharding sees it: all variables in one padded vector."""
+    config, padding = RULES[name], 3
+    weights, gradients, rates = problem()
+    sizes = [int(np.prod(s)) for s in SHAPES.values()] + [padding]
+    kinds = np.repeat([*KINDS.values(), "padding"], sizes)
+    segments = Flat(
+        tf.constant(np.repeat(np.arange(len(sizes)), sizes)),
+        tf.constant(~np.isin(kinds, config.skip_kinds)),
+        tf.constant(kinds != "norm"),
+    )
+    rule = optimizers.rule(config)
+    weight = tf.constant(flatten(weights, padding))
+    slots = rule.init(weight)
+    for step, rate in enumerate(rates):
+        gradient = tf.constant(flatten(gradients[step], padding))
+        weight, slots = rule.update(weight, gradient, slots, tf.constant(rate), tf.constant(step), segments)
+    whole = run(config, weights, gradients, rates)
+    np.testing.assert_allclose(weight.numpy(), flatten(whole, padding), rtol=0, atol=1e-14)
+    assert not weight.numpy()[-padding:].any(), "0 / 0 in the padding"
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_equals_official_lars_where_the_forms_coincide(nesterov: bool) -> None:
+    """tf-models-official decays before it takes norms; without decay its classic momentum is figure 6."""
+    weights, gradients, rates = problem()
+    ours = run(Optimizer("lars", nesterov=nesterov), weights, gradients, rates)
+    variables = {n: tf.Variable(w, name=n) for n, w in weights.items()}
+    rate = tf.Variable(0.0, dtype=tf.float64)
+    theirs = official_lars.LARS(
+        learning_rate=lambda: rate, nesterov=nesterov, exclude_from_layer_adaptation=["bias", "gamma"]
+    )
+    for step in range(STEPS):
+        rate.assign(rates[step])
+        theirs.apply_gradients([(tf.constant(gradients[step][n]), v) for n, v in variables.items()])
+    assert worst(ours, {n: v.numpy() for n, v in variables.items()}) < 1e-12
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_equals_keras_sgd(nesterov: bool) -> None:
+    weights, gradients, rates = problem(np.float32)
+    ours = run(Optimizer("sgd", nesterov=nesterov), weights, gradients, rates)
+    variables = {n: tf.Variable(w) for n, w in weights.items()}
+    theirs = tf_keras.optimizers.SGD(0.0, momentum=0.9, nesterov=nesterov)
+    for step in range(STEPS):
+        theirs.learning_rate = float(rates[step])
+        theirs.apply_gradients([(tf.constant(gradients[step][n]), v) for n, v in variables.items()])
+    assert worst(ours, {n: v.numpy() for n, v in variables.items()}) < 1e-6
+
+
+def step_once(c: Optimizer, weight: list, gradient: list, kind: str = "kernel") -> np.ndarray:
+    rule = optimizers.rule(c)
+    w, g = tf.constant(weight, tf.float64), tf.constant(gradient, tf.float64)
+    rate, zero = tf.constant(2.0, tf.float64), tf.constant(0, tf.int64)
+    return rule.update(w, g, rule.init(w), rate, zero, optimizers.Whole(kind, c.skip_kinds))[0].numpy()
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_zero_norms_give_a_trust_of_one(scaled: bool) -> None:
+    c = Optimizer("lars", weight_decay=0.1, epsilon=0.0, scaled_momentum=scaled)
+    np.testing.assert_array_equal(step_once(c, [0, 0], [0, 0]), [0, 0])
+    np.testing.assert_array_equal(step_once(c, [0, 0], [1, 2]), [-2, -4])
+    np.testing.assert_allclose(step_once(c, [3, 4], [0, 0]), [2.4, 3.2])
+
+
+def test_epsilon_of_zero_is_zero() -> None:
+    """Keras turns `epsilon or backend.epsilon()` into 1e-7, which a gradient of 1e-9 would feel."""
+    tiny = step_once(Optimizer("lars", eta=0.001, epsilon=0.0), [3.0, 4.0], [0.6e-9, 0.8e-9])
+    np.testing.assert_allclose(tiny, [3 - 2 * 0.005 * 0.6, 4 - 2 * 0.005 * 0.8], rtol=1e-12)
+    damped = step_once(Optimizer("lars", eta=0.001, epsilon=1e-5), [3.0, 4.0], [0.6e-9, 0.8e-9])
+    assert abs(damped[0] - 3) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "decays", "regularised"),
+    [("kernel", True, True), ("embedding", True, True), ("bias", False, True), ("norm", False, False)],
+)
+def test_kinds_choose_what_decays(kind: str, decays: bool, regularised: bool) -> None:
+    whole = optimizers.Whole(kind, Optimizer().skip_kinds)
+    assert (whole.adapts, whole.regularised) == (decays, regularised)
+    decayed = step_once(Optimizer("sgd", weight_decay=0.25), [4.0], [0.0], kind)
+    assert decayed[0] == (2.0 if decays else 4.0)
+    in_loss = step_once(Optimizer("sgd", l2_in_loss=0.25), [4.0], [0.0], kind)
+    assert in_loss[0] == (2.0 if regularised else 4.0)
+    adapted = step_once(Optimizer("lars"), [4.0], [1.0], kind)
+    assert adapted[0] == (4 - 2 * 0.004 if decays else 2.0)
+
+
+def test_unknown_rule_names_the_near_one() -> None:
+    with pytest.raises(UserError, match="config.optimizer.name='larz'.*did you mean lars"):
+        optimizers.rule(Optimizer("larz"))
+
+
+def test_gradients_of_biases_have_their_factor():
+    """After a step without momentum or decay a bias has moved twice as far, everything else as far as before."""
+    moved = []
+    for factor in (1.0, 2.0):
+        optimizer = Optimizer("sgd", base_learning_rate=0.1, momentum=0.0, bias_gradient_factor=factor)
+        updates.OPTIMIZERS["factor"] = optimizer
+        runner = updates.Runner("single", 1, "factor")
+        before = runner.weights()
+        # The rate of the first step is 0.
+        runner.steps(1, 10)
+        moved.append([after - value for after, value in zip(runner.weights(), before)])
+    kinds = runner.state.kinds
+    assert kinds.count("bias") == 1 and len(kinds) == len(moved[0]) > 3
+    for kind, once, twice in zip(kinds, *moved):
+        np.testing.assert_allclose(twice, (2 if kind == "bias" else 1) * once, rtol=1e-12)
+        assert np.abs(once).max() > 0

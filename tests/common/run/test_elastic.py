@@ -1,0 +1,124 @@
+"""What an elastic run reports: each event of it once, over the loops that a lost process makes it take."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from common.config.clock import Block
+from common.errors import UserError
+from common.run.elastic import Elastic
+from common.train import events
+
+
+class LostError(Exception):
+    """What Horovod's operations raise when a process is gone."""
+
+
+def block(index: int, steps: int = 4) -> Block:
+    return Block(index, 4 * index + 4 - steps, steps, index + 1, index + 1)
+
+
+def whole(index: int) -> list[events.Event]:
+    one = block(index)
+    return [
+        events.BlockStarted(0.0, one),
+        events.Progress(0.0, one.end_step, one),
+        events.Trained(one, [1.0] * 4, [0.0] * 4),
+        events.EvalRan(one, 0.0, 0.0),
+        events.BlockStopped(0.0, one),
+    ]
+
+
+def again(index: int) -> list[events.Event]:
+    """The block of which the checkpoint lacks the result alone."""
+    one = block(index, steps=0)
+    return [
+        events.BlockStarted(0.0, one),
+        events.Trained(one, [], []),
+        events.EvalRan(one, 0.0, 0.0),
+        events.BlockStopped(0.0, one),
+    ]
+
+
+def evaluated(one: Block, value: float = 0.5) -> events.Evaluated:
+    return events.Evaluated(one, 0.0, value, False, {})
+
+
+START, STOP = events.RunStarted(0.0, 0), events.RunStopped(0.0, "aborted", 8, "")
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *loops: list[events.Event]) -> list[events.Event]:
+    """What is reported of loops of which all but the last lose a process at their end."""
+    left = list(loops)
+
+    def run(_: object) -> object:
+        yield from left.pop(0)
+        if left:
+            raise LostError
+
+    replicas = types.SimpleNamespace(peer_lost=lambda error: isinstance(error, LostError))
+    config = types.SimpleNamespace(replicas="horovod")
+    loop = types.SimpleNamespace(
+        config=config, replicas=replicas, run=run, state=types.SimpleNamespace(step=0)
+    )
+    monkeypatch.setattr(Elastic, "_rejoin", lambda self: events.ReplicasChanged(0.0, 1, 4))
+    found = list(Elastic(types.SimpleNamespace(loop=loop), lambda step: None).events())
+    return [event for event in found if not isinstance(event, (events.Progress, events.ReplicasChanged))]
+
+
+def lines(found: list[events.Event]) -> list[tuple[str, int | None]]:
+    return [(type(e).__name__, e.block.index if hasattr(e, "block") else None) for e in found]
+
+
+def logged(*found: events.Event) -> list[tuple[str, int | None]]:
+    return lines([event for event in found if not isinstance(event, events.Progress)])
+
+
+def test_a_block_whose_result_was_awaited_is_not_logged_again(monkeypatch) -> None:
+    first = [START, *whole(0), events.BlockStarted(0.0, block(1))]
+    second = [START, *again(0), evaluated(block(0, 0)), *whole(1), evaluated(block(1)), STOP]
+    found = lines(told(monkeypatch, first, second))
+    assert found == logged(*first, evaluated(block(0)), *whole(1)[1:], evaluated(block(1)), STOP)
+
+
+def test_a_result_that_was_known_is_not_logged_again(monkeypatch) -> None:
+    """The process was lost after the result, before a checkpoint that says so."""
+    first = [START, *whole(0), evaluated(block(0))]
+    second = [START, *again(0), evaluated(block(0, 0)), *whole(1), STOP]
+    assert lines(told(monkeypatch, first, second)) == logged(*first, *whole(1), STOP)
+
+
+def test_what_is_trained_again_is_logged_again_but_for_its_start(monkeypatch) -> None:
+    first = [START, *whole(0), evaluated(block(0))]
+    second = [START, *whole(0), evaluated(block(0), 0.6), STOP]
+    found = told(monkeypatch, first, second)
+    assert lines(found) == logged(*first, *whole(0)[1:], evaluated(block(0)), STOP)
+    assert [e.value for e in found if isinstance(e, events.Evaluated)] == [0.5, 0.6]
+
+
+def test_an_evaluation_that_was_cut_short_is_logged_when_it_ran(monkeypatch) -> None:
+    """SIGKILL between the steps of a block and the end of its evaluation."""
+    first = [START, *whole(0)[:3]]
+    second = [START, *again(0), evaluated(block(0, 0)), STOP]
+    assert lines(told(monkeypatch, first, second)) == logged(*first, *again(0)[1:], evaluated(block(0)), STOP)
+
+
+def test_other_errors_end_the_run(monkeypatch) -> None:
+    def run(_: object) -> object:
+        yield START
+        raise UserError("disk full")
+
+    replicas = types.SimpleNamespace(peer_lost=lambda error: True)
+    config = types.SimpleNamespace(replicas="horovod")
+    loop = types.SimpleNamespace(
+        config=config, replicas=replicas, run=run, state=types.SimpleNamespace(step=0)
+    )
+    with pytest.raises(UserError, match="disk full"):
+        list(Elastic(types.SimpleNamespace(loop=loop), lambda step: None).events())
+    with pytest.raises(UserError, match="--checkpoint_dir"):
+        Elastic(types.SimpleNamespace(loop=loop), None)
+    config.replicas = "multiworker"
+    with pytest.raises(UserError, match="need config.replicas=horovod"):
+        Elastic(types.SimpleNamespace(loop=loop), lambda step: None)

@@ -1,0 +1,90 @@
+"""What a run does with signals, with peers that leave badly, and with its record; no benchmark trains here."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import types
+
+import pytest
+
+from common.errors import UserError
+from common.run import results, run
+from common.train import events
+from tests.common.train import toy
+
+ENDED = events.RunStopped(60.0, "success", 8)
+
+
+@pytest.fixture
+def training(monkeypatch, tmp_path) -> run.Training:
+    """A run of the toy, in a process that keeps no log."""
+    flags = types.SimpleNamespace(data_dir=None, checkpoint_dir=None, result_dir=str(tmp_path), run=None)
+    monkeypatch.setattr(run, "FLAGS", flags)
+    monkeypatch.setattr(run, "importlib", types.SimpleNamespace(import_module=lambda name: toy))
+    monkeypatch.setattr(run.Training, "_listen", lambda self: None)
+    return run.Training("resnet", toy.config(), types.SimpleNamespace(main=False))
+
+
+def test_a_signal_before_training_ends_the_run(training) -> None:
+    with pytest.raises(UserError, match="SIGTERM during initialisation: nothing was trained") as error:
+        training._on_signal(signal.SIGTERM, None)
+    assert error.value.exit_code == 143
+
+
+def test_a_signal_while_a_loop_is_replaced_stops_the_next_one(training) -> None:
+    """An elastic run that lost a process has no loop for a while, or one that has already been told to stop."""
+    training._training = True
+    training._on_signal(signal.SIGTERM, None)
+    training._on_signal(signal.SIGINT, None)
+    loop = training._build(training.config)
+    *_, last = loop.run()
+    assert (last.status, last.reason) == ("aborted", "SIGTERM")
+    *_, last = training._build(training.config).run()
+    assert (last.status, last.reason) == ("aborted", "SIGTERM")
+
+
+def test_a_peer_that_dies_while_all_leave_changes_nothing(training, monkeypatch) -> None:
+    def close() -> None:
+        raise RuntimeError("a peer is gone")
+
+    training._replicas = types.SimpleNamespace(close=close)
+    monkeypatch.setattr(training, "_events", lambda save: iter([ENDED]))
+    assert training._train() is ENDED
+
+
+def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
+    training, monkeypatch, tmp_path, capsys
+) -> None:
+    whole = run.Run("resnet", toy.config(), types.SimpleNamespace(main=False), [], {})
+    whole.path.parent.mkdir(parents=True)
+    whole.path.write_text("")
+
+    def draw(path: object) -> None:
+        raise UserError("disk full")
+
+    monkeypatch.setattr(whole.curve, "draw", draw)
+    monkeypatch.setattr(run, "_verdict", lambda path: "passes")
+    assert whole._finish(ENDED) == 0
+    assert "curve    none: disk full" in capsys.readouterr().out
+    record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
+    assert (record["status"], record["score_minutes"]) == ("success", 1.0)
+
+
+def test_runs_that_end_together_all_have_their_record(tmp_path) -> None:
+    logs = [tmp_path / f"result_{i}.txt" for i in range(8)]
+    for log in logs:
+        log.write_text(log.name)
+    with concurrent.futures.ThreadPoolExecutor(len(logs)) as pool:
+        list(pool.map(lambda log: results.update_run_json(tmp_path, log, {"status": "success"}), logs))
+    assert set(json.loads((tmp_path / "run.json").read_text())["runs"]) == {log.name for log in logs}
+
+
+@pytest.mark.parametrize("runs", [[], None, 3])
+def test_a_run_json_whose_runs_are_no_mapping_is_one_line(tmp_path, runs) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"schema": results.SCHEMA, "runs": runs}))
+    log = tmp_path / "result_0.txt"
+    log.write_text("")
+    with pytest.raises(UserError, match="not a run.json of this version"):
+        results.update_run_json(tmp_path, log, {})

@@ -1,0 +1,76 @@
+"""What processes decide together; here they are threads that exchange integers."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from common.train.agreement import Agreement, Decision
+
+
+class Peers:
+    """`agree` of several processes."""
+
+    def __init__(self, number):
+        self.number, self._values = number, [0] * number
+        self._before, self._after = (
+            threading.Barrier(number, timeout=30),
+            threading.Barrier(number, timeout=30),
+        )
+
+    def agree(self, rank, value):
+        self._values[rank] = value
+        self._before.wait()
+        most = max(self._values)
+        self._after.wait()
+        return most
+
+
+class Replicas:
+    def __init__(self, peers, rank):
+        self._peers, self.process_index, self.num_processes = peers, rank, peers.number
+
+    def agree(self, value):
+        return self._peers.agree(self.process_index, value)
+
+
+def decided(*told):
+    """What processes of which each was `told` (success, reason, since) decide: all the same."""
+    peers, found = Peers(len(told)), [None] * len(told)
+
+    def decide(rank):
+        found[rank] = Agreement(Replicas(peers, rank)).decide(*told[rank])
+
+    threads = [threading.Thread(target=decide, args=(rank,)) for rank in range(len(told))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == [found[0]] * len(told)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "decision"),
+    [
+        ([(False, "", 0.0)] * 3, Decision()),
+        ([(False, "SIGTERM", 5.0), (True, "", 0.0), (False, "", 0.0)], Decision(success=True)),
+        # In a step longer than the launcher waits, it passes rank 1's signal on to the others.
+        (
+            [(False, "SIGTERM", 1e9 + 1.5), (False, "SIGTERM", 1e9), (False, "SIGTERM", 1e9 + 1.5)],
+            Decision(reason="SIGTERM on rank 1"),
+        ),
+        (
+            [(False, "SIGTERM", 1e9 + 2), (False, "", 0.0), (False, "SIGINT", 1e9)],
+            Decision(reason="SIGINT on rank 2"),
+        ),
+        (
+            [(False, "", 0.0), (False, "SIGTERM", 1e9), (False, "SIGTERM", 1e9)],
+            Decision(reason="SIGTERM on rank 1"),
+        ),
+        ([(False, "", 0.0), (False, "a reason", 1e9)], Decision(reason="told to stop on rank 1")),
+    ],
+)
+def test_the_first_that_was_told_is_named(told, decision):
+    assert decided(*told) == decision

@@ -1,0 +1,195 @@
+"""Batches of several shapes: the right program for each, all of them compiled before the clock, on any replicas."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.distributed import replicas
+from common.distributed.replicas.base import Shard
+from common.train import events
+from common.train.loop import Loop
+from tests.common.distributed.replicas import processes
+from tests.common.train import toy
+
+LENGTHS = (2, 3, 5)
+
+
+class Task(toy.Task):
+    """The toy's vectors, repeated so often as the step's number says; it notes what is traced and what is run."""
+
+    batch_shapes = tuple({"x": [n, toy.FEATURES]} for n in LENGTHS)
+
+    def __init__(self, config: toy.Config):
+        super().__init__(config)
+        self.traced: list[int] = []
+        self.ran: list[int] = []
+
+    def _varied(
+        self, batches: tf.data.Dataset, length_of: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tf.data.Dataset:
+        def repeat(i: tf.Tensor, batch: dict) -> dict:
+            return {**batch, "x": tf.repeat(batch["x"][:, None], length_of(i), axis=1)}
+
+        return batches.enumerate().map(repeat)
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        per_step = self.config.global_batch_size // shard.count // batch_size
+        batches = super().train_input(shard, batch_size, start_step)
+        return self._varied(batches, lambda i: tf.gather(LENGTHS, (i // per_step) % 3))
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return self._varied(super().synthetic_input(batch_size), lambda i: tf.gather(LENGTHS, i % 3))
+
+    def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
+        return super().synthetic_input(batch_size)
+
+    def loss(self, model, batch):
+        assert all(x.shape.is_fully_defined() for x in batch.values())
+        length = batch["x"].shape[1]
+        self.traced.append(length)
+
+        def note(actual: np.ndarray) -> np.ndarray:
+            self.ran.append((length, int(actual)))
+            return actual
+
+        (actual,) = tf.numpy_function(note, [tf.shape(batch["x"])[1]], [tf.int32])
+        with tf.control_dependencies([actual]):
+            return super().loss(model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
+
+
+def trained(task: toy.Task) -> tuple[list[float], Loop]:
+    loop = Loop(task, replicas.make(task.config))
+    loop.compile()
+    if hasattr(task, "ran"):
+        task.compiled, task.ran, before = task.ran[:], [], task.traced[:]
+    losses = [x for e in loop.run() if isinstance(e, events.Trained) for x in e.losses]
+    if hasattr(task, "ran"):
+        assert task.traced == before  # The clock was running.
+    return losses, loop
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_shape_compiles_before_the_clock_and_trains_as_if_there_were_one(count):
+    changes = {"replicas": "mirrored", "num_replicas": 2} if count == 2 else {}
+    config = toy.config(train_epochs=2, precision="fp64", **changes)
+    task = Task(config)
+    losses, loop = trained(task)
+    assert sorted(set(task.compiled)) == [(n, n) for n in LENGTHS]
+    assert sorted(set(task.traced)) == list(LENGTHS)
+    steps = list(itertools.islice(itertools.cycle(LENGTHS), len(losses)))
+    assert sorted(task.ran) == sorted([(n, n) for n in steps] * count)
+    plain, other = trained(toy.Task(config))
+    np.testing.assert_allclose(losses, plain, rtol=1e-12)
+    for mine, theirs in zip(loop.state.model.trainable_variables, other.state.model.trainable_variables):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-10)
+
+
+def test_a_batch_of_an_unknown_shape_is_an_error():
+    task = Task(toy.config(train_epochs=2))
+    task.batch_shapes = task.batch_shapes[:2]
+    loop = Loop(task, replicas.make(task.config))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected shape"):
+        list(loop.run())
+
+
+def test_compiled_by_xla_it_is_compiled_once_per_shape():
+    task = Task(toy.config(train_epochs=2, compile="on"))
+    plain = toy.Task.loss
+    task.loss = lambda model, batch: plain(task, model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
+    loop = Loop(task, replicas.make(task.config))
+    loop.compile()
+    assert loop._train_step.experimental_get_tracing_count() == 3
+    assert len(list(loop.run())) and loop._train_step.experimental_get_tracing_count() == 3
+
+
+class Evaluating(toy.Task):
+    """The toy, evaluated on vectors that are repeated so often as the batch's number says."""
+
+    eval_batch_shapes = Task.batch_shapes
+
+    def __init__(self, config: toy.Config):
+        super().__init__(config)
+        self.traced: list[int] = []
+
+    def _varied(self, batches: tf.data.Dataset, copies: int) -> tf.data.Dataset:
+        def repeat(i: tf.Tensor, batch: dict) -> dict:
+            length = tf.gather(LENGTHS, (i // copies) % 3)
+            return {**batch, "x": tf.repeat(batch["x"][:, None], length, axis=1)}
+
+        return batches.enumerate().map(repeat)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        copies = self.config.eval_batch_size // shard.count // batch_size
+        return self._varied(super().eval_input(shard, batch_size), copies)
+
+    def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
+        return self._varied(super().synthetic_input(batch_size), 1)
+
+    def evaluate(self, model, batch):
+        self.traced.append(batch["x"].shape[1])
+        return super().evaluate(model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_evaluation_batches_of_several_shapes_count_as_if_there_were_one(count):
+    changes = {"replicas": "mirrored", "num_replicas": 2} if count == 2 else {}
+    config = toy.config(train_epochs=2, precision="fp64", **changes)
+    tasks = Evaluating(config), toy.Task(config)
+    found = []
+    for task in tasks:
+        loop = Loop(task, replicas.make(config))
+        loop.compile()
+        before = list(getattr(task, "traced", ()))
+        found.append([e.value for e in loop.run() if isinstance(e, events.Evaluated)])
+        assert list(getattr(task, "traced", ())) == before  # The clock was running.
+    assert found[0] == found[1] and len(found[0]) == 2
+    assert set(tasks[0].traced) == set(LENGTHS)
+
+
+class Both(Evaluating, Task):
+    """Batches of several shapes in training and in evaluation."""
+
+    def _varied(self, batches: tf.data.Dataset, lengths: Any) -> tf.data.Dataset:
+        return (Task if callable(lengths) else Evaluating)._varied(self, batches, lengths)
+
+    def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
+        return self.synthetic_input(batch_size)
+
+
+def whole_run(**changes: Any) -> dict[str, list]:
+    """Losses, values of evaluations, weights, and (traced length, length) of every step that ran here."""
+    task = Both(toy.config(train_epochs=2, precision="fp64", num_replicas=2, quality_target=2.0, **changes))
+    loop = Loop(task, replicas.make(task.config))
+    loop.compile()
+    task.ran = []
+    seen = list(loop.run())
+    variables = loop.state.model.trainable_variables
+    return {
+        "losses": [float(x) for e in seen if isinstance(e, events.Trained) for x in e.losses],
+        "values": [e.value for e in seen if isinstance(e, events.Evaluated)],
+        "weights": [loop.replicas.local_results(v)[0].numpy() for v in variables],
+        "ran": sorted(task.ran),
+    }
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("backend", ["horovod", "multiworker"])
+def test_two_processes_take_the_same_shape_in_a_step_and_train_as_one_does(backend):
+    calls = {"run": functools.partial(whole_run, replicas=backend)}
+    found = processes.run(backend, 2, calls, timeout=200)["run"]
+    one = whole_run(replicas="mirrored")
+    assert len(one["losses"]) == 8 and len(one["values"]) == 2
+    # The first process alone works out an evaluation's value, from what all have seen.
+    assert [mine["values"] for mine in found] == [one["values"], []]
+    for mine in found:
+        np.testing.assert_allclose(mine["losses"], one["losses"], rtol=1e-10)
+        assert sorted(mine["ran"] * 2) == one["ran"]
+        for weight, other in zip(mine["weights"], one["weights"], strict=True):
+            np.testing.assert_allclose(weight, other, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,333 @@
+"""Resumed runs end with the weights of uninterrupted ones; other replicas; damaged, foreign and unwritable files."""
+
+import dataclasses
+import errno
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from common.config.schema import Communication, Optimizer
+from common.data import tfrecords
+from common.distributed import replicas as backends
+from common.errors import UserError
+from common.layers.batch_norm import span_layers
+from common.train import checkpoint, events
+from common.train.loop import Loop
+from resnet.config import PRESETS
+from resnet.task import Task
+from tests.common.distributed import updates
+from tests.common.train import toy
+
+NEVER = 2.0
+
+
+def toy_loop(replicas="single", number=1, **changes):
+    optimizer = Optimizer(name="lars", base_learning_rate=1.0, weight_decay=1e-3)
+    config = toy.config(
+        quality_target=NEVER, optimizer=optimizer, replicas=replicas, num_replicas=number, **changes
+    )
+    return Loop(toy.Task(config), backends.make(config))
+
+
+def everything(loop):
+    """Every variable of every replica, as bytes."""
+    local = loop.replicas.local_results
+    return [[x.numpy().tobytes() for x in local(v)] for v in loop.state.variables()]
+
+
+def run_until(loop, folder, step=None):
+    """Trains, saving between blocks; stops the run at `step`."""
+    for event in loop.run(lambda _: checkpoint.save(loop, folder)):
+        if step and isinstance(event, events.Progress) and event.step >= step:
+            loop.stop("SIGTERM")
+    return event
+
+
+@pytest.mark.parametrize("replicas, number", [("single", 1), ("mirrored", 4)])
+def test_resumed_toy_is_the_uninterrupted_one(tmp_path, replicas, number):
+    """Bitwise on one replica. Four in one process were once seen to differ in a last bit, on a busy machine."""
+    changes = {"batch_norm_span": 8, "train_epochs": 4}
+    whole = toy_loop(replicas, number, **changes)
+    list(whole.run())
+    first = toy_loop(replicas, number, **changes)
+    for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
+        if isinstance(event, events.BlockStarted) and event.block.index == 2:
+            break
+    resumed = toy_loop(replicas, number, **changes)
+    resumed.compile()
+    assert checkpoint.restore_latest(resumed, tmp_path) == 8
+    list(resumed.run())
+    if number == 1:
+        assert everything(resumed) == everything(whole)
+    for mine, theirs in zip(resumed.state.snapshot(), whole.state.snapshot()):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    import tensorflow as tf
+
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for split, count in (("train", 40), ("validation", 10)):
+        pixels = [rng.integers(0, 256, [24, 24, 3]).astype(np.uint8) for _ in range(count)]
+        features = [
+            {"image/encoded": tf.io.encode_jpeg(p).numpy(), "image/class/label": i % 12 + 1}
+            for i, p in enumerate(pixels)
+        ]
+        tfrecords.write(folder / tfrecords.shard_name(split, 0, 1), map(tfrecords.example, features))
+    return folder
+
+
+def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
+    """Full depth, a sixteenth of the width, real augmentation; stopped as SIGTERM does, within a block."""
+    config = dataclasses.replace(
+        PRESETS["cpu-tiny"],
+        width=4,
+        image_size=24,
+        num_train_examples=40,
+        num_eval_examples=10,
+        global_batch_size=8,
+        eval_batch_size=8,
+        train_epochs=6.0,
+        epochs_per_block=3.0,
+    )
+
+    def loop():
+        return Loop(Task(config, str(images)), backends.make(config))
+
+    whole = loop()
+    list(whole.run())
+    first = loop()
+    run_until(first, tmp_path, 5)
+    stopped = int(first.state.step)
+    assert 5 <= stopped < 30
+    # The same network, its state spoilt: cheaper than a third one.
+    assert checkpoint.restore_latest(first, tmp_path) == stopped
+    first._stop_reason = ""
+    first.state.stop.assign(False)
+    list(first.run())
+    assert everything(first) == everything(whole) and int(first.state.step) == 30
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_fewer_replicas_merge_the_moments(tmp_path, number):
+    many = toy_loop("mirrored", 4, train_epochs=1)
+    list(many.run())
+    checkpoint.save(many, tmp_path)
+    few = toy_loop("single" if number == 1 else "mirrored", number, train_epochs=1)
+    assert checkpoint.restore_latest(few, tmp_path) == 4
+    (layer,), (restored,) = span_layers(many.state.model), span_layers(few.state.model)
+    local = many.replicas.local_results
+    means = np.stack([x.numpy() for x in local(layer.moving_mean)]).astype(np.float64)
+    variances = np.stack([x.numpy() for x in local(layer.moving_variance)]).astype(np.float64)
+    mean, variance = means.mean((0, 1)), variances.mean((0, 1)) + means.var((0, 1))
+    for copy in few.replicas.local_results(restored.moving_mean):
+        np.testing.assert_allclose(copy.numpy()[0], mean, rtol=1e-6)
+    for copy in few.replicas.local_results(restored.moving_variance):
+        np.testing.assert_allclose(copy.numpy()[0], variance, rtol=1e-6)
+    for mine, other in zip(
+        few.state.model.trainable_variables, many.state.model.trainable_variables, strict=True
+    ):
+        for copy in few.replicas.local_results(mine):
+            np.testing.assert_array_equal(copy.numpy(), other.numpy())
+
+
+def canonical(runner):
+    """Weights and slots in the shapes of the weights, and the counter."""
+    return [*runner.weights(), *runner.slots(), runner.state.step.numpy()]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """(number of replicas, sharded) -> a folder with a checkpoint after 5 steps, and the run that wrote it."""
+    made = {}
+
+    def save(number, sharded):
+        if (number, sharded) not in made:
+            communication = updates.sharded() if sharded else Communication()
+            runner = updates.Runner("mirrored", number, "lazy_adam", communication)
+            runner.steps(5)
+            runner.state.step.assign(5)
+            folder = tmp_path_factory.mktemp("sharded")
+            checkpoint.save(runner, folder)
+            made[number, sharded] = folder, canonical(runner), runner.steps(15, first=5), canonical(runner)
+        return made[number, sharded]
+
+    return save
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [((4, True), (n, True)) for n in (1, 2, 3, 4)]
+    + [((4, True), (1, False)), ((4, True), (3, False)), ((1, False), (4, True)), ((4, False), (2, True))],
+)
+def test_any_number_of_replicas_restores_a_sharded_checkpoint(saved, before, after):
+    folder, at_5, losses, at_20 = saved(*before)
+    number, sharded = after
+    # Other buckets and another route, where there is one: what a replica holds is cut otherwise.
+    algorithm = "2d" if number == 4 and before[0] != 4 else "flat"
+    communication = updates.sharded(algorithm=algorithm, bucket_bytes=700) if sharded else Communication()
+    runner = updates.Runner("mirrored", number, "lazy_adam", communication)
+    assert checkpoint.restore_latest(runner, folder) == 5
+    for mine, other in zip(canonical(runner), at_5, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    np.testing.assert_allclose(runner.steps(15, first=5), losses, rtol=1e-8)
+    assert updates.furthest(canonical(runner)[:-1], at_20[:-1]) <= 1e-8
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "adagrad"])
+def test_a_sharded_checkpoint_is_that_of_the_whole_update(tmp_path, optimizer):
+    """Names, shapes and values up to rounding."""
+    files = []
+    for communication in (Communication(), updates.sharded(algorithm="2d")):
+        runner = updates.Runner("mirrored", 4, optimizer, communication)
+        runner.steps(3)
+        path = checkpoint.save(runner, tmp_path / str(len(files)))
+        with np.load(path) as file:
+            files.append({name: file[name] for name in file.files if name != "meta"})
+    whole, sharded = files
+    assert list(sharded) == list(whole)
+    assert updates.furthest(list(sharded.values()), list(whole.values())) < 1e-12
+
+
+def test_another_wire_is_another_configuration(tmp_path):
+    runner = updates.Runner("single", 1, "sgd")
+    checkpoint.save(runner, tmp_path)
+    other = updates.Runner("single", 1, "sgd", Communication(wire="bf16"))
+    with pytest.raises(UserError, match="config.communication.wire: full there, bf16 here"):
+        checkpoint.restore_latest(other, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def loop():
+    return toy_loop(train_epochs=1)
+
+
+def test_only_the_last_two_stay_and_partial_files_do_not_count(tmp_path, loop):
+    for step in (1, 2, 3):
+        loop.state.step.assign(step)
+        path = checkpoint.save(loop, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "checkpoint_00000002.npz",
+        "checkpoint_00000003.npz",
+    ]
+    (tmp_path / "checkpoint_00000009.partial").write_bytes(path.read_bytes()[:100])
+    loop.state.step.assign(0)
+    assert checkpoint.restore_latest(loop, tmp_path) == 3
+    assert checkpoint.restore_latest(loop, tmp_path / "absent") is None
+
+
+def test_a_save_removes_what_a_killed_one_left_behind(tmp_path, loop):
+    for name in ("checkpoint_00000001.partial", "checkpoint_mine.partial", "result_0.txt.partial"):
+        (tmp_path / name).write_bytes(b"half")
+    loop.state.step.assign(2)
+    path = checkpoint.save(loop, tmp_path)
+    left = ["checkpoint_mine.partial", "result_0.txt.partial"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, *left]
+
+
+def test_a_name_is_on_the_disk_before_an_older_checkpoint_goes(tmp_path, loop, monkeypatch):
+    seen, fsync = [], os.fsync
+
+    def watched(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            seen.append(sorted(p.name for p in tmp_path.iterdir()))
+            raise OSError(errno.EINVAL, "Invalid argument")  # As of a file system that cannot.
+        fsync(descriptor)
+
+    monkeypatch.setattr(checkpoint.os, "fsync", watched)
+    names = []
+    for step in (1, 2):
+        loop.state.step.assign(step)
+        names.append(checkpoint.save(loop, tmp_path, keep=1).name)
+    assert seen == [names[:1], names]
+    assert [p.name for p in tmp_path.iterdir()] == names[1:]
+
+
+def damages(data):
+    middle = len(data) // 2
+    yield "empty", b""
+    yield "cut short", data[:middle]
+    yield "cut at the end", data[:-10]
+    yield "not a checkpoint", b"hello" * 100
+    yield "a lone array", np.zeros(3).tobytes()
+    for place in range(50, len(data), len(data) // 25):
+        yield f"flipped at {place}", data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
+
+
+def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
+    loop.state.step.assign(7)
+    path = checkpoint.save(loop, tmp_path)
+    before = everything(loop)
+    for what, data in damages(path.read_bytes()):
+        path.write_bytes(data)
+        try:
+            assert checkpoint.restore_latest(loop, tmp_path) == 7, (
+                what
+            )  # Damage to what zip files hold twice.
+        except UserError as error:
+            assert str(path) in str(error) and "\n" not in str(error), what
+        assert everything(loop) == before, what
+
+
+@pytest.mark.parametrize("restore", [checkpoint.restore_latest, checkpoint.restore_weights])
+def test_a_moment_of_another_shape_is_named_and_changes_nothing(tmp_path, loop, restore):
+    path = checkpoint.save(loop, tmp_path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(path, **{**arrays, "moments/000/mean": np.ones([1, 1, 3], np.float32)})
+    before = everything(loop)
+    with pytest.raises(UserError, match=r"moments/000/mean is \[1, 1, 3\] there, \[1, 1, 16\] here"):
+        restore(loop, path if restore is checkpoint.restore_weights else tmp_path)
+    assert everything(loop) == before
+
+
+def test_another_configuration_is_refused_and_the_field_named(tmp_path, loop):
+    checkpoint.save(loop, tmp_path)
+    other = Loop(
+        toy.Task(dataclasses.replace(loop.config, seed=5, batch_norm_span=8)), backends.make(loop.config)
+    )
+    before = everything(other)
+    with pytest.raises(
+        UserError, match=r"another configuration .*batch_norm_span: 0 there, 8 here.*seed: 0 there"
+    ):
+        checkpoint.restore_latest(other, tmp_path)
+    assert everything(other) == before
+
+
+def test_full_disk_leaves_the_older_checkpoints(tmp_path, loop, monkeypatch):
+    loop.state.step.assign(1)
+    good = checkpoint.save(loop, tmp_path)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    loop.state.step.assign(2)
+    with pytest.raises(UserError, match="No space left on device; free space there"):
+        checkpoint.save(loop, tmp_path)
+    assert list(tmp_path.iterdir()) == [good]
+
+
+def test_a_failure_of_process_0_reaches_the_others(tmp_path, loop, monkeypatch):
+    monkeypatch.setattr(loop.state.replicas, "process_index", 1)
+    monkeypatch.setattr(loop.state.replicas, "agree", lambda value: 1)
+    with pytest.raises(UserError, match="cannot write a checkpoint: process 0 says why"):
+        checkpoint.save(loop, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_shared_is_named(tmp_path, loop, monkeypatch):
+    monkeypatch.setattr(loop.state.replicas, "agree", lambda value: max(value, 4))
+    with pytest.raises(
+        UserError, match="process 0 found step -1, another one did not; use a folder .* share"
+    ):
+        checkpoint.restore_latest(loop, tmp_path)
+
+
+def test_unwritable_folder(tmp_path, loop):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write a checkpoint"):
+        checkpoint.save(loop, tmp_path / "file")

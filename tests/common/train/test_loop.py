@@ -1,0 +1,327 @@
+"""The fused loop against a naive one: stops, faults, a worker that evaluates; equal seeds, equal losses."""
+
+import contextlib
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.distributed import replicas as backends
+from common.errors import UserError
+from common.layers.precision import precision
+from common.train import events
+from common.train.loop import Loop
+from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
+from tests.common.train import toy
+
+NEVER = 2.0
+
+
+def make(task=toy.Task, worker=False, **changes):
+    config = toy.config(**changes)
+    return Loop(task(config, worker), backends.make(config))
+
+
+def weights(state):
+    return [v.numpy() for v in state.variables()]
+
+
+def of(kind, seen):
+    return [event for event in seen if isinstance(event, kind)]
+
+
+def losses(seen):
+    return [loss for event in of(events.Trained, seen) for loss in event.losses]
+
+
+def naive(config):
+    """A Python loop over the same steps: (losses, values of the evaluations, final variables)."""
+    task, replicas, policy = toy.Task(config), backends.make(config), precision(config.precision)
+    state = State(task, replicas, policy)
+    clock = Loop(task, replicas).clock
+    train, evaluate = make_train_step(task, state, policy, clock), make_eval_step(task, state)
+    prepare = make_prepare_eval(state)
+    shard = backends.base.Shard()
+    batches = iter(task.train_input(shard, config.global_batch_size, 0))
+    seen, values = [], []
+    for block in clock.blocks():
+        for _ in range(block.num_steps):
+            seen.append(float(train(next(batches), state.step.read_value())))
+            state.step.assign_add(1)
+        prepare()
+        outputs = [evaluate(batch) for batch in task.eval_input(shard, config.eval_batch_size)]
+        sums = {name: sum(float(s[name]) for s, _ in outputs) for name in ("correct", "seen")}
+        values.append(sums["correct"] / sums["seen"])
+        state.evaluated.assign(block.end_step)
+    return seen, values, weights(state)
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_fused_loop_equals_a_naive_one(accumulation):
+    changes = {"precision": "fp64", "quality_target": NEVER, "accumulation_steps": accumulation}
+    loop = make(**changes)
+    loop.compile()
+    seen = list(loop.run())
+    expected, values, variables = naive(toy.config(**changes))
+    np.testing.assert_allclose(losses(seen), expected, rtol=1e-12)
+    assert [e.value for e in of(events.Evaluated, seen)] == values
+    for mine, other in zip(weights(loop.state), variables, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-12)
+
+
+def test_events_in_order_and_times_monotone():
+    loop = make(quality_target=NEVER, train_epochs=2)
+    loop.compile()
+    began = time.time()
+    seen = [e for e in loop.run() if not isinstance(e, events.Progress)]
+    kinds = [type(e).__name__ for e in seen]
+    block = ["BlockStarted", "Trained", "EvalRan", "Evaluated", "BlockStopped"]
+    assert kinds == ["RunStarted", *block, *block, "RunStopped"]
+    times = [began]
+    for event in seen:
+        if isinstance(event, events.Trained):
+            times += event.times
+        elif isinstance(event, events.EvalRan):
+            times += [event.start, event.stop]
+        else:
+            times.append(event.time)
+    assert times == sorted(times) and times[-1] <= time.time()
+    stopped = seen[-1]
+    assert (stopped.status, stopped.step) == ("aborted", 8) and "not reached in 8 steps" in stopped.reason
+
+
+def test_success_ends_the_run_at_once():
+    loop = make(quality_target=0.0)
+    loop.compile()
+    seen = list(loop.run())
+    assert (seen[-1].status, seen[-1].step, len(of(events.Evaluated, seen))) == ("success", 4, 1)
+
+
+def test_compile_restores_every_variable_and_the_run_traces_nothing_more():
+    loop = make(optimizer=toy.Optimizer(name="lars", base_learning_rate=0.1))
+    before = weights(loop.state)
+    loop.compile()
+    for mine, other in zip(weights(loop.state), before, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    traces = loop._block.experimental_get_tracing_count()
+    list(loop.run())
+    assert loop._block.experimental_get_tracing_count() == traces == 1
+
+
+def test_a_run_that_compiled_equals_one_that_did_not():
+    runs = []
+    for compile_first in (True, False):
+        loop = make(train_epochs=2, quality_target=NEVER)
+        if compile_first:
+            loop.compile()
+        runs.append((losses(loop.run()), [v.tobytes() for v in weights(loop.state)]))
+    assert runs[0] == runs[1]
+
+
+def test_equal_seeds_give_identical_losses_and_another_does_not():
+    def run(seed):
+        loop = make(seed=seed, quality_target=NEVER)
+        loop.compile()
+        seen = list(loop.run())
+        return np.array(losses(seen)).tobytes(), [e.value for e in of(events.Evaluated, seen)]
+
+    first = run(1)
+    assert run(1) == first
+    assert run(2)[0] != first[0]
+
+
+class Slow(toy.Task):
+    """Each training batch takes 20 ms."""
+
+    seconds = 0.02
+
+    def train_input(self, shard, batch_size, start_step):
+        def wait(batch):
+            tf.py_function(lambda: time.sleep(self.seconds), [], [])
+            return batch
+
+        return super().train_input(shard, batch_size, start_step).map(wait)
+
+
+class SlowEvaluation(toy.Task):
+    """Each held-out batch takes 50 ms."""
+
+    def eval_input(self, shard, batch_size):
+        def wait(batch):
+            tf.py_function(lambda: time.sleep(0.05), [], [])
+            return batch
+
+        return super().eval_input(shard, batch_size).map(wait)
+
+
+def stop_when(loop, condition, saved=None):
+    """Runs, and stops the run at the first progress that meets `condition`."""
+    seen = []
+    for event in loop.run((lambda step: saved.append(step)) if saved is not None else None):
+        seen.append(event)
+        if isinstance(event, events.Progress) and condition(event):
+            loop.stop("SIGTERM")
+    return seen
+
+
+def test_a_long_block_stops_within_a_step_and_is_saved():
+    loop = make(Slow, steps_per_block=500, train_steps=1000, quality_target=NEVER)
+    loop.compile()
+    saved = []
+    seen = stop_when(loop, lambda e: e.step >= 3, saved)
+    stopped = seen[-1]
+    assert (stopped.status, stopped.reason) == ("aborted", "SIGTERM")
+    assert 3 <= stopped.step < 60 and saved == [stopped.step]
+    assert len(losses(seen)) == stopped.step
+    assert not of(events.Evaluated, seen) and not of(events.BlockStopped, seen)
+    assert int(loop.state.step) == stopped.step
+
+
+def test_the_weights_that_met_the_target_are_saved():
+    loop, saved = make(quality_target=0.0), []
+    *_, stopped = loop.run(saved.append)
+    assert stopped.status == "success" and saved == [4]
+    assert int(loop.state.step) == int(loop.state.evaluated) == stopped.step
+
+
+def test_stopped_in_an_evaluation_it_resumes_with_it():
+    whole = make(quality_target=NEVER, train_epochs=2)
+    expected = [e.value for e in of(events.Evaluated, whole.run())]
+    loop = make(SlowEvaluation, quality_target=NEVER, train_epochs=2)
+    loop.compile()
+    seen = stop_when(loop, lambda e: e.evaluating and e.step == 4)
+    assert seen[-1].step == 4 and not of(events.Evaluated, seen)
+
+    resumed = make(quality_target=NEVER, train_epochs=2)
+    resumed.state.restore(loop.state.snapshot())
+    seen = list(resumed.run())
+    assert [(b.block.first_step, b.block.num_steps) for b in of(events.BlockStarted, seen)] == [
+        (4, 0),
+        (4, 4),
+    ]
+    assert [e.value for e in of(events.Evaluated, seen)] == expected
+    for mine, other in zip(weights(resumed.state), weights(whole.state), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_stop_from_another_thread_before_the_first_block():
+    loop = make(quality_target=NEVER)
+    loop.compile()
+    threading.Thread(target=loop.stop, args=("told to",)).start()
+    seen = list(loop.run())
+    assert seen[-1].reason == "told to" and seen[-1].step <= 4
+
+
+def test_nan_loss_aborts_with_its_step_and_saves_nothing():
+    loop = make(explode=True, quality_target=NEVER)
+    loop.compile()
+    saved = []
+    seen = list(loop.run(saved.append))
+    stopped = seen[-1]
+    assert (stopped.status, stopped.step) == ("aborted", 1)
+    assert "step 1" in stopped.reason and "inf" in stopped.reason
+    assert saved == [] and not of(events.Evaluated, seen)
+
+
+class ExplodesLater(toy.Task):
+    def train_input(self, shard, batch_size, start_step):
+        def spoil(i, batch):
+            return {**batch, "x": tf.where(i >= 5, batch["x"] * float("nan"), batch["x"])}
+
+        return super().train_input(shard, batch_size, start_step).enumerate().map(spoil)
+
+
+def test_nan_in_a_later_block_names_its_step_even_when_the_run_is_told_to_stop():
+    loop = make(ExplodesLater, quality_target=NEVER)
+    loop.compile()
+    saved, seen = [], []
+    for event in loop.run(saved.append):
+        seen.append(event)
+        if isinstance(event, events.Trained) and event.block.index == 1:
+            loop.stop("SIGTERM")
+    assert "loss is nan at step 6" in seen[-1].reason
+    assert saved == [4] and len(of(events.Evaluated, seen)) == 1
+
+
+def test_input_that_fails_ends_the_run():
+    class Broken(toy.Task):
+        def train_input(self, shard, batch_size, start_step):
+            def check(i, batch):
+                with tf.control_dependencies([tf.debugging.Assert(i < 6, ["label out of range"])]):
+                    return tf.nest.map_structure(tf.identity, batch)
+
+            return super().train_input(shard, batch_size, start_step).enumerate().map(check)
+
+    loop = make(Broken, quality_target=NEVER)
+    loop.compile()
+    seen = []
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
+        for event in loop.run():
+            seen.append(event)
+    assert len(of(events.Evaluated, seen)) == 1
+
+
+def test_giving_up_iterating_stops_the_block():
+    loop = make(Slow, steps_per_block=5000, train_steps=5000, quality_target=NEVER)
+    loop.compile()
+    with contextlib.closing(loop.run()) as run:
+        for event in run:
+            if isinstance(event, events.Progress) and event.step:
+                break
+    assert 0 < int(loop.state.step) < 60
+
+
+def test_outputs_that_do_not_add_up_are_an_error():
+    class Wrong(toy.Task):
+        def eval_input(self, shard, batch_size):
+            return super().eval_input(shard, batch_size).skip(4).repeat(5)
+
+    with pytest.raises(UserError, match="^evaluation: .* examples seen"):
+        list(make(Wrong).run())
+
+
+class Worker(toy.Task):
+    """Quality takes a while, in a process whose number it tells."""
+
+    def __init__(self, config, evaluate_in_worker=True):
+        super().__init__(config, True)
+
+    def quality(self, sums, arrays):
+        result = super().quality(sums, arrays)
+        time.sleep(0.3)
+        return toy.Quality(result.value, result.reached, {"pid": os.getpid()})
+
+
+class SlowWorker(Worker, Slow):
+    seconds = 0.05
+
+
+class DyingWorker(Worker):
+    def quality(self, sums, arrays):
+        os._exit(9)
+
+
+def test_evaluation_in_a_worker_while_the_next_block_trains():
+    """One test for all that needs worker processes: each takes seconds to start."""
+    loop = make(SlowWorker, quality_target=0.0, steps_per_block=400, first_block_steps=4, train_steps=1000)
+    loop.compile()
+    seen = [e for e in loop.run() if not isinstance(e, events.Progress)]
+    kinds = [type(e).__name__ for e in seen]
+    block = ["BlockStarted", "Trained", "EvalRan", "BlockStopped"]
+    # Known while the second block trains; that block ends at its next step and is not reported as trained.
+    assert kinds == ["RunStarted", *block, "BlockStarted", "Evaluated", "RunStopped"]
+    evaluated, stopped = seen[-2:]
+    assert evaluated.details["pid"] != os.getpid() and evaluated.block.index == 0
+    assert (stopped.status, stopped.step, stopped.time) == ("success", 4, evaluated.time)
+    assert 4 < int(loop.state.step) < 400
+
+    # Every evaluation is waited for before the run gives up, and none is reported twice.
+    loop = make(Worker, quality_target=NEVER, train_epochs=2)
+    seen = list(loop.run())
+    assert [e.block.index for e in of(events.Evaluated, seen)] == [0, 1] and seen[-1].status == "aborted"
+
+    with pytest.raises(UserError, match="its worker process died"):
+        list(make(DyingWorker, quality_target=NEVER).run())

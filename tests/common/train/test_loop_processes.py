@@ -1,0 +1,225 @@
+"""The loop on two processes: all stop after the same step and know why; faults of one end all."""
+
+import functools
+import os
+import signal
+
+import pytest
+import tensorflow as tf
+
+from common.distributed import replicas as backends
+from common.errors import UserError
+from common.train import events
+from common.train.loop import Loop
+from tests.common.distributed.replicas import processes
+from tests.common.train import toy
+from tests.common.train.test_loop import NEVER, Slow, SlowEvaluation, SlowWorker, losses, of, stop_when
+
+NUMBER = 2
+
+
+def make(backend, task=toy.Task, **changes):
+    config = toy.config(replicas=backend, num_replicas=NUMBER, **{"quality_target": NEVER, **changes})
+    return Loop(task(config), backends.make(config))
+
+
+def outcome(loop, seen, saved=()):
+    """What a process saw of a run, to be compared with the others'."""
+    stopped = seen[-1]
+    return {
+        "stopped": (stopped.status, stopped.step, stopped.reason),
+        "step": int(loop.state.step),
+        "losses": [repr(x) for x in losses(seen)],
+        "evaluated": [e.value for e in of(events.Evaluated, seen)],
+        "saved": list(saved),
+        "blocks": [e.block.first_step for e in of(events.BlockStarted, seen)],
+    }
+
+
+# -- called in every process -------------------------------------------------------------------------------------
+
+
+def stop_on(backend, ranks):
+    """SIGTERM reaches some processes, at different steps of a long block, the first of `ranks` before the others."""
+    loop, saved, seen = make(backend, Slow, steps_per_block=500, train_steps=1000), [], []
+    rank = loop.replicas.process_index
+    for event in loop.run(saved.append):
+        seen.append(event)
+        if isinstance(event, events.Progress) and event.step >= 3 + rank and rank in ranks:
+            loop.stop("SIGTERM", 100.0 + ranks.index(rank))
+    return outcome(loop, seen, saved)
+
+
+def stop_before(backend):
+    loop = make(backend)
+    if not loop.replicas.main:
+        loop.stop("SIGINT")
+    return outcome(loop, list(loop.run()))
+
+
+def stop_in_evaluation(backend):
+    loop = make(backend, SlowEvaluation, train_epochs=2)
+    condition = (lambda e: e.evaluating and e.step == 4) if loop.replicas.main else (lambda e: False)
+    return outcome(loop, stop_when(loop, condition))
+
+
+def succeed(backend):
+    loop = make(backend, quality_target=0.0)
+    loop.compile()
+    return outcome(loop, list(loop.run()))
+
+
+def succeed_while_training(backend):
+    """The first process' worker finishes the evaluation while the next block trains."""
+    changes = {"steps_per_block": 400, "first_block_steps": 4, "train_steps": 1000}
+    loop = make(backend, SlowWorker, quality_target=0.0, **changes)
+    loop.compile()
+    return outcome(loop, list(loop.run()))
+
+
+def wait_for_the_last_evaluation(backend):
+    loop = make(backend, functools.partial(SlowWorker, evaluate_in_worker=True), train_epochs=1)
+    return outcome(loop, list(loop.run()))
+
+
+class ExplodesOnTheLast(toy.Task):
+    """Not a number in the input of one process, from its sixth batch on."""
+
+    def train_input(self, shard, batch_size, start_step):
+        def spoil(i, batch):
+            bad = (i >= 5) & (shard.index == shard.count - 1)
+            return {**batch, "x": tf.where(bad, batch["x"] * float("nan"), batch["x"])}
+
+        return super().train_input(shard, batch_size, start_step).enumerate().map(spoil)
+
+
+def explode(backend):
+    loop, saved = make(backend, ExplodesOnTheLast), []
+    return outcome(loop, list(loop.run(saved.append)), saved)
+
+
+def start_apart(backend):
+    """Other weights, then another step, in one of the processes: the messages."""
+    loop, messages = make(backend), []
+    rank, replicas = loop.replicas.process_index, loop.replicas
+    for variable, change in ((loop.state.model.trainable_variables[0], 0.5), (loop.state.step, 4)):
+        for copy in replicas.local_results(variable):
+            copy.assign(copy + tf.cast(change * rank, copy.dtype))
+        with pytest.raises(UserError) as caught:
+            list(loop.run())
+        messages.append(str(caught.value))
+    return messages
+
+
+class FailsOnTheLast(toy.Task):
+    def train_input(self, shard, batch_size, start_step):
+        def check(i, batch):
+            ok = (i < 6) | (shard.index < shard.count - 1)
+            with tf.control_dependencies([tf.debugging.Assert(ok, ["label out of range"])]):
+                return tf.nest.map_structure(tf.identity, batch)
+
+        return super().train_input(shard, batch_size, start_step).enumerate().map(check)
+
+
+def fail_on_one(backend):
+    """The survivor: whether it knows that another is lost, and how soon; batch norm joins the two."""
+    loop = make(backend, FailsOnTheLast, batch_norm_span=16)
+    try:
+        list(loop.run())
+    except BaseException as error:
+        if loop.replicas.process_index == NUMBER - 1:
+            raise
+        return loop.replicas.peer_lost(error), str(error)
+    return None
+
+
+def die(backend):
+    """The last process is killed; the survivor says whether it knows."""
+    loop = make(backend, Slow, steps_per_block=500, train_steps=1000)
+    try:
+        for event in loop.run():
+            last = loop.replicas.process_index == NUMBER - 1
+            if last and isinstance(event, events.Progress) and event.step >= 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+    except BaseException as error:
+        return loop.replicas.peer_lost(error), str(error)
+    return None
+
+
+RUNS = {
+    "stop on the last": functools.partial(stop_on, ranks=[1]),
+    "stop on all": functools.partial(stop_on, ranks=[0, 1]),
+    "stop before": stop_before,
+    "stop in evaluation": stop_in_evaluation,
+    "succeed": succeed,
+    "succeed while training": succeed_while_training,
+    "wait": wait_for_the_last_evaluation,
+    "explode": explode,
+    "start apart": start_apart,
+}
+
+
+@pytest.fixture(scope="module", params=["horovod", "multiworker"])
+def ran(request):
+    calls = {name: functools.partial(call, request.param) for name, call in RUNS.items()}
+    return processes.run(request.param, NUMBER, calls, timeout=300)
+
+
+# -- claims ------------------------------------------------------------------------------------------------------
+
+
+def same(results, *without):
+    """The outcome of all processes, which is the same but for the fields `without`."""
+    kept = [{k: v for k, v in r.items() if k not in without} for r in results]
+    assert all(k == kept[0] for k in kept[1:])
+    return results[0]
+
+
+@pytest.mark.parametrize("name, rank", [("stop on the last", 1), ("stop on all", 0)])
+def test_a_signal_to_any_process_stops_all_after_the_same_step(ran, name, rank):
+    found = same(ran[name])
+    status, step, reason = found["stopped"]
+    assert (status, reason) == ("aborted", f"SIGTERM on rank {rank}")
+    assert 3 <= step < 60 and found["step"] == step == len(found["losses"]) and found["saved"] == [step]
+
+
+def test_a_stop_before_the_first_block_and_in_an_evaluation(ran):
+    before = same(ran["stop before"])
+    assert before["stopped"] == ("aborted", 0, "SIGINT on rank 1") and before["evaluated"] == []
+    during = same(ran["stop in evaluation"])
+    assert during["stopped"] == ("aborted", 4, "SIGTERM on rank 0") and during["evaluated"] == []
+
+
+def test_success_of_the_first_process_ends_all(ran):
+    found = same(ran["succeed"], "evaluated")
+    assert found["stopped"][:2] == ("success", 4)
+    assert [len(r["evaluated"]) for r in ran["succeed"]] == [1, 0]
+    results = ran["succeed while training"]
+    found = same(results, "evaluated", "stopped")
+    assert [r["stopped"][0] for r in results] == ["success"] * NUMBER
+    assert results[0]["stopped"][1] == 4 and 4 < found["step"] < 404 and found["blocks"] == [0, 4]
+
+
+def test_all_wait_for_the_last_evaluation(ran):
+    found = same(ran["wait"], "evaluated")
+    assert "not reached in 4 steps" in found["stopped"][2] and len(ran["wait"][0]["evaluated"]) == 1
+
+
+def test_a_loss_that_is_not_a_number_on_one_process_ends_all(ran):
+    found = same(ran["explode"], "evaluated")
+    assert "loss is nan at step 6" in found["stopped"][2] and found["saved"] == [4]
+
+
+def test_processes_that_start_apart_are_told(ran):
+    weights, steps = same([dict(enumerate(m)) for m in ran["start apart"]]).values()
+    assert "start from different weights at step 0" in weights
+    assert "start from different steps, 0 to 4" in steps and "--checkpoint_dir" in steps
+
+
+@pytest.mark.parametrize("fault", [fail_on_one, die])
+def test_the_survivor_of_a_process_that_failed_or_was_killed_knows(fault):
+    """Under multiworker it takes until a heartbeat is missed: there the launcher ends the survivors."""
+    results = processes.run("horovod", NUMBER, {"fault": functools.partial(fault, "horovod")}, timeout=120)
+    lost, error = results.of(0, "fault")
+    assert lost, error
+    assert fault is die or "label out of range" in results.report

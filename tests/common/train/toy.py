@@ -1,0 +1,122 @@
+"""A small, well-conditioned task for tests of the loop and the backends: seconds, not minutes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.config.schema import Optimizer, RunConfig, Schedule
+from common.distributed.replicas.base import Replicas, Shard
+from common.layers.batch_norm import SpanBatchNorm
+from common.layers.precision import Precision
+from common.train.task import Batch, Outputs, Quality, WeightedSum
+
+FEATURES, CLASSES = 8, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    batch_norm_span: int = 0
+    explode: bool = False
+
+
+def config(**changes) -> Config:
+    """16 examples a step, 4 steps an epoch, an evaluation each epoch of 37 examples in batches of 8."""
+    base = Config(
+        benchmark="resnet",
+        model="toy",
+        system="toy",
+        division="open",
+        smoke_run=True,
+        precision="fp32",
+        global_batch_size=16,
+        num_train_examples=64,
+        num_eval_examples=37,
+        eval_batch_size=8,
+        train_epochs=5,
+        quality_target=0.95,
+        optimizer=Optimizer(name="sgd", base_learning_rate=0.1, weight_decay=1e-4),
+        schedule=Schedule(kind="constant", warmup_epochs=0),
+    )
+    return dataclasses.replace(base, **changes)
+
+
+class Task:
+    """Which of four seeded directions a vector leans to."""
+
+    def __init__(self, config: Config, evaluate_in_worker: bool = False):
+        self.config, self.evaluate_in_worker = config, evaluate_in_worker
+
+    def check_input(self) -> None:
+        pass
+
+    def diagnose(self, error: tf.errors.OpError) -> None:
+        return None
+
+    def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
+        batch = self.config.micro_batch_size
+        x = inputs = replicas.model_input([FEATURES], batch, precision.variable)
+        x = tf_keras.layers.Dense(16, use_bias=False, dtype=precision.layer)(x)
+        x = SpanBatchNorm(replicas, self.config.batch_norm_span, precision)(x)
+        x = tf_keras.layers.Activation("tanh", dtype=precision.layer)(x)
+        x = tf_keras.layers.Dense(CLASSES, dtype=precision.full)(x)
+        return tf_keras.Model(inputs, x)
+
+    def examples(self, first: int, count: int, offset: int) -> dict[str, np.ndarray]:
+        """Examples `first`.. of an endless seeded sequence, from numpy."""
+        directions = np.random.default_rng(7).normal(size=[CLASSES, FEATURES])
+        rng = np.random.default_rng(1000 + offset)
+        x = rng.normal(size=[first + count, FEATURES])[first:]
+        return {"x": x, "label": np.argmax(x @ directions.T, -1).astype(np.int32), "weight": np.ones(count)}
+
+    def _dataset(
+        self, arrays: Mapping[str, np.ndarray], batch_size: int, shard: Shard | None = None
+    ) -> tf.data.Dataset:
+        """Batches in order; process i takes batches i, i + count, ..., so that all see what one would."""
+        kind = np.float64 if self.config.precision == "fp64" else np.float32
+        arrays = {k: v.astype(kind) if v.dtype == np.float64 else v for k, v in arrays.items()}
+        batches = tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size, drop_remainder=True)
+        return batches.shard(shard.count, shard.index) if shard else batches
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        whole = self._dataset(self.examples(0, 64, 0), batch_size, shard).repeat()
+        per_step = self.config.global_batch_size // shard.count // batch_size
+        return whole.skip(start_step * per_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        arrays = self.examples(0, 37, 1)
+        padding = -37 % self.config.eval_batch_size
+        padded = {
+            k: np.concatenate([v, np.zeros([padding, *v.shape[1:]], v.dtype)]) for k, v in arrays.items()
+        }
+        return self._dataset(padded, batch_size, shard)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        return self._dataset(self.examples(0, batch_size, 2), batch_size).repeat()
+
+    def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
+        logits = model(batch["x"], training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+        if self.config.explode:
+            losses = losses / tf.zeros_like(losses)
+        return {
+            "cross_entropy": WeightedSum(
+                tf.reduce_sum(losses * batch["weight"]), tf.reduce_sum(batch["weight"])
+            )
+        }
+
+    def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
+        logits = model(batch["x"], training=False)
+        hits = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), batch["label"]), batch["weight"].dtype)
+        sums = {"correct": tf.reduce_sum(hits * batch["weight"]), "seen": tf.reduce_sum(batch["weight"])}
+        return Outputs(sums=sums, arrays={"label": batch["label"]})
+
+    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
+        if int(sums["seen"]) != 37 or len(arrays["label"]) != 40:
+            raise ValueError(f"{sums['seen']} examples seen")
+        value = float(sums["correct"] / sums["seen"])
+        return Quality(value, value >= self.config.quality_target)
