@@ -46,7 +46,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    preset = importlib.import_module(f"{options.benchmark}.config").PRESETS[options.system]
+    preset = importlib.import_module(f"{options.benchmark}.presets").PRESETS[options.system]
     config = dataclasses.replace(
         preset,
         replicas=options.backend,

@@ -66,7 +66,7 @@ def main(
     benchmark: str, system: str, optimizer: str, replicas: int, sharded: bool, steps: int
 ) -> dict[str, float]:
     """What is printed."""
-    preset = importlib.import_module(f"{benchmark}.config").PRESETS[system]
+    preset = importlib.import_module(f"{benchmark}.presets").PRESETS[system]
     batch = max(preset.global_batch_size // preset.num_replicas, 1)
     config = dataclasses.replace(
         preset,

@@ -46,7 +46,7 @@ def cost(network: str) -> dict[str, Any]:
     """The JSON of a network: what it is, how large, and its kernels, with bf16 between layers."""
     benchmark, preset, changes, batches = NETWORKS[network]
     module = importlib.import_module(f"{benchmark}.task")
-    config = importlib.import_module(f"{benchmark}.config").PRESETS[preset]
+    config = importlib.import_module(f"{benchmark}.presets").PRESETS[preset]
     result: dict[str, Any] = {"network": network, "benchmark": benchmark, "source": "HLO of the traced step"}
     passes: dict[str, list[list[_hlo.Kernel]]] = {"train": [], "forward": []}
     choices = {name: _hlo.Choices() for name in passes}

@@ -27,7 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from common.config.digest import to_dict  # noqa: E402
 from common.config.schema import Schedule  # noqa: E402
-from gnmt.config import PRESETS, Config  # noqa: E402
+from gnmt.config import Config  # noqa: E402
+from gnmt.presets import PRESETS  # noqa: E402
 
 LAYERS = ("ours", "plain", "keras", "keras_unrolled")
 NETWORKS = ("ours", "plain", "keras_fit", "keras_tuned")

@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT))
 
 from common.config.digest import to_dict  # noqa: E402
 from common.config.schema import Optimizer, Schedule  # noqa: E402
-from ssd.config import PRESETS, Config  # noqa: E402
+from ssd.config import Config  # noqa: E402
+from ssd.presets import PRESETS  # noqa: E402
 
 BARS = {"keras_fit": 1.05, "torch": 1.0}  # Their seconds over ours, at least.
 

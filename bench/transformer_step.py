@@ -25,7 +25,8 @@ sys.path.insert(0, str(ROOT))
 
 from common.config.digest import to_dict  # noqa: E402
 from common.config.schema import Schedule  # noqa: E402
-from transformer.config import PRESETS, Config, Decode  # noqa: E402
+from transformer.config import Config, Decode  # noqa: E402
+from transformer.presets import PRESETS  # noqa: E402
 
 NAMES = ("ours", "keras_fit", "keras_fused_adam", "tf_models")
 

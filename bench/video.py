@@ -35,8 +35,9 @@ import _video_frames as frames  # noqa: E402
 
 from common.config.digest import to_dict  # noqa: E402
 from common.config.schema import Schedule  # noqa: E402
-from tsm_kinetics.config import FRAMES, PRESETS, Config  # noqa: E402
+from tsm_kinetics.config import FRAMES, Config  # noqa: E402
 from tsm_kinetics.efficiency import PAPER  # noqa: E402
+from tsm_kinetics.presets import PRESETS  # noqa: E402
 
 MODELS = ("tsm", "i3d_3x3x3", "i3d_3x1x1")
 SLOWEST = "i3d_3x1x1"  # The paper's 1.0.

@@ -2,7 +2,7 @@
 # The timed run of a benchmark, for BENCHMARK/run_and_time.sh: common/run_and_time.sh BENCHMARK [ARGUMENTS]
 # Results go to RESULT_DIR/<system>/BENCHMARK/result_<i>.txt
 #
-#   SYSTEM      preset of BENCHMARK/config.py         (cpu-tiny)
+#   SYSTEM      preset of BENCHMARK/presets.py         (cpu-tiny)
 #   DATA_DIR    folder that init_datasets.sh filled   (.cache/BENCHMARK-tiny for cpu-tiny, else needed)
 #   NEXP        runs, each with a seed of its own     (1)
 #   SEED        seed of the first run                 (the preset's; 0 with several runs)

@@ -1,209 +1,140 @@
-"""Presets of the GNMT benchmark, and what of a configuration is logged. TensorFlow-free.
-
-docs/gnmt-presets.md says for each preset where its values come from and which closed rule, if any, they break.
-Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV6 = the NVIDIA/
-folder of G6; other paths start in Google/.
-"""
+"""The fields of a GNMT configuration. TensorFlow-free."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import dataclasses
+from typing import ClassVar
 
-from common.config.clock import Clock
-from common.config.schema import Optimizer, Schedule
-from gnmt.fields import Config, Data, Decode
+from common.config.schema import RunConfig
+from common.errors import UserError, near
 
-__all__ = ["PRESETS", "Config", "Data", "Decode", "hyperparameters"]
+WIRINGS = ("reference", "google")
+SMOOTHINGS = ("all", "others")
 
 
-def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run; the same keys in both rulesets.
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where the text lies; `gnmt/convert.py` writes it.
 
-    Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock. "remain" is where the decay starts,
-      "decay_steps" how often it happens at most, as in the published logs.
+    Attributes:
+      train_pattern: TFRecord shards of sentence pairs inside the data folder.
+      codes, vocabulary: the merges of the byte-pair encoding, and its tokens, inside the data folder.
+      eval_source, eval_reference: text files inside the data folder, line i of one being line i of the other.
+      source_language, target_language: ISO codes; Moses's rules for tokens differ by language.
     """
-    optimizer, schedule = config.optimizer, config.schedule
-    warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
-    return [
-        ("global_batch_size", config.global_batch_size, {}),
-        ("opt_name", optimizer.name, {}),
-        ("opt_base_learning_rate", optimizer.base_learning_rate, {}),
-        ("opt_learning_rate_alt_decay_func", schedule.kind == "gnmt", {}),
-        ("opt_learning_rate_decay_factor", schedule.factor, {}),
-        ("opt_learning_rate_decay_interval", schedule.decay_interval, {}),
-        ("opt_learning_rate_decay_steps", schedule.max_decays, {}),
-        ("opt_learning_rate_remain_steps", schedule.decay_start_step, {}),
-        ("opt_learning_rate_alt_warmup_func", schedule.warmup_curve == "exponential", {}),
-        ("opt_learning_rate_warmup_steps", round(warmup), {}),
-        ("max_sequence_length", config.max_sequence_length, {"method": "discard"}),
-    ]
+
+    train_pattern: str = "train-*"
+    codes: str = "bpe.codes"
+    vocabulary: str = "vocab.bpe"
+    eval_source: str = "eval.source"
+    eval_reference: str = "eval.reference"
+    source_language: str = "en"
+    target_language: str = "de"
 
 
-_BASE = Config(
-    replicas="tpu",
-    wiring="google",
-    output_bias=False,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
-    schedule=Schedule(
-        kind="gnmt",
-        warmup_curve="exponential",
-        warmup_epochs=0.0,
-        warmup_steps=200.0,
-        factor=0.5,
-        decay_start_step=1924,
-        decay_interval=241,
-        max_decays=4,
-    ),
-)
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    """The beam search of an evaluation; defaults: mlperf_facts 1.5.
 
-# An epoch is 3,442,299 // 4096 = 840 steps or 3,442,299 // 8192 = 420 (mlperf_facts 1.5).
-_SMALL_BATCH = {"global_batch_size": 4096, "steps_per_block": 840, "train_steps": 8 * 840}
-_LARGE_BATCH = {"global_batch_size": 8192, "steps_per_block": 420, "train_steps": 10 * 420}
+    Attributes:
+      source_length: tokens that every source sentence is padded to, both ends included.
+      target_length: steps of the search, at most.
+      beam_size: hypotheses kept.
+      alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
+      coverage: weight of the coverage penalty, the sum over source tokens of log(min(attention received, 1)).
+    """
 
-# --- Round v0.6: BLEU is logged from 0 to 100.
-_V06 = replace(_BASE, ruleset="0.6.0", quality_target=24.0, eval_batch_size=4096, **_LARGE_BATCH)
+    source_length: int = 160
+    target_length: int = 160
+    beam_size: int = 5
+    alpha: float = 0.6
+    coverage: float = 0.1
 
 
-def _v06(base: Config, cores: int, **changes: Any) -> Config:
-    return replace(
-        base,
-        hardware=f"tpu-v3-{cores}",
-        source=f"G6 benchmarks/gnmt/tpu-v3-{cores}/run_and_time.sh",
-        num_replicas=cores,
-        **changes,
-    )
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of GNMT.
 
+    A training example is a sentence pair. In a step all replicas hold pairs of one bucket, padded to its limit.
 
-_V06_PRESETS = {
-    "tpu-v3-32": _v06(
-        _V06,
-        32,
-        **_SMALL_BATCH,
-        eval_batch_size=512,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=0.0035),
-        schedule=replace(_BASE.schedule, warmup_steps=150.0, decay_start_step=4000, decay_interval=300),
-    ),
-    **{f"tpu-v3-{cores}": _v06(_V06, cores) for cores in (128, 256, 512, 1024)},
-}
+    Attributes:
+      vocabulary_size: tokens that source and target share, the three special ones included.
+      max_sequence_length: pairs with a longer side are discarded; a side is counted with both its ends.
+      bucket_limits: the static lengths of batches, ascending; the last one is `max_sequence_length`.
+      layers: of the encoder, of which the first has both directions, and of the decoder.
+      width: of embeddings and LSTMs.
+      dropout: on the input of every LSTM.
+      label_smoothing: part of the target that is spread.
+      smoothing_over: "all" classes, as in the reference and Google's v0.6 code, or the "others" than the label, as in
+        Google's v0.7 code (mlperf_facts 0.7).
+      init_scale: variables start uniform in +-init_scale, biases at 0.
+      wiring: "reference", whose first decoder layer sees the embeddings only, or "google", whose first decoder
+        layer sees the attention of the step before, too (mlperf_facts 2).
+      output_bias: the softmax's matrix has a bias, as in the reference; Google's has none.
+      hoisted: the form of the LSTM, see common/layers/lstm.py; the results are equal.
+      attend: False replaces what the attention finds by zeros: a deliberate fault, for tests.
+      shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
+    """
 
-# --- Round v0.7; gradients are summed in bf16, labels smoothed over the other classes.
-_V07 = replace(
-    _BASE,
-    ruleset="0.7.0",
-    eval_batch_size=4096,
-    smoothing_over="others",
-    communication=replace(_BASE.communication, wire="bf16"),
-    schedule=replace(_BASE.schedule, warmup_steps=150.0),
-    **_LARGE_BATCH,
-)
+    counts_what_is_left: ClassVar[bool] = True
 
+    benchmark: str = "gnmt"
+    model: str = "gnmt"
+    num_train_examples: int = 3442299
+    num_eval_examples: int = 3003
+    quality_target: float = 0.24
+    vocabulary_size: int = 32316
+    max_sequence_length: int = 48
+    bucket_limits: tuple[int, ...] = (10, 20, 30, 40, 48)
+    layers: int = 4
+    width: int = 1024
+    dropout: float = 0.2
+    label_smoothing: float = 0.1
+    smoothing_over: str = "all"
+    init_scale: float = 0.1
+    wiring: str = "reference"
+    output_bias: bool = True
+    hoisted: bool = True
+    attend: bool = True
+    shift_targets: bool = True
+    data: Data = Data()
+    decode: Decode = Decode()
 
-def _v07(system: str, cores: int, **changes: Any) -> Config:
-    source = f"G7 results/{system}-TF/gnmt and its run_and_time.sh"
-    return replace(_V07, hardware=system, source=source, num_replicas=cores, **changes)
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        if self.partitions > 1:
+            raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")
+        for name, least in (("vocabulary_size", 4), ("layers", 2), ("width", 1), ("max_sequence_length", 2)):
+            if getattr(self, name) < least:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least {least}")
+        for name in ("dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
+        for name, known in (("wiring", WIRINGS), ("smoothing_over", SMOOTHINGS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise UserError(
+                    f"config.{name}={value!r}: unknown{near(value, known)}; known: {', '.join(known)}"
+                )
+        limits = self.bucket_limits
+        if not limits or limits[0] < 1 or any(a >= b for a, b in zip(limits, limits[1:])):
+            raise UserError(f"config.bucket_limits={list(limits)}: must be positive and ascend")
+        if limits[-1] != self.max_sequence_length:
+            raise UserError(
+                f"config.bucket_limits={list(limits)} must end with config.max_sequence_length="
+                f"{self.max_sequence_length}: give both"
+            )
+        self._validate_decode()
 
-
-_V07_PRESETS = {
-    "tpu-v4-16": _v07(
-        "tpu-v4-16",
-        16,
-        **_SMALL_BATCH,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=0.003),
-        schedule=replace(_V07.schedule, decay_start_step=3000, decay_interval=300),
-    ),
-    "tpu-v4-128": _v07("tpu-v4-128", 128, train_steps=15 * 420),
-    "tpu-v3-1024-v0.7": _v07("tpu-v3-1024", 1024),
-    "tpu-v4-512": _v07("tpu-v4-512", 512, train_steps=15 * 420),
-    # The reference's network, smoothing and decay, on which NVIDIA's code is built.
-    "v100-8": replace(
-        _V07,
-        hardware="v100-8",
-        source="NV6 results/dgx1_ngc19.05_pytorch/gnmt; batch and rate of its v0.7 run are the same (mlperf_facts 4)",
-        replicas="horovod",
-        precision="fp16",
-        loss_scale=1024.0,
-        communication=_BASE.communication,
-        num_replicas=8,
-        global_batch_size=2048,
-        eval_batch_size=1024,
-        max_sequence_length=75,
-        bucket_limits=(15, 30, 45, 60, 75),
-        wiring="reference",
-        output_bias=True,
-        smoothing_over="all",
-        train_epochs=8.0,
-        train_steps=0,
-        steps_per_block=0,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=0.002),
-        schedule=replace(
-            _BASE.schedule, warmup_steps=200.0, decay_start_step=6453, decay_interval=809, decay_at_start=True
-        ),
-    ),
-}
-
-# --- A laptop, minutes: all eight layers at a small width on the generated language pair. Variables start so much wider
-# that the gates' inputs are spread as at full width: 0.1 * (1024 / 96)^1/2. With 0.1 nothing is learnt for six epochs.
-_CPU_TINY = replace(
-    _BASE,
-    source="this repository: tuned for two CPU cores on the language pair that common/text/pair.py generates",
-    division="open",
-    smoke_run=True,
-    precision="fp32",
-    replicas="single",
-    wiring="reference",
-    output_bias=True,
-    num_train_examples=6000,
-    num_eval_examples=200,
-    global_batch_size=32,
-    eval_batch_size=200,
-    train_epochs=6.0,
-    epochs_per_block=2.0,
-    vocabulary_size=866,
-    max_sequence_length=36,
-    bucket_limits=(12, 18, 24, 36),
-    width=96,
-    dropout=0.1,
-    init_scale=0.3,
-    optimizer=replace(_BASE.optimizer, base_learning_rate=0.005),
-    schedule=replace(_BASE.schedule, warmup_steps=50.0, decay_start_step=800, decay_interval=100),
-    data=Data(source_language="en", target_language="en"),
-    decode=Decode(source_length=40, target_length=40),
-)
-
-# --- A laptop, most of an hour: captions of photographs, a language pair that people speak (studies/multi30k.py).
-_CPU_MULTI30K = replace(
-    _CPU_TINY,
-    source="this repository, for two CPU cores and the captions of Multi30k",
-    # Faster than fp32 on a CPU that multiplies bf16, slower on one that does not.
-    precision="bf16",
-    num_train_examples=28992,
-    num_eval_examples=1014,
-    quality_target=0.34,
-    global_batch_size=128,
-    eval_batch_size=169,
-    train_epochs=14.0,
-    epochs_per_block=2.0,
-    vocabulary_size=7952,
-    max_sequence_length=48,
-    bucket_limits=(13, 16, 20, 26, 48),
-    width=256,
-    dropout=0.2,
-    init_scale=0.2,
-    optimizer=replace(_BASE.optimizer, base_learning_rate=0.002),
-    # Four halvings over the last two fifths of 3171 steps, as the published schedules have them.
-    schedule=replace(_BASE.schedule, warmup_steps=200.0, decay_start_step=1900, decay_interval=320),
-    data=Data(source_language="en", target_language="de"),
-    decode=Decode(source_length=48, target_length=48),
-)
-
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {
-        "cpu-tiny": _CPU_TINY,
-        "cpu-multi30k": _CPU_MULTI30K,
-        **_V06_PRESETS,
-        **_V07_PRESETS,
-    }.items()
-}
+    def _validate_decode(self) -> None:
+        decode = self.decode
+        if min(decode.source_length, decode.target_length, decode.beam_size) < 1:
+            raise UserError(
+                f"config.decode: source_length={decode.source_length}, target_length={decode.target_length}, "
+                f"beam_size={decode.beam_size}: must be at least 1"
+            )
+        if decode.alpha < 0 or decode.coverage < 0:
+            raise UserError(
+                f"config.decode: alpha={decode.alpha}, coverage={decode.coverage}: must not be negative"
+            )

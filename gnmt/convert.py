@@ -27,7 +27,7 @@ from typing import Any
 from common.errors import UserError
 from common.text import bpe, conversion, parallel
 from common.text.conversion import Text
-from gnmt.fields import Data
+from gnmt.config import Data
 
 Encoded = tuple[list[int], list[int]]
 _FILES = Data()

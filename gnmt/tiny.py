@@ -16,7 +16,7 @@ from common.data import tiny_data
 from common.text import pair
 from common.text.conversion import Text
 from gnmt import convert
-from gnmt.fields import Data
+from gnmt.config import Data
 
 _FILES = Data()
 

@@ -1,250 +1,230 @@
-"""Presets of the Mask R-CNN benchmark, and what of a configuration is logged. TensorFlow-free.
-
-docs/maskrcnn-presets.md says for each preset where its values come from and which closed rule, if any, they break.
-Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
-their Google/ folder; NV7 likewise in NVIDIA/.
-"""
+"""The fields of a Mask R-CNN configuration. TensorFlow-free."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import dataclasses
+from typing import ClassVar
 
-from common.config.clock import Clock
-from common.config.schema import Optimizer, Schedule
-from maskrcnn.fields import Config, Data
+from common.config.batch_norm_span import BatchNormSpan
+from common.config.schema import RunConfig
+from common.errors import UserError
 
-__all__ = ["PRESETS", "Config", "Data", "hyperparameters"]
+CACHES = ("none", "encoded")
+BATCH_NORMS = ("frozen", "span")
 
 
-def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run, by ruleset.
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """How images are read; mirroring is the whole augmentation (mlperf_facts 2, Mask R-CNN).
 
-    Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock.
+    Attributes:
+      train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout, with masks.
+      annotations: COCO file of the evaluated images inside the data folder.
+      cache: what stays in memory after the first epoch: "none" or "encoded", the records as they are: nearly all of
+        the set in each process, as every epoch deals the images out anew.
+      skip_empty: train only on images with an annotation, crowds counted, as the reference and NVIDIA do; Google's
+        code trains on all.
+      flip: mirror half of the training images.
+      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
     """
-    optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
-    warmup = schedule.warmup_length(clock.steps_per_epoch)
-    pairs: dict[str, Any] = {
-        "global_batch_size": config.global_batch_size,
-        "opt_base_learning_rate": optimizer.base_learning_rate,
-        "opt_learning_rate_warmup_steps": int(warmup),
-        # By how much each step of the warmup raises the rate from 0, as Google's and NVIDIA's v0.7 logs have it.
-        "opt_learning_rate_warmup_factor": (
-            float(f"{optimizer.base_learning_rate / warmup:.12g}") if warmup else 0.0
-        ),
-        "num_image_candidates": config.rpn_post_nms,
-    }
-    if config.ruleset != "0.6.0":
-        pairs |= {"min_image_size": config.short_side, "max_image_size": config.long_side}
-        if schedule.kind == "step":
-            drops = [round(epoch * clock.steps_per_epoch) for epoch in schedule.boundaries]
-            pairs |= {
-                "opt_learning_rate_decay_factor": schedule.factor,
-                "opt_learning_rate_decay_steps": drops,
-            }
-    return [(key, value, {}) for key, value in pairs.items()]
+
+    train_pattern: str = "train-*"
+    eval_pattern: str = "val-*"
+    annotations: str = "instances_val2017.json"
+    cache: str = "none"
+    skip_empty: bool = False
+    flip: bool = True
+    private_threads: int = 0
 
 
-def _steps(batch: int, warmup: int, drops: tuple[int, ...], images: int) -> Schedule:
-    """A linear warmup from 0, then a tenth from each of `drops` on, in steps of `batch` out of `images`."""
-    boundaries = tuple(step * batch / images for step in drops)
-    return Schedule(kind="step", warmup_epochs=0.0, warmup_steps=float(warmup), boundaries=boundaries)
+@dataclasses.dataclass(frozen=True)
+class Config(BatchNormSpan, RunConfig):
+    """Everything that decides a run of Mask R-CNN. Defaults as published (G7 mask_rcnn_params.py; mlperf_facts 2).
+
+    Attributes:
+      quality_target, mask_quality_target: mAP of boxes and of masks; the run ends when one evaluation meets both.
+      short_side, long_side: an image is scaled until its short side has so many pixels, or its long side that many.
+      padded_size: (short, long) of the frame, wide or tall, into which it is then put at the top left.
+      max_instances: objects of an image that training sees, the first so many.
+      num_classes: outputs of the box head: the background, 0, and a class for each category id below it, used or not.
+      gt_mask_size: the objects' masks reach the device cut to their boxes and scaled to this side.
+      mask_size: side of the predicted masks; the mask head's features have half of it.
+      backbone_width: channels of ResNet-50's first convolution; its other widths are multiples of it.
+      fpn_channels, rpn_channels, head_units, mask_channels, mask_convs: widths of the pyramid, the region proposal
+        network, the box head's two layers, and widths and number of the mask head's convolutions.
+      min_level, max_level: of the pyramid; a cell of level l covers 2^l pixels. Regions are looked at up to level 5.
+      anchor_scale: anchors of level l have the area of a square of anchor_scale * 2^l pixels.
+      rpn_batch, rpn_foreground, rpn_positive, rpn_negative: anchors of an image in the loss, at most this part of them
+        positive; an anchor that overlaps an object by the third is positive, by less than the fourth negative.
+      rpn_pre_nms, rpn_post_nms, rpn_nms_iou: proposals of a level before suppression, and of an image after it;
+        rpn_eval_pre_nms and rpn_eval_post_nms in an evaluation.
+      roi_batch, roi_foreground, roi_positive: the same of the regions that the heads are trained on.
+      detections, score_threshold, nms_iou: of an image at most; of those that score more; after suppression per class.
+      freeze: the stem and the first stage keep the checkpoint's weights.
+      batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
+        statistics of `batch_norm_span` images (0: a replica's micro-batch).
+      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+      backbone: checkpoint of a ResNet-50 to start from (maskrcnn/backbone.py); "" starts from scratch.
+      anchor_shift: cells by which an evaluation's proposals are decoded beside their anchors: a deliberate fault.
+      train_mask_head: False leaves the masks out of the loss: a deliberate fault.
+      eval_workers: processes that paste and encode masks while the next block trains; 0: one per core, at most 20.
+    """
+
+    benchmark: str = "maskrcnn"
+    model: str = "mask_rcnn_resnet50_fpn"
+    num_train_examples: int = 118287
+    num_eval_examples: int = 5000
+    quality_target: float = 0.377
+    mask_quality_target: float = 0.339
+    short_side: int = 800
+    long_side: int = 1333
+    padded_size: tuple[int, ...] = (832, 1344)
+    max_instances: int = 100
+    num_classes: int = 91
+    gt_mask_size: int = 112
+    mask_size: int = 28
+    backbone_width: int = 64
+    fpn_channels: int = 256
+    rpn_channels: int = 256
+    head_units: int = 1024
+    mask_channels: int = 256
+    mask_convs: int = 4
+    min_level: int = 2
+    max_level: int = 6
+    anchor_scale: float = 8.0
+    rpn_batch: int = 256
+    rpn_foreground: float = 0.5
+    rpn_positive: float = 0.7
+    rpn_negative: float = 0.3
+    rpn_pre_nms: int = 2000
+    rpn_post_nms: int = 1000
+    rpn_eval_pre_nms: int = 1000
+    rpn_eval_post_nms: int = 1000
+    rpn_nms_iou: float = 0.7
+    roi_batch: int = 512
+    roi_foreground: float = 0.25
+    roi_positive: float = 0.5
+    detections: int = 100
+    score_threshold: float = 0.05
+    nms_iou: float = 0.5
+    freeze: bool = True
+    batch_norm: str = "frozen"
+    batch_norm_span: int = 0
+    batch_norm_momentum: float = 0.9
+    batch_norm_epsilon: float = 1e-4
+    backbone: str = ""
+    anchor_shift: float = 0.0
+    train_mask_head: bool = True
+    eval_workers: int = 0
+    data: Data = Data()
+
+    weights_field: ClassVar[str] = "backbone"
+    starts_from: ClassVar[str] = "an ImageNet ResNet-50"
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        if self.model != "mask_rcnn_resnet50_fpn":
+            raise UserError(f"config.model={self.model!r}: unknown; known: mask_rcnn_resnet50_fpn")
+        if self.optimizer.name != "sgd":
+            raise UserError(
+                f"config.optimizer.name={self.optimizer.name!r}: Mask R-CNN is published with sgd only"
+            )
+        if self.data.cache not in CACHES:
+            raise UserError(f"config.data.cache={self.data.cache!r}: unknown; known: {', '.join(CACHES)}")
+        if self.batch_norm not in BATCH_NORMS:
+            raise UserError(
+                f"config.batch_norm={self.batch_norm!r}: unknown; known: {', '.join(BATCH_NORMS)}"
+            )
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        for name in _PARTS:
+            if not 0 < getattr(self, name) <= 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be above 0 and at most 1")
+        for name in ("anchor_scale", "batch_norm_epsilon"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be positive")
+        for name in ("score_threshold", "batch_norm_momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 0 and below 1")
+        for stage in ("rpn", "roi"):
+            batch, part = getattr(self, f"{stage}_batch"), getattr(self, f"{stage}_foreground")
+            if int(batch * part) < 1:
+                raise UserError(f"config.{stage}_foreground={part}: of {stage}_batch={batch} that is not one")
+        if self.rpn_negative > self.rpn_positive:
+            raise UserError(
+                f"config.rpn_negative={self.rpn_negative}: must not be above config.rpn_positive={self.rpn_positive}"
+            )
+        for name in ("eval_workers", "mask_convs"):
+            if getattr(self, name) < 0:
+                raise UserError(f"config.{name}={getattr(self, name)}: must not be negative")
+        if self.num_classes < 2:
+            raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
+        self._validate_geometry()
+        if self.batch_norm == "span":
+            if self.freeze:
+                raise UserError(
+                    "config.freeze=True: not with config.batch_norm='span', which trains every layer; set "
+                    "config.freeze=False"
+                )
+            self.validate_span()
+
+    def _validate_geometry(self) -> None:
+        if self.mask_size % 2:
+            raise UserError(f"config.mask_size={self.mask_size}: must be even")
+        if not 2 <= self.min_level <= 5 or self.max_level < self.min_level:
+            raise UserError(
+                f"config.min_level={self.min_level}, max_level={self.max_level}: the backbone gives levels 2 to 5, and "
+                "the pyramid's last is not below its first"
+            )
+        if len(self.padded_size) != 2 or self.padded_size[0] > self.padded_size[1]:
+            raise UserError(
+                f"config.padded_size={self.padded_size}: must be two sides, the shorter one first"
+            )
+        short, long = self.padded_size
+        if self.short_side > short or self.long_side > long or self.short_side > self.long_side:
+            raise UserError(
+                f"config.padded_size={self.padded_size} does not hold images of config.short_side={self.short_side} by "
+                f"config.long_side={self.long_side}"
+            )
+        cell = 2**self.max_level
+        if short % cell or long % cell:
+            raise UserError(
+                f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of level "
+                f"config.max_level={self.max_level}"
+            )
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(height, width) of the frames: wide and tall, or one where both are the same."""
+        short, long = self.padded_size
+        return ((short, long), (long, short)) if short != long else ((short, long),)
+
+    @property
+    def examples_per_evaluation(self) -> int:
+        """Wide and tall images fill their batches apart: that costs one more at most."""
+        return self.num_eval_examples + (len(self.shapes) - 1) * self.eval_batch_size
+
+    @property
+    def logged_target(self) -> dict[str, float]:
+        return {"BBOX": self.quality_target, "SEGM": self.mask_quality_target}
 
 
-# Momentum as TensorFlow 1 has it, the rate outside of the velocity; decay of the kernels only, and biases twice as
-# fast: Detectron's rule.
-_SGD = Optimizer(
-    name="sgd",
-    base_learning_rate=0.16,
-    momentum=0.9,
-    weight_decay=1e-4,
-    skip_kinds=("norm", "bias"),
-    scaled_momentum=True,
-    bias_gradient_factor=2.0,
-)
-_IMAGES = Config.num_train_examples
-_BASE = Config(replicas="tpu", optimizer=_SGD, global_batch_size=128, steps_per_block=924)
-
-# --- Round v0.6.
-_V06 = replace(
-    _BASE,
-    ruleset="0.6.0",
-    train_epochs=16.0,
-    train_steps=14784,
-    schedule=_steps(128, 1000, (9750, 13000), _IMAGES),
-)
-
-
-def _v06(cores: int, replicas: int, eval_batch: int) -> Config:
-    name = f"tpu-v3-{cores}"
-    return replace(
-        _V06,
-        hardware=name,
-        source=f"G6 benchmarks/mask/{name}/run_and_time.sh; mlperf_facts 1.3",
-        num_replicas=cores,
-        partitions=cores // replicas,
-        eval_batch_size=eval_batch,
-    )
-
-
-_V06_PRESETS = {
-    "tpu-v3-32": _v06(32, 32, 256),
-    "tpu-v3-128": _v06(128, 32, 128),
-    "tpu-v3-256": _v06(256, 64, 256),
-}
-
-# --- Round v0.7.
-_V07_128 = replace(
-    _BASE,
-    ruleset="0.7.0",
-    eval_batch_size=128,
-    train_epochs=20.0,
-    train_steps=20 * 924,
-    schedule=_steps(128, 1000, (9750, 13000), _IMAGES),
-)
-_V07_256 = replace(
-    _V07_128,
-    global_batch_size=256,
-    eval_batch_size=256,
-    steps_per_block=462,
-    train_steps=20 * 462,
-    optimizer=replace(_SGD, base_learning_rate=0.24),
-    schedule=_steps(256, 2000, (6000, 8000), _IMAGES),
-)
-_V07_PRESETS = {
-    "tpu-v4-16": replace(
-        _V07_128,
-        hardware="tpu-v4-16",
-        source="G7 results/tpu-v4-16-TF/maskrcnn; mlperf_facts 1.3",
-        num_replicas=16,
+_AT_LEAST_ONE = (
+    *(
+        "short_side",
+        "long_side",
+        "max_instances",
+        "gt_mask_size",
+        "mask_size",
+        "backbone_width",
+        "fpn_channels",
     ),
-    "tpu-v4-128": replace(
-        _V07_256,
-        hardware="tpu-v4-128",
-        source="G7 results/tpu-v4-128-TF/maskrcnn; mlperf_facts 1.3",
-        num_replicas=64,
-        schedule=_steps(256, 1800, (5625, 7500), _IMAGES),
-    ),
-    "tpu-v4-512": replace(
-        _V07_256,
-        hardware="tpu-v4-512",
-        source="G7 results/tpu-v4-512-TF/maskrcnn; mlperf_facts 1.3",
-        num_replicas=512,
-        partitions=8,
-    ),
-    "tpu-v3-1024": replace(
-        _V07_256,
-        hardware="tpu-v3-1024",
-        source="G7 results/tpu-v3-1024-TF/maskrcnn; mlperf_facts 1.3",
-        num_replicas=1024,
-        partitions=8,
-        eval_batch_size=512,
-        train_epochs=30.0,
-        train_steps=30 * 462,
-    ),
-    "v100-8": replace(
-        _V07_128,
-        hardware="v100-8",
-        source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh; mlperf_facts 4",
-        replicas="horovod",
-        precision="fp16",
-        loss_scale=128.0,
-        num_replicas=8,
-        num_train_examples=117266,
-        global_batch_size=48,
-        eval_batch_size=8,
-        steps_per_block=0,
-        train_epochs=20.0,
-        train_steps=0,
-        optimizer=replace(_SGD, base_learning_rate=0.06),
-        schedule=_steps(48, 625, (24000, 32000), 117266),
-        data=Data(skip_empty=True),
-    ),
-}
-
-# --- A laptop, minutes: all layers at a quarter of the width, on the generated data set.
-_CPU_TINY = replace(
-    _BASE,
-    source="this repository: tuned for two CPU cores on the set that maskrcnn/tiny.py generates",
-    division="open",
-    smoke_run=True,
-    precision="fp32",
-    replicas="single",
-    num_train_examples=2000,
-    num_eval_examples=101,
-    global_batch_size=4,
-    eval_batch_size=10,
-    steps_per_block=0,
-    train_epochs=5.0,
-    short_side=64,
-    long_side=96,
-    padded_size=(64, 96),
-    num_classes=12,
-    max_instances=8,
-    gt_mask_size=28,
-    backbone_width=16,
-    fpn_channels=32,
-    rpn_channels=32,
-    head_units=128,
-    mask_channels=16,
-    max_level=5,
-    anchor_scale=4.0,
-    rpn_batch=64,
-    rpn_pre_nms=100,
-    rpn_post_nms=50,
-    rpn_eval_pre_nms=100,
-    rpn_eval_post_nms=50,
-    roi_batch=32,
-    roi_foreground=0.5,
-    detections=20,
-    freeze=False,
-    batch_norm="span",
-    batch_norm_epsilon=1e-5,
-    eval_workers=1,
-    optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
-    # The rate's curve is that of seven epochs; the faults of README.md are caught within five.
-    schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
-    data=Data(cache="encoded"),
+    *("rpn_channels", "head_units", "mask_channels", "rpn_batch", "rpn_pre_nms", "rpn_post_nms"),
+    *("rpn_eval_pre_nms", "rpn_eval_post_nms", "roi_batch", "detections"),
 )
-
-# --- The nuclei of microscope images, 7 to 22 pixels wide (studies/nuclei.py). No target: the whole schedule.
-_CPU_NUCLEI = replace(
-    _CPU_TINY,
-    source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
-    num_train_examples=271,
-    num_eval_examples=63,
-    eval_batch_size=9,
-    train_epochs=16.0,
-    epochs_per_block=4.0,
-    quality_target=0.9,
-    mask_quality_target=0.9,
-    short_side=256,
-    long_side=256,
-    padded_size=(256, 256),
-    num_classes=2,
-    max_instances=101,
-    fpn_channels=64,
-    rpn_channels=64,
-    mask_channels=32,
-    anchor_scale=2.5,  # The lowest level's are 10 pixels wide.
-    rpn_batch=256,
-    rpn_pre_nms=500,
-    rpn_post_nms=300,
-    rpn_eval_pre_nms=500,
-    rpn_eval_post_nms=300,
-    roi_batch=128,
-    detections=100,  # What COCOeval counts.
-    optimizer=replace(_CPU_TINY.optimizer, base_learning_rate=0.02),
-    schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
+_PARTS = (
+    *("rpn_foreground", "rpn_positive", "rpn_negative", "rpn_nms_iou"),
+    *("roi_foreground", "roi_positive", "nms_iou"),
 )
-
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {
-        "cpu-tiny": _CPU_TINY,
-        "cpu-nuclei": _CPU_NUCLEI,
-        **_V06_PRESETS,
-        **_V07_PRESETS,
-    }.items()
-}

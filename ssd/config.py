@@ -1,257 +1,171 @@
-"""Presets of the SSD benchmark, and what of a configuration is logged. TensorFlow-free.
-
-docs/ssd-presets.md says for each preset where its values come from and which closed rule, if any, they break.
-Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
-their Google/ folder; NV6, NV7 likewise in NVIDIA/.
-"""
+"""The fields of an SSD configuration. TensorFlow-free."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import dataclasses
+from typing import ClassVar
 
-from common.config.clock import Clock
-from common.config.schema import Optimizer, Schedule
-from ssd.fields import Config, Data
+from common.config.batch_norm_span import BatchNormSpan
+from common.config.schema import RunConfig
+from common.errors import UserError
 
-__all__ = ["PRESETS", "Config", "Data", "hyperparameters"]
+CACHES = ("none", "encoded")
 
 
-def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run, by ruleset.
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """How images are read and augmented; defaults as published (mlperf_facts 2, SSD).
 
-    Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock.
+    Attributes:
+      train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout.
+      annotations: COCO file of the evaluated images inside the data folder; its categories are the classes.
+      cache: what stays in memory after the first epoch: "none" or "encoded" (JPEG and boxes).
+      shuffle_buffer: examples, per input shard.
+      max_boxes: objects of an image that training sees, the first so many.
+      crop: the random crop of SSD; False leaves whole images.
+      crop_attempts: proposals for each drawn minimum of overlap; what the log calls max_samples.
+      crop_sides, crop_aspect: range of a crop's sides in parts of the image's; of its width / height.
+      crop_overlaps: minimum overlaps (IoU) of all boxes with the crop to draw from, besides "no crop at all".
+      flip: mirror half of the training images.
+      brightness, contrast, saturation: factors are drawn from 1 +- these.
+      hue: turned by up to this part of a circle.
+      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
+      deterministic: equal order in every run with the same seed.
     """
-    optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
-    factor = config.global_batch_size / config.logged_rate_batch if config.logged_rate_batch else 1.0
-    warmup = schedule.warmup_length(clock.steps_per_epoch)
-    pairs: dict[str, Any] = {
-        "global_batch_size": config.global_batch_size,
-        "model_bn_span": config.bn_span,
-        "max_samples": config.data.crop_attempts,
-        # Twelve digits: 0.096 / 32 is 0.003.
-        "opt_base_learning_rate": float(f"{optimizer.base_learning_rate / factor:.12g}"),
-        # What the base rate is multiplied by over the warmup; 0 where it is the rate of the whole batch, as NVIDIA's
-        # logs have it.
-        "opt_learning_rate_warmup_factor": factor if config.logged_rate_batch else 0.0,
-        "opt_learning_rate_warmup_steps": int(warmup),
-        "opt_weight_decay": optimizer.weight_decay,
-    }
-    if schedule.kind == "step":
-        pairs["opt_learning_rate_decay_boundary_epochs"] = list(schedule.boundaries)
-    return [(key, value, {}) for key, value in pairs.items()]
+
+    train_pattern: str = "train-*"
+    eval_pattern: str = "val-*"
+    annotations: str = "instances_val2017.json"
+    cache: str = "encoded"
+    shuffle_buffer: int = 4096
+    max_boxes: int = 100
+    crop: bool = True
+    crop_attempts: int = 50
+    crop_sides: tuple[float, ...] = (0.3, 1.0)
+    crop_aspect: tuple[float, ...] = (0.5, 2.0)
+    crop_overlaps: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    flip: bool = True
+    brightness: float = 0.125
+    contrast: float = 0.5
+    saturation: float = 0.5
+    hue: float = 0.05
+    private_threads: int = 0
+    deterministic: bool = True
 
 
-# Momentum as TensorFlow 1 has it, the rate outside of the velocity; the decay is in the loss, of every variable.
-_SGD = Optimizer(
-    name="sgd",
-    base_learning_rate=3e-3 * 1024 / 32,
-    momentum=0.9,
-    weight_decay=5e-4,
-    skip_kinds=(),
-    scaled_momentum=True,
-)
-_BASE = Config(
-    replicas="tpu",
-    optimizer=_SGD,
-    logged_rate_batch=32,
-    batch_norm_span=64,
-)
+@dataclasses.dataclass(frozen=True)
+class Config(BatchNormSpan, RunConfig):
+    """Everything that decides a run of SSD.
 
-# --- Round v0.6. Its schedules count 120,000 images an epoch. Published evaluations come after 120,000 and 160,000
-# steps of 32 images, then every 20,000; ours after the first of these and then every 20,000: one more, at 140,000.
-_V06 = replace(
-    _BASE,
-    ruleset="0.6.0",
-    global_batch_size=1024,
-    eval_batch_size=1024,
-    epoch_images=120000,
-    train_epochs=64.0,
-    first_block_epochs=32.0,
-    first_block_steps=3750,
-    epochs_per_block=16 / 3,
-    steps_per_block=625,
-    space_to_depth=True,
-    schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=585.0, boundaries=(42.6, 53.3)),
-)
-_V06_2048 = replace(
-    _V06,
-    global_batch_size=2048,
-    eval_batch_size=2048,
-    train_epochs=80.0,
-    first_block_steps=1875,
-    steps_per_block=313,
-    optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
-    schedule=Schedule(kind="step", warmup_epochs=20.0, warmup_steps=1171.0, boundaries=(56.0, 70.0)),
-)
+    Attributes:
+      image_size: side of the square input, in pixels.
+      num_classes: outputs per anchor; 0 is the background.
+      width: channels of the first convolution; every other width is a multiple of it.
+      strided_extras, valid_extras: feature maps after the backbone's that halve theirs, and that lose a pixel on every
+        side; 3 and 2 make the published sizes 38, 19, 10, 5, 3, 1 of 300 pixels.
+      anchor_scales: of the levels' anchors and one more, in pixels of a 300 pixel image.
+      anchor_steps: distance of the levels' anchors, likewise.
+      anchors_per_cell: 4 or 6 for each level.
+      match_overlap: an anchor that overlaps an object this much is positive.
+      negatives_per_positive: so many of the hardest negatives of an image enter its loss.
+      score_threshold, suppression_overlap, candidates, detections: a detection scores more than the first; of two of a
+        class that overlap by the second the better one stays; so many of each class are looked at, and so many of an
+        image returned.
+      anchor_shift: cells by which detections are decoded beside their anchors: a deliberate fault, for tests.
+      batch_norm_span: images whose statistics are shared; 0: a replica's micro-batch.
+      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+      space_to_depth: compute the stem on 2x2 blocks; the result is the same.
+      backbone: checkpoint of a ResNet-34 to start from (ssd/backbone.py); "" starts from scratch.
+      epoch_images: images of an epoch as the schedule counts them; 0: `num_train_examples`. The published ones count
+        118,287 or 120,000, though 117,266 hold objects (mlperf_facts 0.9).
+      logged_rate_batch: the published base rate is for a batch of so many, and so is logged; 0: for the whole batch.
+    """
 
+    benchmark: str = "ssd"
+    model: str = "ssd300_resnet34"
+    num_train_examples: int = 117266
+    num_eval_examples: int = 5000
+    quality_target: float = 0.23
+    image_size: int = 300
+    num_classes: int = 81
+    width: int = 64
+    strided_extras: int = 3
+    valid_extras: int = 2
+    anchor_scales: tuple[float, ...] = (21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0)
+    anchor_steps: tuple[float, ...] = (8.0, 16.0, 32.0, 64.0, 100.0, 300.0)
+    anchors_per_cell: tuple[int, ...] = (4, 6, 6, 6, 4, 4)
+    match_overlap: float = 0.5
+    negatives_per_positive: int = 3
+    score_threshold: float = 0.05
+    suppression_overlap: float = 0.5
+    candidates: int = 200
+    detections: int = 200
+    anchor_shift: float = 0.0
+    batch_norm_span: int = 0
+    batch_norm_momentum: float = 0.9
+    batch_norm_epsilon: float = 1e-5
+    space_to_depth: bool = False
+    backbone: str = ""
+    epoch_images: int = 0
+    logged_rate_batch: int = 0
+    data: Data = Data()
 
-def _v06(base: Config, replicas: int, partitions: int = 1) -> Config:
-    name = f"tpu-v3-{replicas}"
-    return replace(
-        base,
-        hardware=name,
-        source=f"G6 benchmarks/ssd/{name}/run_and_time.sh; mlperf_facts 1.2",
-        num_replicas=replicas,
-        partitions=partitions,
-    )
+    weights_field: ClassVar[str] = "backbone"
+    starts_from: ClassVar[str] = "an ImageNet ResNet-34"
 
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        if self.model != "ssd300_resnet34":
+            raise UserError(f"config.model={self.model!r}: unknown; known: ssd300_resnet34")
+        if self.optimizer.name != "sgd":
+            raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
+        if self.data.cache not in CACHES:
+            raise UserError(f"config.data.cache={self.data.cache!r}: unknown; known: {', '.join(CACHES)}")
+        for name in ("image_size", "width", "candidates", "detections"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        for name in ("max_boxes", "crop_attempts"):
+            if getattr(self.data, name) < 1:
+                raise UserError(f"config.data.{name}={getattr(self.data, name)}: must be at least 1")
+        if self.num_classes < 2:
+            raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
+        if self.space_to_depth and self.image_size % 2:
+            raise UserError(
+                f"config.space_to_depth=True needs an even config.image_size, not {self.image_size}"
+            )
+        self._validate_levels()
+        self.validate_span()
 
-_V06_PRESETS = {
-    "tpu-v3-32": replace(
-        _v06(_V06, 32),
-        space_to_depth=False,
-        source="G6 benchmarks/ssd/tpu-v3-32/run_and_time.sh and results/tpu-v3-32/ssd",
-    ),
-    "tpu-v3-128": _v06(_V06, 128),
-    "tpu-v3-256": _v06(_V06, 256),
-    "tpu-v3-512": _v06(_V06_2048, 512),
-    "tpu-v3-1024": _v06(_V06_2048, 1024, partitions=4),
-    "tpu-v3-2048": _v06(_V06_2048, 2048, partitions=4),
-}
+    def _validate_levels(self) -> None:
+        levels = 1 + self.strided_extras + self.valid_extras
+        for name, extra in (("anchor_scales", 1), ("anchor_steps", 0), ("anchors_per_cell", 0)):
+            if len(getattr(self, name)) != levels + extra:
+                raise UserError(
+                    f"config.{name} has {len(getattr(self, name))} values; {levels} feature maps "
+                    f"(strided_extras, valid_extras) need {levels + extra}"
+                )
+        if any(n not in (4, 6) for n in self.anchors_per_cell):
+            raise UserError(f"config.anchors_per_cell={self.anchors_per_cell}: 4 or 6 each")
+        if self.feature_sizes[-1] < 1:
+            raise UserError(
+                f"config.image_size={self.image_size}: feature maps of {self.feature_sizes}; lower "
+                "config.strided_extras or config.valid_extras, or take larger images"
+            )
 
-# --- Round v0.7: evaluations every five epochs of 118,287 images.
-_V07 = replace(
-    _BASE,
-    ruleset="0.7.0",
-    global_batch_size=1024,
-    eval_batch_size=1024,
-    epoch_images=118287,
-    train_epochs=64.0,
-    epochs_per_block=5.0,
-    steps_per_block=578,
-    space_to_depth=True,
-    optimizer=replace(_SGD, base_learning_rate=3.1e-3 * 1024 / 32),
-    schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=577.0, boundaries=(40.0, 50.0)),
-)
-_V07_PRESETS = {
-    "tpu-v4-16": replace(
-        _V07,
-        hardware="tpu-v4-16",
-        source="G7 results/tpu-v4-16-TF/ssd; mlperf_facts 1.2",
-        num_replicas=16,
-    ),
-    "tpu-v4-128": replace(
-        _V07,
-        hardware="tpu-v4-128",
-        source="G7 results/tpu-v4-128-TF/ssd; mlperf_facts 1.2",
-        num_replicas=128,
-    ),
-    "tpu-v4-512": replace(
-        _V07,
-        hardware="tpu-v4-512",
-        source="G7 results/tpu-v4-512-TF/ssd; mlperf_facts 1.2",
-        num_replicas=512,
-        global_batch_size=2048,
-        eval_batch_size=2048,
-        train_epochs=80.0,
-        steps_per_block=289,
-        optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
-        schedule=Schedule(kind="step", warmup_epochs=20.0, warmup_steps=1155.0, boundaries=(56.0, 70.0)),
-    ),
-    "tpu-v3-8192": replace(
-        _V07,
-        hardware="tpu-v3-8192",
-        source="G7 results/tpu-v3-8192-TF/ssd; mlperf_facts 1.2",
-        num_replicas=8192,
-        partitions=8,
-        global_batch_size=4096,
-        eval_batch_size=4096,
-        train_epochs=105.0,
-        steps_per_block=145,
-        optimizer=replace(_SGD, base_learning_rate=1.25e-3 * 4096 / 32),
-        schedule=Schedule(kind="step", warmup_epochs=25.0, warmup_steps=721.0, boundaries=(72.0, 90.0)),
-    ),
-}
-_V07_PRESETS["v100-8"] = replace(
-    _V07,
-    hardware="v100-8",
-    source="NV7 benchmarks/ssd/implementations/pytorch/config_DGX1.sh: batch, rate, decay and warmup; mlperf_facts 4; "
-    "NV6 results/dgx1_ngc19.05_pytorch/ssd, of the same values: span, max_samples, first drop in epoch 44",
-    replicas="horovod",
-    precision="fp16",
-    loss_scale=128.0,
-    num_replicas=8,
-    global_batch_size=960,
-    eval_batch_size=1280,
-    epoch_images=0,
-    train_epochs=80.0,
-    first_block_epochs=40.0,
-    steps_per_block=0,
-    batch_norm_span=120,
-    logged_rate_batch=0,
-    space_to_depth=False,
-    optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
-    schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
-    data=Data(crop_attempts=1),
-)
+    @property
+    def examples_per_epoch(self) -> int:
+        return self.epoch_images or self.num_train_examples
 
-# --- A laptop, minutes: all layers of the backbone at a quarter of the width, on the generated data set.
-_CPU_TINY = replace(
-    _BASE,
-    source="this repository: tuned for two CPU cores on the set that ssd/tiny.py generates",
-    division="open",
-    smoke_run=True,
-    precision="fp32",
-    replicas="single",
-    num_train_examples=1960,
-    num_eval_examples=301,
-    global_batch_size=8,
-    eval_batch_size=50,
-    train_epochs=12.0,
-    epochs_per_block=2.0,
-    first_block_epochs=4.0,
-    image_size=96,
-    num_classes=5,
-    width=16,
-    strided_extras=2,
-    valid_extras=1,
-    anchor_scales=(50.0, 90.0, 150.0, 210.0, 270.0),
-    anchor_steps=(25.0, 50.0, 100.0, 300.0),
-    anchors_per_cell=(4, 6, 6, 4),
-    candidates=50,
-    detections=50,
-    batch_norm_span=0,
-    logged_rate_batch=0,
-    optimizer=replace(_SGD, base_learning_rate=0.03),
-    schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
-    data=Data(
-        shuffle_buffer=2000,
-        max_boxes=8,
-        crop_sides=(0.7, 1.0),
-        saturation=0.2,
-        contrast=0.2,
-    ),
-)
-
-# --- The nuclei of microscope images, 7 to 22 of 256 pixels wide (studies/nuclei.py). No target: the whole schedule.
-_CPU_NUCLEI = replace(
-    _CPU_TINY,
-    source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
-    num_train_examples=271,
-    num_eval_examples=63,
-    eval_batch_size=21,
-    train_epochs=40.0,
-    epochs_per_block=10.0,
-    first_block_epochs=10.0,
-    quality_target=0.9,
-    image_size=384,
-    num_classes=2,
-    anchor_scales=(12.0, 24.0, 48.0, 96.0, 150.0),
-    anchor_steps=(6.25, 12.5, 25.0, 50.0),
-    candidates=200,
-    detections=100,  # What COCOeval counts.
-    schedule=Schedule(kind="cosine", warmup_epochs=2.0, end_learning_rate=0.0),
-    data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
-)
-
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {
-        "cpu-tiny": _CPU_TINY,
-        "cpu-nuclei": _CPU_NUCLEI,
-        **_V06_PRESETS,
-        **_V07_PRESETS,
-    }.items()
-}
+    @property
+    def feature_sizes(self) -> tuple[int, ...]:
+        """Cells along a side of each feature map: 38, 19, 10, 5, 3, 1 of 300 pixels."""
+        size = self.image_size
+        for _ in range(3):  # Stem, pooling and second stage halve, rounding up.
+            size = -(-size // 2)
+        sizes = [size]
+        for _ in range(self.strided_extras):
+            sizes.append(-(-sizes[-1] // 2))
+        for _ in range(self.valid_extras):
+            sizes.append(sizes[-1] - 2)
+        return tuple(sizes)

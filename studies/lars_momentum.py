@@ -21,7 +21,7 @@ from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
-from resnet.config import PRESETS
+from resnet.presets import PRESETS
 from studies.data import ROOT, cache
 from studies.runner import Runner, at_least_zero, folder_for, guarded, settings
 

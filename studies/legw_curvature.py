@@ -85,7 +85,7 @@ def _recorded(path: pathlib.Path, settings: Mapping) -> list[tuple[int, float]] 
 
 def _configured(study: legw.Study, k: int) -> RunConfig:
     """The rate of the base batch and no warmup: what a warmup has to cover is to be seen, not hidden by one."""
-    config = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
+    config = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     config = dataclasses.replace(
         config,
         global_batch_size=study.batch * k,

@@ -7,7 +7,7 @@ import argparse
 from studies import legw
 from studies.data import unpack
 
-# PRESETS of mnist/config.py; tests/studies holds the two together.
+# PRESETS of mnist/presets.py; tests/studies holds the two together.
 STUDY = legw.Study(
     name="legw-mnist",
     benchmark="mnist",

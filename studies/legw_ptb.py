@@ -20,7 +20,7 @@ def _data() -> pathlib.Path:
     return unzip(source / "ptb.zip", FILES, cache() / "ptb")
 
 
-# PRESETS of ptb/config.py; tests/studies holds the two together.
+# PRESETS of ptb/presets.py; tests/studies holds the two together.
 STUDY = dataclasses.replace(
     legw_mnist.STUDY,
     name="legw-ptb",

@@ -103,7 +103,7 @@ def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
     Raises:
       UserError: they are no sound configuration; earlier results stay.
     """
-    preset = importlib.import_module(f"{benchmark}.config").PRESETS[SYSTEM]
+    preset = importlib.import_module(f"{benchmark}.presets").PRESETS[SYSTEM]
     configs.override_all(preset, overrides).validate()
     return {"preset": digest(preset), "flags": overrides}
 
@@ -198,7 +198,7 @@ def _detections(
     from common.train import checkpoint
     from common.train.loop import Loop
 
-    module = importlib.import_module("maskrcnn.config")
+    module = importlib.import_module("maskrcnn.presets")
     config = configs.override_all(module.PRESETS[SYSTEM], overrides)
     config = dataclasses.replace(config, replicas="single")
     task = importlib.import_module("maskrcnn.task").Task(config, str(data_dir))

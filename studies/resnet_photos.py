@@ -17,7 +17,7 @@ from common import files
 from common.config import overrides as configs
 from common.errors import UserError
 from common.run import outcome
-from resnet.config import PRESETS
+from resnet.presets import PRESETS
 from studies.data import ROOT, unpack
 from studies.runner import guarded, move_aside, run_and_time
 

@@ -61,7 +61,7 @@ def settings(**values: object) -> tuple[str, ...]:
 
 def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> Identity:
     """The digest of a row's whole configuration, preset included, and its seed: rows that share it are one run."""
-    preset = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
+    preset = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     return digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
 
 

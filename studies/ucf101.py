@@ -30,7 +30,8 @@ from common.run import closed_division
 from studies import ucf101_report as report
 from studies.data import ROOT, unpack
 from studies.runner import Runner, folder_for, guarded, settings
-from tsm_kinetics.config import PRESETS, Config
+from tsm_kinetics.config import Config
+from tsm_kinetics.presets import PRESETS
 
 ARCHIVE = "ucf101_10_128"
 SYSTEM = "cpu-ucf101"

@@ -39,7 +39,7 @@ def scripted_log(
 
     The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it.
     """
-    hyperparameters = importlib.import_module(f"{config.benchmark}.config").hyperparameters
+    hyperparameters = importlib.import_module(f"{config.benchmark}.presets").hyperparameters
     out = mllog.RunLog(path, config)
     out.header(hyperparameters(config), cache_cleared=True)
     out.init_stop()

@@ -87,7 +87,7 @@ PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in
     "modules",
     [
         "compliance.cli, compliance.check, compliance.report, compliance.compare, compliance.package, systems",
-        *(f"{name}.config" for name in BENCHMARKS),
+        *(f"{name}.presets" for name in BENCHMARKS),
         "common.config.clock, common.config.overrides, common.train.events, common.run.mllog",
         "common.run.results, common.run.progress",
     ],

@@ -21,7 +21,7 @@ from common.config.schema import RunConfig
 from tests.benchmarks import ROOT, broken_rules, documented
 
 BENCHMARKS = sorted(p.parent.name for p in ROOT.glob("*/config.py") if p.parent.name != "common")
-EVERY = [(b, name) for b in BENCHMARKS for name in importlib.import_module(f"{b}.config").PRESETS]
+EVERY = [(b, name) for b in BENCHMARKS for name in importlib.import_module(f"{b}.presets").PRESETS]
 # MLPerf's, whose documents have a column of the closed rules that the values break, and their targets per ruleset;
 # a run may aim lower in a preset of another task.
 TARGETS = {
@@ -35,7 +35,7 @@ MLPERF = [(b, name) for b, name in EVERY if b in TARGETS]
 
 
 def preset(benchmark: str, name: str) -> RunConfig:
-    return importlib.import_module(f"{benchmark}.config").PRESETS[name]
+    return importlib.import_module(f"{benchmark}.presets").PRESETS[name]
 
 
 def fields_of(config: object) -> Iterator[tuple[str, object, object]]:
@@ -50,7 +50,7 @@ def fields_of(config: object) -> Iterator[tuple[str, object, object]]:
 
 def test_they_need_no_numpy() -> None:
     """Nor TensorFlow: tests/test_imports.py."""
-    modules = ", ".join(f"{benchmark}.config" for benchmark in BENCHMARKS)
+    modules = ", ".join(f"{benchmark}.presets" for benchmark in BENCHMARKS)
     code = f"import sys, {modules}; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -1,230 +1,135 @@
-"""Presets of the Transformer benchmark, and what of a configuration is logged. TensorFlow-free.
-
-docs/transformer-presets.md says for each preset where its values come from and which closed rule, if any, they
-break. Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7,
-NV7 = its NVIDIA/ folder; other paths start in Google/.
-"""
+"""The fields of a Transformer configuration. TensorFlow-free."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import dataclasses
+from typing import ClassVar
 
-from common.config.clock import Clock
-from common.config.schema import Optimizer, Schedule
-from transformer.fields import Config, Data, Decode
+from common.config.schema import RunConfig
+from common.errors import UserError
 
-__all__ = ["PRESETS", "Config", "Data", "Decode", "hyperparameters"]
+# What the converter leaves beside the records: how it cut the text, and what it counted.
+NOTE = "convert.json"
 
 
-def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run; the same keys in both rulesets.
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where the text lies and how it is cut; `transformer/convert.py` writes it.
 
-    Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock. `opt_base_learning_rate` is the
-      constant of the schedule, as in the published logs, not the peak.
+    Attributes:
+      train_pattern: TFRecord shards of packed pairs inside the data folder.
+      vocabulary: the subword file inside the data folder.
+      eval_source, eval_reference: text files inside the data folder, line i of one being line i of the other.
+      shuffle_buffer: packed sequences, per input shard.
+      cache: keep the records in memory after the first epoch.
     """
-    optimizer, schedule = config.optimizer, config.schedule
-    warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
-    return [
-        ("global_batch_size", config.global_batch_size, {}),
-        ("opt_name", optimizer.name, {}),
-        ("opt_base_learning_rate", optimizer.base_learning_rate, {}),
-        ("opt_learning_rate_warmup_steps", round(warmup), {}),
-        ("opt_adam_beta_1", optimizer.beta_1, {}),
-        ("opt_adam_beta_2", optimizer.beta_2, {}),
-        ("opt_adam_epsilon", optimizer.epsilon, {}),
-        ("max_sequence_length", config.max_sequence_length, {"method": "discard"}),
-    ]
+
+    train_pattern: str = "train-*"
+    vocabulary: str = "vocab.subwords"
+    eval_source: str = "eval.source"
+    eval_reference: str = "eval.reference"
+    shuffle_buffer: int = 16384
+    cache: bool = True
 
 
-_BASE = Config(
-    replicas="tpu",
-    optimizer=Optimizer(name="lazy_adam", base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
-    schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
-)
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    """The beam search of an evaluation; defaults: mlperf_facts 1.4.
 
-# --- Round v0.6: BLEU is logged from 0 to 100; an epoch is 1087 steps of 512 sequences or 271 of 2048.
-_V06 = replace(
-    _BASE,
-    ruleset="0.6.0",
-    quality_target=25.0,
-    global_batch_size=512,
-    eval_batch_size=512,
-    train_steps=4 * 1087,
-    steps_per_block=1087,
-)
-_V06_2048 = replace(
-    _V06,
-    global_batch_size=2048,
-    eval_batch_size=2048,
-    train_steps=7 * 271,
-    steps_per_block=271,
-    optimizer=replace(_BASE.optimizer, base_learning_rate=1.3, beta_1=0.86, beta_2=0.92),
-    schedule=replace(_BASE.schedule, warmup_steps=550.0),
-)
+    Attributes:
+      source_length: tokens that every source sentence is padded to, the end of sentence included; 97 is the
+        longest of newstest2014.
+      extra_length: a translation may be so many tokens longer than `source_length`.
+      beam_size: hypotheses kept.
+      alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
+    """
+
+    source_length: int = 97
+    extra_length: int = 50
+    beam_size: int = 4
+    alpha: float = 0.6
+
+    @property
+    def target_length(self) -> int:
+        """Steps of the search, at most."""
+        return self.source_length + self.extra_length
 
 
-def _v06(base: Config, cores: int) -> Config:
-    return replace(
-        base,
-        hardware=f"tpu-v3-{cores}",
-        source=f"G6 benchmarks/transformer/tpu-v3-{cores}/run_and_time.sh",
-        num_replicas=cores,
-    )
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of the Transformer.
 
+    A training example is a packed sequence: several sentence pairs, end to end, in `packed_length` tokens of
+    source and as many of target. `global_batch_size` and `num_train_examples` count packed sequences.
 
-_V06_PRESETS = {
-    # Gradients are summed in bf16 at 32 cores only (mlperf_facts 1.4).
-    "tpu-v3-32": replace(_v06(_V06, 32), communication=replace(_V06.communication, wire="bf16")),
-    "tpu-v3-128": _v06(_V06, 128),
-    "tpu-v3-256": _v06(_V06, 256),
-    "tpu-v3-512": _v06(_V06_2048, 512),
-    "tpu-v3-1024": _v06(_V06_2048, 1024),
-    "tpu-v3-2048": _v06(_V06_2048, 2048),
-}
-# Adam is 45 % of a step at a pod's size ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2).
-_V06_PRESETS["tpu-v3-2048"] = replace(
-    _V06_PRESETS["tpu-v3-2048"],
-    communication=replace(_V06.communication, shard_weight_update=True),
-)
+    Attributes:
+      vocabulary_size: entries of the subword vocabulary that source, target and softmax share.
+      packed_length: tokens of a packed sequence.
+      max_sequence_length: pairs with a longer side were discarded when the data was made; logged, and compared with the
+        converter's note and with every record.
+      layers: of the encoder, and of the decoder.
+      width: of the residual stream.
+      hidden: width of the feed-forward layers.
+      heads: of each attention.
+      residual_dropout, attention_dropout, relu_dropout: after each sublayer and the embeddings; on the
+        attention weights; after the ReLU.
+      label_smoothing: part of the target that is spread over the other classes.
+      positions: False removes the position signal: a deliberate fault, for tests.
+      attend_source: False removes the decoder's attention to the source: a deliberate fault, for tests.
+      shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
+    """
 
-# --- Round v0.7: 566,340 packed sequences are 1107 steps of 512, or 277 of 2048.
-_V07 = replace(
-    _BASE,
-    ruleset="0.7.0",
-    global_batch_size=512,
-    eval_batch_size=3072,
-    train_epochs=4.0,
-    optimizer=replace(_BASE.optimizer, base_learning_rate=1.875),
-    schedule=replace(_BASE.schedule, warmup_steps=1107.0),
-)
-_V07_2048 = replace(
-    _V07,
-    global_batch_size=2048,
-    eval_batch_size=4096,
-    train_epochs=7.0,
-    schedule=replace(_BASE.schedule, warmup_steps=831.0),
-)
+    counts_what_is_left: ClassVar[bool] = True
 
-_V07_PRESETS = {
-    "tpu-v4-16": replace(
-        _V07,
-        hardware="tpu-v4-16",
-        source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-16-TF/transformer",
-        num_replicas=16,
-    ),
-    "tpu-v4-128": replace(
-        _V07,
-        hardware="tpu-v4-128",
-        source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-128-TF/transformer",
-        num_replicas=128,
-    ),
-    "tpu-v4-512": replace(
-        _V07_2048,
-        hardware="tpu-v4-512",
-        source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-512-TF/transformer",
-        num_replicas=512,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=1.9, beta_1=0.88, beta_2=0.94),
-    ),
-    "tpu-v3-8192": replace(
-        _V07_2048,
-        hardware="tpu-v3-8192",
-        source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v3-8192-TF/transformer (there each "
-        "sequence lies on 4 cores; here on one, and the other three idle)",
-        num_replicas=2048,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=1.875, beta_1=0.88, beta_2=0.92),
-    ),
-    "tpu-v3-8192-jax": replace(
-        _V07_2048,
-        hardware="tpu-v3-8192",
-        source="G7 results/tpu-v3-8192-JAX/transformer",
-        num_replicas=2048,
-        # Its log says 256: pairs were cut by the packed length alone.
-        max_sequence_length=256,
-        optimizer=replace(
-            _BASE.optimizer,
-            base_learning_rate=3.3092157691415953,
-            beta_1=0.9086575725261137,
-            beta_2=0.9198719118104947,
-        ),
-        schedule=replace(_BASE.schedule, warmup_steps=664.0),
-    ),
-    # 81,920 tokens are 320 sequences of 256; the peak of 1.9e-3 after 750 steps is a constant of 1.9e-3 * sqrt(750
-    # * 1024). Four micro-batches of 10 sequences, whose logits take 1.4 GB: a V100 has 16 or 32 GB.
-    "v100-8": replace(
-        _BASE,
-        hardware="v100-8",
-        source="NV7 DGX-1 transformer: 81,920 tokens, peak 1.9e-3, warmup 750 (mlperf_facts 4); betas and "
-        "epsilon of NVIDIA's v0.6 DGX-1 log",
-        ruleset="0.7.0",
-        replicas="horovod",
-        precision="fp16",
-        loss_scale=1024.0,
-        num_replicas=8,
-        global_batch_size=320,
-        accumulation_steps=4,
-        eval_batch_size=512,
-        train_epochs=6.0,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=1.665),
-        schedule=replace(_BASE.schedule, warmup_steps=750.0),
-    ),
-}
+    benchmark: str = "transformer"
+    model: str = "transformer_big"
+    num_train_examples: int = 566340
+    num_eval_examples: int = 3003
+    quality_target: float = 0.25
+    vocabulary_size: int = 33708
+    packed_length: int = 256
+    max_sequence_length: int = 80
+    layers: int = 6
+    width: int = 1024
+    hidden: int = 4096
+    heads: int = 16
+    residual_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    relu_dropout: float = 0.1
+    label_smoothing: float = 0.1
+    positions: bool = True
+    attend_source: bool = True
+    shift_targets: bool = True
+    data: Data = Data()
+    decode: Decode = Decode()
 
-# --- A laptop, minutes: all twelve layers at a small width on the generated language pair.
-_CPU_TINY = replace(
-    _BASE,
-    source="this repository: tuned for two CPU cores on the language pair that transformer/tiny.py generates",
-    division="open",
-    smoke_run=True,
-    precision="fp32",
-    replicas="single",
-    num_train_examples=1220,
-    num_eval_examples=200,
-    global_batch_size=16,
-    eval_batch_size=64,
-    train_epochs=6.0,
-    epochs_per_block=2.0,
-    vocabulary_size=396,
-    packed_length=128,
-    max_sequence_length=60,
-    width=64,
-    hidden=256,
-    heads=4,
-    optimizer=replace(_BASE.optimizer, base_learning_rate=1.0),
-    schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
-    data=Data(shuffle_buffer=2000),
-    decode=Decode(source_length=40, extra_length=10),
-)
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        for name in ("vocabulary_size", "packed_length", "layers", "width", "hidden", "heads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        if self.width % (2 * self.heads):
+            raise UserError(
+                f"config.width={self.width} does not divide into {self.heads} heads of an even width; "
+                f"use a multiple of {2 * self.heads}"
+            )
+        for name in ("residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
+        if self.optimizer.name not in ("adam", "lazy_adam"):
+            raise UserError(f"config.optimizer.name={self.optimizer.name!r}: unknown; known: adam, lazy_adam")
+        self._validate_decode()
 
-# --- A laptop, most of an hour: captions of photographs, a language pair that people speak (studies/multi30k.py).
-_CPU_MULTI30K = replace(
-    _CPU_TINY,
-    source="this repository, for two CPU cores; layers, widths and dropout as Transformer-Tiny of Wu et al., 'Good for "
-    "Misconceived Reasons: An Empirical Revisiting on the Need for Visual Context in Multimodal Machine Translation'",
-    num_train_examples=3706,
-    num_eval_examples=1014,
-    quality_target=0.39,
-    global_batch_size=32,
-    eval_batch_size=128,
-    train_epochs=28.0,
-    epochs_per_block=4.0,
-    vocabulary_size=8116,
-    layers=4,
-    width=128,
-    residual_dropout=0.3,
-    # A run of 45 minutes ends long before the square root has brought the rate down: a cosine does.
-    optimizer=replace(_BASE.optimizer, base_learning_rate=0.004),
-    schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
-    decode=Decode(source_length=50, extra_length=10),
-)
-
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {
-        "cpu-tiny": _CPU_TINY,
-        "cpu-multi30k": _CPU_MULTI30K,
-        **_V06_PRESETS,
-        **_V07_PRESETS,
-    }.items()
-}
+    def _validate_decode(self) -> None:
+        decode = self.decode
+        if not 1 <= decode.source_length <= self.packed_length:
+            raise UserError(
+                f"config.decode.source_length={decode.source_length}: must be 1..{self.packed_length} "
+                "(config.packed_length)"
+            )
+        if decode.extra_length < 0 or decode.beam_size < 1 or decode.alpha < 0:
+            raise UserError(
+                f"config.decode: extra_length={decode.extra_length}, beam_size={decode.beam_size}, "
+                f"alpha={decode.alpha}: must be at least 0, 1, 0"
+            )

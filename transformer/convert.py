@@ -27,7 +27,7 @@ from common.errors import UserError
 from common.text import conversion, parallel, subwords
 from common.text.conversion import Text
 from common.text.subwords import Subwords
-from transformer.fields import NOTE, Data
+from transformer.config import NOTE, Data
 from transformer.packing import pack
 
 Encoded = tuple[list[int], list[int]]

@@ -19,8 +19,7 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.text import parallel
 from common.text.subwords import Subwords, check_size
-from transformer.config import Config
-from transformer.fields import NOTE
+from transformer.config import NOTE, Config
 from transformer.model import INPUTS
 
 FIX = "set DATA_DIR to a folder that transformer/init_datasets.sh or transformer.convert filled"

@@ -17,7 +17,7 @@ from common.text import pair
 from common.text.conversion import Text
 from common.text.pair import Grammar
 from transformer import convert
-from transformer.fields import Data
+from transformer.config import Data
 
 __all__ = ["TINY", "Grammar", "Tiny", "generate"]
 _FILES = Data()

@@ -1,141 +1,152 @@
-"""Presets of the video benchmark, and what of a configuration is logged. TensorFlow-free.
-
-Paper = "Training Kinetics in 15 Minutes: Large-scale Distributed Training on Videos", section 4 and Table 3;
-docs/tsm_kinetics-presets.md lists what it leaves open and what was chosen.
-"""
+"""The fields of a video-classification configuration. TensorFlow-free."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import dataclasses
+from typing import ClassVar
 
-from common.config.clock import Clock
-from common.config.schema import Optimizer, Schedule
-from tsm_kinetics.fields import FRAMES, MODELS, Config, Data
+from common.config.schema import RunConfig
+from common.errors import UserError
 
-__all__ = ["FRAMES", "MODELS", "PRESETS", "Config", "Data", "hyperparameters"]
-
-RATE_OF_8_CLIPS = 0.00125  # Paper 4.1: "0.00125 for every 8 samples", scaled linearly.
-GPUS_PER_NODE = 6  # A Summit node: paper 4.1.
-
-
-def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run: [(key, value, metadata)], read from `config`."""
-    optimizer, schedule = config.optimizer, config.schedule
-    warmup = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
-    pairs: dict[str, Any] = {
-        "global_batch_size": config.global_batch_size,
-        "model": config.model,
-        "train_epochs": config.train_epochs,
-        "opt_name": optimizer.name,
-        "opt_base_learning_rate": optimizer.base_learning_rate,
-        "opt_learning_rate_warmup_epochs": warmup,
-        "opt_learning_rate_schedule": schedule.kind,
-        "opt_weight_decay": optimizer.weight_decay,
-        "frames": config.frames,
-        "accumulation_steps": config.accumulation_steps,
-        "model_bn_span": config.micro_batch_size,
-        "eval_views": config.views,
-    }
-    if optimizer.has_momentum:
-        pairs["opt_momentum"] = optimizer.momentum
-    if config.data.modality != "rgb":
-        pairs["modality"] = config.data.modality
-    if config.model == "tsm":
-        pairs |= {"shift_fraction": config.shift_fraction, "online": config.online}
-    return [(key, value, {}) for key, value in pairs.items()]
+# Frames of a clip: Table 1 of "Training Kinetics in 15 Minutes".
+FRAMES = {"tsm": 8, "i3d_3x3x3": 16, "i3d_3x1x1": 32, "tsn": 8}
+MODELS = tuple(FRAMES)
+SAMPLINGS = ("dense", "uniform")
+MODALITIES = ("rgb", "rgb_difference")
+INFLATIONS = ("mean", "center")
 
 
-# PyTorch's SGD keeps v = m v + (g + wd w) and steps by lr v: scaled momentum. Paper: weight decay 1e-4, none on batch
-# norm and bias, cosine with 5 epochs of warmup, 100 epochs; momentum .9: mit-han-lab/temporal-shift-module.
-_BASE = Config(
-    precision="fp32",
-    replicas="horovod",
-    optimizer=Optimizer(
-        name="sgd", base_learning_rate=RATE_OF_8_CLIPS, momentum=0.9, weight_decay=1e-4, scaled_momentum=True
-    ),
-    schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
-)
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Which frames are read, and what of them is shown; defaults: mit-han-lab/temporal-shift-module (mlperf_facts 2).
+
+    Attributes:
+      sampling: "dense", equally spaced frames of a window, or "uniform", one frame of each of equal segments.
+      window: frames that a dense clip spans; a video with fewer is taken round and round.
+      scales: parts of the short side that the sides of a training crop are drawn from.
+      modality: the network sees "rgb", the frames, or "rgb_difference", each frame less the one before.
+      flip: mirror half of the training clips; false where left and right are classes.
+      jitter: brightness, saturation and contrast of a training clip are multiplied by factors from 1 - jitter to
+        1 + jitter; the published recipe has 0.
+      eval_clips: clips per video, at equal distances.
+      eval_crops: per clip: 1, the centre, or 3, along the long side.
+      eval_short_side, eval_size: frames are scaled to the first and crops of the second are cut.
+      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
+    """
+
+    sampling: str = "dense"
+    window: int = 64
+    modality: str = "rgb"
+    scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
+    flip: bool = True
+    jitter: float = 0.0
+    eval_clips: int = 10
+    eval_crops: int = 1
+    eval_short_side: int = 256
+    eval_size: int = 256
+    private_threads: int = 0
 
 
-def _summit(nodes: int, batch: int, row: str, accumulation_steps: int = 1) -> Config:
-    """A row of Table 3 on so many nodes."""
-    replicas = nodes * GPUS_PER_NODE
-    return replace(
-        _BASE,
-        hardware=f"summit-{nodes}",
-        source=f"Paper, Table 3: {row}",
-        num_replicas=replicas,
-        global_batch_size=batch,
-        accumulation_steps=accumulation_steps,
-        eval_batch_size=replicas,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=batch / 8 * RATE_OF_8_CLIPS),
-    )
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Everything that decides a run of a video network.
 
+    Attributes:
+      model: "tsm", "i3d_3x3x3", "i3d_3x1x1" or "tsn".
+      num_frames: of a clip; 0 takes the model's own, see FRAMES.
+      shift_fraction: part of the channels that "tsm" shifts in each direction; 0 is "tsn".
+      online: "tsm" shifts from the past only, so that it can run on a stream.
+      image_size: side of the square frames of training, in pixels.
+      num_classes: outputs of the network; labels are 0 .. num_classes - 1.
+      width: channels of the first convolution; every other width is a multiple of it.
+      blocks: residual blocks of the four stages; (3, 4, 6, 3) is ResNet-50.
+      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+      zero_init_last_gamma: the last batch norm of each block starts as zero.
+      initial_weights: an .npz or .h5 file with an ImageNet ResNet-50, see pretrained.py; "": random.
+      inflation: how 2-D weights start a 3-D kernel: "mean", each slice has 1/k of them, or "center", one has all.
+    """
 
-_SUMMIT = {
-    "summit-1": _summit(1, 96, "6 GPUs, 74.12 +- 0.11 %, 49 h 55 m"),
-    "summit-8": _summit(8, 384, "48 GPUs, 74.12 +- 0.08 %, 7 h 7 m"),
-    "summit-16": _summit(16, 768, "96 GPUs, 74.18 +- 0.14 %, 3 h 38 m"),
-    "summit-32": _summit(32, 1536, "192 GPUs, 74.14 +- 0.10 %, 1 h 50 m"),
-    "summit-64": _summit(64, 3072, "384 GPUs, 74.10 +- 0.08 %, 55 m 56 s"),
-    "summit-128": _summit(128, 6144, "768 GPUs, 73.99 +- 0.04 %, 28 m 14 s"),
-    "summit-256": _summit(256, 12288, "1536 GPUs, 73.99 +- 0.07 %, 14 m 13 s"),
-    "summit-384": _summit(384, 18432, "2304 GPUs, 72.52 +- 0.07 %, 10 m 9 s"),
-    "summit-512": _summit(512, 24576, "3072 GPUs, 69.80 +- 0.13 %, of which the paper simulated this batch"),
-    "summit-1024": _summit(
-        1024, 49152, "6144 GPUs, 62.22 +- 0.17 %, of which the paper simulated this batch"
-    ),
-    # The simulations: the paper does not say on how many nodes; these are the largest that kept the accuracy.
-    "summit-256-batch-24576": _summit(256, 24576, "69.80 +- 0.13 %, by accumulation", accumulation_steps=2),
-    "summit-256-batch-49152": _summit(256, 49152, "62.22 +- 0.17 %, by accumulation", accumulation_steps=4),
-}
+    benchmark: str = "tsm_kinetics"
+    model: str = "tsm"
+    num_train_examples: int = 240436
+    num_eval_examples: int = 19796
+    quality_target: float = 0.74
+    train_epochs: float = 100.0
+    num_frames: int = 0
+    shift_fraction: float = 0.125
+    online: bool = False
+    image_size: int = 224
+    num_classes: int = 400
+    width: int = 64
+    blocks: tuple[int, ...] = (3, 4, 6, 3)
+    batch_norm_momentum: float = 0.9
+    batch_norm_epsilon: float = 1e-5
+    zero_init_last_gamma: bool = False
+    initial_weights: str = ""
+    inflation: str = "mean"
+    data: Data = Data()
 
-# --- A laptop, minutes: the generated videos of tsm_kinetics/tiny.py, whose classes are directions of motion.
-_CPU_TINY = replace(
-    _BASE,
-    source="this repository: chosen for two CPU cores on the set that tsm_kinetics/tiny.py generates",
-    division="open",
-    smoke_run=True,
-    replicas="single",
-    num_train_examples=640,
-    num_eval_examples=203,
-    global_batch_size=16,
-    eval_batch_size=16,
-    train_epochs=16.0,
-    epochs_per_block=2.0,
-    image_size=32,
-    num_classes=4,
-    width=16,
-    blocks=(1, 1, 1, 1),
-    optimizer=replace(_BASE.optimizer, base_learning_rate=0.05),
-    schedule=replace(_BASE.schedule, warmup_epochs=1.0),
-    # A flip would turn left into right.
-    data=Data(window=8, scales=(1.0, 0.9), flip=False, eval_clips=2, eval_short_side=36, eval_size=32),
-)
+    weights_field: ClassVar[str] = "initial_weights"
+    starts_from: ClassVar[str] = "an ImageNet ResNet-50"
 
-# --- Real videos on a laptop: ten classes of UCF101, from scratch (make study STUDY=ucf101).
-_CPU_UCF101 = replace(
-    _CPU_TINY,
-    source="this repository: sized for two CPU cores, on ten classes of UCF101",
-    precision="bf16",
-    num_train_examples=528,
-    num_eval_examples=212,
-    eval_batch_size=8,
-    train_epochs=60.0,
-    epochs_per_block=10.0,
-    quality_target=0.45,
-    image_size=64,
-    num_classes=10,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.001, epsilon=1e-8),
-    schedule=replace(_BASE.schedule, warmup_epochs=5.0),
-    # So few clips can be told by their grounds, and a network that sees them learns these (tuning.md).
-    data=Data(
-        window=16, modality="rgb_difference", jitter=0.4, eval_clips=4, eval_short_side=72, eval_size=64
-    ),
-)
+    @property
+    def frames(self) -> int:
+        """Frames of a clip."""
+        return self.num_frames or FRAMES[self.model]
 
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {"cpu-tiny": _CPU_TINY, "cpu-ucf101": _CPU_UCF101, **_SUMMIT}.items()
-}
+    @property
+    def views(self) -> int:
+        """Clips and crops of a video that an evaluation averages over."""
+        return self.data.eval_clips * self.data.eval_crops
+
+    @property
+    def weight_transformations(self) -> str:
+        if not self.initial_weights_file or self.model in ("tsm", "tsn"):
+            return super().weight_transformations
+        return f"{super().weight_transformations}, 2-D kernels inflated to 3-D ({self.inflation})"
+
+    def validate(self) -> None:
+        """Raises UserError where fields contradict each other."""
+        super().validate()
+        for name, value, known in (
+            ("model", self.model, MODELS),
+            ("inflation", self.inflation, INFLATIONS),
+            ("data.sampling", self.data.sampling, SAMPLINGS),
+            ("data.modality", self.data.modality, MODALITIES),
+        ):
+            if value not in known:
+                raise UserError(f"config.{name}={value!r}: unknown; known: {', '.join(known)}")
+        if self.partitions > 1:
+            raise UserError(
+                f"config.partitions={self.partitions}: tsm_kinetics does not partition frames; use 1"
+            )
+        for name in ("image_size", "num_classes", "width", "frames"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        if len(self.blocks) != 4 or min(self.blocks) < 1:
+            raise UserError(f"config.blocks={self.blocks}: give four positive numbers such as 3,4,6,3")
+        if not 0 <= self.shift_fraction <= 0.5:
+            raise UserError(f"config.shift_fraction={self.shift_fraction}: must be in [0, 0.5]")
+        self._validate_data()
+
+    def _validate_data(self) -> None:
+        data = self.data
+        for name in ("window", "eval_clips", "eval_short_side", "eval_size"):
+            if getattr(data, name) < 1:
+                raise UserError(f"config.data.{name}={getattr(data, name)}: must be at least 1")
+        if data.modality == "rgb_difference" and self.frames < 2:
+            raise UserError("config.num_frames=1: data.modality=rgb_difference needs two frames; raise it")
+        if data.sampling == "dense" and data.window < self.frames:
+            raise UserError(
+                f"config.data.window={data.window}: must hold the {self.frames} frames of a clip; raise it"
+            )
+        if data.eval_crops not in (1, 3):
+            raise UserError(f"config.data.eval_crops={data.eval_crops}: must be 1 or 3")
+        if data.eval_size > data.eval_short_side:
+            raise UserError(
+                f"config.data.eval_size={data.eval_size}: must not exceed eval_short_side={data.eval_short_side}"
+            )
+        if not 0 <= data.jitter < 1:
+            raise UserError(f"config.data.jitter={data.jitter}: must be in [0, 1)")
+        if not data.scales or not all(0 < scale <= 1 for scale in data.scales):
+            raise UserError(f"config.data.scales={data.scales}: give numbers in (0, 1] such as 1,0.875")

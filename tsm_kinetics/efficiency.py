@@ -29,7 +29,8 @@ from common.layers.precision import precision
 from common.train.describe import forward_macs, parameters
 from tsm_kinetics import input as pipeline
 from tsm_kinetics import model
-from tsm_kinetics.config import MODELS, PRESETS, Config
+from tsm_kinetics.config import MODELS, Config
+from tsm_kinetics.presets import PRESETS
 
 # Table 1 of the paper: top-1, multiply-adds, parameters, clips per second on a P100 at batch 16, compute/IO.
 PAPER = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tsm_kinetics.fields import Data
+from tsm_kinetics.config import Data
 
 _TRAIN_STREAM = 0x7563  # Separates these draws from others with the same seed.
 

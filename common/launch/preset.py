@@ -25,7 +25,7 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     Raises:
       UserError: an unknown preset or field, or fields that contradict each other.
     """
-    module = importlib.import_module(f"{benchmark}.config")
+    module = importlib.import_module(f"{benchmark}.presets")
     overrides, rest = configs.split_overrides(flags)
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prefix_chars="-")
     reader.add_argument("--system", "-system")

@@ -29,7 +29,7 @@ FLAGS = flags.FLAGS
 
 
 def _define_flags() -> None:
-    flags.DEFINE_string("system", None, "preset to run; see BENCHMARK/config.py")
+    flags.DEFINE_string("system", None, "preset to run; see BENCHMARK/presets.py")
     flags.DEFINE_string("data_dir", None, "folder with the data that init_datasets.sh prepared")
     flags.DEFINE_string("result_dir", "results", "results go to RESULT_DIR/<system>/<benchmark>/")
     flags.DEFINE_integer(
@@ -99,7 +99,7 @@ def _fail(message: str, code: int, lost: bool = False) -> None:
 
 
 def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
-    module = importlib.import_module(f"{benchmark}.config")
+    module = importlib.import_module(f"{benchmark}.presets")
     config = _configure(module, overrides)
     if FLAGS.describe:
         from common.train.describe import describe

@@ -122,7 +122,7 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
 def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
     """The configuration that every trial starts from."""
     try:
-        presets = importlib.import_module(f"{args.benchmark}.config").PRESETS
+        presets = importlib.import_module(f"{args.benchmark}.presets").PRESETS
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"{args.benchmark}: no benchmark of this project ({error})") from None
     config = configs.override_all(configs.preset(presets, args.system), flags)

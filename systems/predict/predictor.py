@@ -232,7 +232,7 @@ def _preset(benchmark: str, system: str, notes: list[str]) -> tuple[Any, dict[st
             f"benchmark {benchmark!r}: unknown{near(benchmark, workload.BENCHMARKS)}; "
             f"known: {', '.join(workload.BENCHMARKS)}"
         )
-    presets = getattr(importlib.import_module(f"{benchmark}.config"), "PRESETS", {})
+    presets = getattr(importlib.import_module(f"{benchmark}.presets"), "PRESETS", {})
     if system in presets:
         config = presets[system]
         return config, systems.load(config.hardware)

@@ -55,7 +55,7 @@ _EPOCHS = (
     ("v0.6", "Google", "transformer", 512, "tpu", 1.0),
     ("v0.6", "Google", "maskrcnn", None, "tpu", 1.0),
     ("v0.7", "Google", "resnet", None, "tpu-v3-32-TF2", 1.0),
-    # The eleventh evaluation, at "42", comes after 44 epochs (resnet/config.py).
+    # The eleventh evaluation, at "42", comes after 44 epochs (resnet/presets.py).
     ("v0.7", "Google", "resnet", None, "tpu-v4-16", 2.0),
     ("v0.7", "Google", "resnet", None, "tpu-v4-128", 2.0),
     # The run stops when the evaluation of the block before the last is known (mlperf_facts 1.2).

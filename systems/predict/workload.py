@@ -109,7 +109,7 @@ def config_of(benchmark: str, name: str, hardware: str) -> RunConfig:
     """
     if benchmark not in BENCHMARKS:
         raise UserError(f"benchmark {benchmark!r}: unknown; known: {', '.join(BENCHMARKS)}")
-    presets = getattr(importlib.import_module(f"{benchmark}.config"), "PRESETS", None)
+    presets = getattr(importlib.import_module(f"{benchmark}.presets"), "PRESETS", None)
     if not presets:
         raise UserError(f"{benchmark}: has no presets yet; predict one of {', '.join(BENCHMARKS)}")
     return preset(presets, name)

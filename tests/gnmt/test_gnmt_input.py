@@ -16,7 +16,8 @@ from common.errors import UserError
 from common.text import bleu, bpe, conversion, pair
 from gnmt import convert, corpus, tiny
 from gnmt import input as pipeline
-from gnmt.config import PRESETS, Decode
+from gnmt.config import Decode
+from gnmt.presets import PRESETS
 from gnmt.task import Task, smoothed_cross_entropy
 
 pytest.importorskip("subword_nmt", reason="subword-nmt absent")

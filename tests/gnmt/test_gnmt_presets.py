@@ -10,7 +10,7 @@ import pytest
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.data.bucketing import equal_width
-from gnmt.config import PRESETS, hyperparameters
+from gnmt.presets import PRESETS, hyperparameters
 from tests.benchmarks import broken_rules
 
 NAMES = list(PRESETS)

@@ -11,7 +11,8 @@ from common.distributed import replicas
 from common.layers import scan
 from common.train.loop import Loop
 from gnmt import tiny
-from gnmt.config import PRESETS, Decode
+from gnmt.config import Decode
+from gnmt.presets import PRESETS
 from gnmt.task import Task
 from tests.common.train import loops
 

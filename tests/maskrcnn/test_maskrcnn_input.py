@@ -15,7 +15,8 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from maskrcnn import augment, tiny
 from maskrcnn import input as pipeline
-from maskrcnn.config import PRESETS, Config
+from maskrcnn.config import Config
+from maskrcnn.presets import PRESETS
 
 SET = dataclasses.replace(
     tiny.TINY, train_images=26, eval_images=9, train_files=3, eval_files=2, crowds=0.5, empty=0.1

@@ -12,7 +12,8 @@ from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
 from common.optim import schedules
-from maskrcnn.config import PRESETS, Config, hyperparameters
+from maskrcnn.config import Config
+from maskrcnn.presets import PRESETS, hyperparameters
 
 NAMES = list(PRESETS)
 

@@ -18,7 +18,7 @@ from common.errors import UserError
 from common.layers.precision import precision
 from common.train.step import State, make_eval_step, make_train_step
 from maskrcnn import tiny
-from maskrcnn.config import PRESETS
+from maskrcnn.presets import PRESETS
 from maskrcnn.task import Task
 from studies.data import unpack
 

@@ -18,7 +18,8 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from mnist import idx, tiny
 from mnist import input as pipeline
-from mnist.config import PRESETS, Config, Data
+from mnist.config import Config, Data
+from mnist.presets import PRESETS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = dataclasses.replace(tiny.TINY, train_images=103, eval_images=37)

@@ -16,7 +16,8 @@ from common.layers.precision import precision
 from common.train.describe import describe
 from common.train.loop import Loop
 from mnist import model, tiny
-from mnist.config import PRESETS, Config, hyperparameters
+from mnist.config import Config
+from mnist.presets import PRESETS, hyperparameters
 from mnist.task import Task
 
 BATCH = 6

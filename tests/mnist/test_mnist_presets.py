@@ -14,8 +14,9 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from compliance.check import check_paths
-from mnist.config import PRESETS, Config, hyperparameters
+from mnist.config import Config
 from mnist.model import build
+from mnist.presets import PRESETS, hyperparameters
 from tests.benchmarks import scripted_log
 
 BATCHES = [128 * 2**i for i in range(7)]

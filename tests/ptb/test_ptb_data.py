@@ -19,7 +19,8 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from ptb import input as pipeline
 from ptb import text, tiny
-from ptb.config import PRESETS, Config, Data
+from ptb.config import Config, Data
+from ptb.presets import PRESETS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = Config(

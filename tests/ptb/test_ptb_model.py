@@ -19,7 +19,8 @@ from common.train import checkpoint, events
 from common.train.describe import describe
 from common.train.loop import Loop
 from ptb import model, tiny
-from ptb.config import PRESETS, Config, hyperparameters
+from ptb.config import Config
+from ptb.presets import PRESETS, hyperparameters
 from ptb.task import Task
 
 BATCH, STEPS, WORDS, UNITS = 3, 4, 11, 5

@@ -12,7 +12,8 @@ from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
 from compliance.check import check_paths
-from ptb.config import PRESETS, Config, Data, hyperparameters
+from ptb.config import Config, Data
+from ptb.presets import PRESETS, hyperparameters
 from tests.benchmarks import scripted_log
 
 BATCHES = [20 * 2**i for i in range(6)]

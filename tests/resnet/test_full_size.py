@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from common.train.describe import describe
-from resnet import large_batch
-from resnet.config import PRESETS, hyperparameters
+from resnet import large_batch_presets
+from resnet.presets import PRESETS, hyperparameters
 from resnet.task import Task
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def test_takes_a_step(system: str, flags: list[str]) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("system", list(large_batch.PRESETS))
+@pytest.mark.parametrize("system", list(large_batch_presets.PRESETS))
 def test_presets_of_the_large_batch_papers_build(system: str) -> None:
     config = PRESETS[system]
     said = describe(Task(config, None), hyperparameters(config))

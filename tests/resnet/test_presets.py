@@ -16,7 +16,7 @@ from common.config.digest import digest
 from common.config.schema import Optimizer, Schedule
 from common.errors import UserError
 from resnet import tiny
-from resnet.config import PRESETS, hyperparameters
+from resnet.presets import PRESETS, hyperparameters
 from tests.benchmarks import ROOT, broken_rules
 
 # Headers of published logs: mlcommons/training_results_v0.{6,7} Google/results/*/resnet/result_0.txt.

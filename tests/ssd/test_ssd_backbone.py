@@ -16,7 +16,7 @@ from common.errors import UserError
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import precision
 from ssd import backbone, model
-from ssd.config import PRESETS
+from ssd.presets import PRESETS
 
 CONFIG = dataclasses.replace(PRESETS["cpu-tiny"], width=4, global_batch_size=1)
 

@@ -17,7 +17,8 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from ssd import augment, tiny
 from ssd import input as pipeline
-from ssd.config import PRESETS, Data
+from ssd.config import Data
+from ssd.presets import PRESETS
 
 SET = dataclasses.replace(tiny.TINY, train_images=24, eval_images=9, train_files=3, eval_files=2, crowds=0.5)
 CONFIG = dataclasses.replace(PRESETS["cpu-tiny"], image_size=64, anchor_steps=(37.5, 75.0, 150.0, 300.0))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from common.detection import boxes as box_ops
 from ssd import loss, model
-from ssd.config import PRESETS, Config
+from ssd.config import Config
+from ssd.presets import PRESETS
 
 
 def by_sorting(losses: np.ndarray, positive: np.ndarray, ratio: int) -> np.ndarray:

@@ -14,7 +14,8 @@ from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import precision
 from common.train.describe import forward_macs, parameters
 from ssd import model
-from ssd.config import PRESETS, Config
+from ssd.config import Config
+from ssd.presets import PRESETS
 
 layers = tf_keras.layers
 SMALL = dataclasses.replace(

@@ -16,7 +16,8 @@ from common.distributed.replicas.single import Single
 from common.distributed.spatial import shared_input
 from common.layers.precision import precision
 from common.train.step import State, make_train_step
-from ssd.config import PRESETS, Config
+from ssd.config import Config
+from ssd.presets import PRESETS
 from ssd.task import Task
 
 

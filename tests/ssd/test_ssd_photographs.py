@@ -17,7 +17,7 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train.step import State, make_eval_step, make_train_step
-from ssd.config import PRESETS
+from ssd.presets import PRESETS
 from ssd.task import Task
 from studies.data import unpack
 

@@ -10,7 +10,7 @@ import pytest
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
-from ssd.config import PRESETS, hyperparameters
+from ssd.presets import PRESETS, hyperparameters
 
 # Headers of published logs, Google/results/*/ssd/result_0.txt of rounds v0.6 and v0.7:
 # (batch, bn span, base rate, warmup factor, warmup steps, weight decay, max_samples). v0.6 logged its 8,732 anchors as

@@ -17,10 +17,10 @@ from common.errors import UserError
 from common.layers.precision import precision
 from common.optim import schedules
 from mnist import tiny
-from mnist.config import PRESETS
+from mnist.presets import PRESETS
 from mnist.task import Task
 from ptb import tiny as ptb_tiny
-from ptb.config import PRESETS as PTB_PRESETS
+from ptb.presets import PRESETS as PTB_PRESETS
 from ptb.task import Task as PtbTask
 from studies import legw_curvature, legw_ptb
 

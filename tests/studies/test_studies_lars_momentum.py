@@ -11,7 +11,7 @@ import pytest
 
 from common.config import overrides as configs
 from common.config.schema import RunConfig
-from resnet.config import PRESETS
+from resnet.presets import PRESETS
 from studies import lars_momentum as study
 from studies import runner
 

@@ -24,7 +24,7 @@ STUDIES = [legw_mnist.STUDY, legw_ptb.STUDY]
 
 def configured(study: legw.Study, row: legw.Row) -> RunConfig:
     """The configuration that a row's flags give."""
-    module = importlib.import_module(f"{study.benchmark}.config")
+    module = importlib.import_module(f"{study.benchmark}.presets")
     config = configs.override_all(module.PRESETS[study.preset], row.flags)
     config.validate()
     return config
@@ -36,7 +36,7 @@ def every_row(study: legw.Study) -> list[legw.Row]:
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
 def test_the_study_starts_from_the_preset(study) -> None:
-    base = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset]
+    base = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     assert (base.global_batch_size, base.optimizer.base_learning_rate) == (study.batch, study.rate)
 
 
@@ -66,7 +66,7 @@ def test_methods_scale_as_their_names_say(study) -> None:
         else:
             assert (config.optimizer.name, rate) == ("adam", 0.001)
         assert ("poly" in row.method) == (schedule.kind == "poly")
-        base = importlib.import_module(f"{study.benchmark}.config").PRESETS[study.preset].schedule
+        base = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset].schedule
         warmup = {"legw": base.warmup_epochs * k, "linear-poly-warmup": 5.0}.get(row.method, 0.0)
         assert schedule.warmup_epochs == pytest.approx(warmup), row.id
 
@@ -92,7 +92,7 @@ def test_tuning_never_sees_the_test_set(study) -> None:
 def test_choosing_a_warmup_leaves_the_runs_that_chose_it(study, monkeypatch) -> None:
     """They say which warmup they had; a table of tuning stays whole when the preset takes the best of them."""
     before = [runner.identity(study, row) for row in legw.tune_rows(study)]
-    presets = importlib.import_module(f"{study.benchmark}.config").PRESETS
+    presets = importlib.import_module(f"{study.benchmark}.presets").PRESETS
     schedule = dataclasses.replace(presets[study.preset].schedule, warmup_epochs=0.3)
     monkeypatch.setitem(presets, study.preset, dataclasses.replace(presets[study.preset], schedule=schedule))
     assert [runner.identity(study, row) for row in legw.tune_rows(study)] == before
@@ -206,7 +206,7 @@ def test_rows_of_another_version_are_one_line(study, tmp_path, content, message)
 def test_a_row_of_another_preset_is_refused(study, monkeypatch) -> None:
     """The flags are the same, the run is not."""
     legw.run(study, flags("--limit=1"))
-    presets = importlib.import_module("mnist.config").PRESETS
+    presets = importlib.import_module("mnist.presets").PRESETS
     monkeypatch.setitem(presets, "cpu-128", dataclasses.replace(presets["cpu-128"], lstm_units=64))
     with pytest.raises(UserError, match="written by another version"):
         legw.run(study, flags("--list"))

@@ -52,7 +52,7 @@ def test_the_checkpoint_is_that_of_the_evaluation(logs, tmp_path):
 def test_every_choice_has_its_preset(benchmark):
     import importlib
 
-    assert multi30k.PRESET in importlib.import_module(f"{benchmark}.config").PRESETS
+    assert multi30k.PRESET in importlib.import_module(f"{benchmark}.presets").PRESETS
 
 
 def evaluation(epoch, minute, sacrebleu):

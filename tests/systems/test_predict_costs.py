@@ -95,7 +95,7 @@ def test_what_is_counted_by_hand_is_what_the_network_multiplies(name):
     assert set(BY_HAND) == set(formulas.NETWORKS)
     benchmark, preset, share = BY_HAND[name]
     module = importlib.import_module(f"{benchmark}.task")
-    config = single_replica(importlib.import_module(f"{benchmark}.config").PRESETS[preset])
+    config = single_replica(importlib.import_module(f"{benchmark}.presets").PRESETS[preset])
     if name == "mnist_lstm":  # The formula is the paper's network, which multiplies by both matrices.
         config = dataclasses.replace(config, folded=False)
     model = module.Task(config, None).build(Single(), precision("fp32", 1.0))

@@ -290,7 +290,7 @@ def test_every_preset_is_predicted_or_refused_in_one_line():
 
     predicted = 0
     for benchmark in BENCHMARKS:
-        presets = getattr(importlib.import_module(f"{benchmark}.config"), "PRESETS", {})
+        presets = getattr(importlib.import_module(f"{benchmark}.presets"), "PRESETS", {})
         for name in presets:
             try:
                 assert predictor.predict(benchmark, name).run.total > 0

@@ -10,7 +10,8 @@ import tensorflow as tf
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
 from transformer import model
-from transformer.config import PRESETS, Config, Decode
+from transformer.config import Config, Decode
+from transformer.presets import PRESETS
 
 PACKED, VOCABULARY = 24, 30
 SMALL = dataclasses.replace(

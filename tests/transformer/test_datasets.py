@@ -20,7 +20,7 @@ import pytest
 from common.data import tfrecords
 from common.text import subwords
 from transformer import input as pipeline
-from transformer.config import PRESETS
+from transformer.presets import PRESETS
 
 pytest.importorskip("official.nlp.metrics.bleu", reason="tf-models-official absent")
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -22,8 +22,9 @@ from common.errors import UserError
 from common.text import bleu, conversion, subwords
 from transformer import convert, packing, tiny
 from transformer import input as pipeline
-from transformer.config import PRESETS, Decode
+from transformer.config import Decode
 from transformer.model import INPUTS
+from transformer.presets import PRESETS
 from transformer.task import Task, smoothed_cross_entropy
 
 pytest.importorskip("official.nlp.metrics.bleu", reason="tf-models-official absent")

@@ -9,7 +9,7 @@ import pytest
 from common.config import overrides as configs
 from common.config.clock import Clock
 from tests.benchmarks import broken_rules
-from transformer.config import PRESETS, hyperparameters
+from transformer.presets import PRESETS, hyperparameters
 
 # Headers of published logs: mlcommons/training_results_v0.{6,7} Google/results/*/transformer/result_0.txt: batch, base
 # rate, warmup steps, betas, max_sequence_length.

@@ -11,7 +11,8 @@ from common.distributed import replicas
 from common.train import events
 from common.train.loop import Loop
 from transformer import tiny
-from transformer.config import PRESETS, Decode
+from transformer.config import Decode
+from transformer.presets import PRESETS
 from transformer.task import Task
 
 pytest.importorskip("official.nlp.metrics.bleu", reason="tf-models-official absent")

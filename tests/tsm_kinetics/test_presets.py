@@ -14,7 +14,8 @@ from compliance import check
 from compliance.findings import ERROR
 from tests.benchmarks import scripted_log
 from tsm_kinetics import tiny
-from tsm_kinetics.config import PRESETS, Config, hyperparameters
+from tsm_kinetics.config import Config
+from tsm_kinetics.presets import PRESETS, hyperparameters
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "tsm_kinetics-presets.md"
 NAMES = list(PRESETS)

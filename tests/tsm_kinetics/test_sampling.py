@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsm_kinetics import sampling
-from tsm_kinetics.fields import Data
+from tsm_kinetics.config import Data
 
 
 @given(

@@ -18,7 +18,8 @@ from common.errors import UserError
 from common.layers.precision import precision
 from common.train import step as steps
 from tsm_kinetics import efficiency, last_five, model, pretrained
-from tsm_kinetics.config import MODELS, PRESETS, Config, Data
+from tsm_kinetics.config import MODELS, Config, Data
+from tsm_kinetics.presets import PRESETS
 from tsm_kinetics.task import Task
 
 SMALL = Config(

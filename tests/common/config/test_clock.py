@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.errors import UserError
-from resnet.config import PRESETS
+from resnet.presets import PRESETS
 
 
 @st.composite

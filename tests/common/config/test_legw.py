@@ -111,7 +111,7 @@ def test_refuses_what_is_no_batch(k: float) -> None:
 def test_any_preset_trains_as_many_epochs(benchmark: str) -> None:
     """Or the doubled batch does not fit the preset's data, pieces or replicas, which one line says."""
     fitting = 0
-    for name, config in importlib.import_module(f"{benchmark}.config").PRESETS.items():
+    for name, config in importlib.import_module(f"{benchmark}.presets").PRESETS.items():
         got = configs.override(config, "legw", "2")
         assert numbers(got) == pytest.approx(numbers(legw(config, 2)))
         try:

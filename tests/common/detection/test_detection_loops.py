@@ -39,7 +39,7 @@ def make(request, tmp_path_factory) -> Callable[..., Loop]:
     benchmark = request.param
     folder = tmp_path_factory.mktemp(benchmark)
     importlib.import_module(f"{benchmark}.tiny").generate(folder, PICTURES)
-    preset = importlib.import_module(f"{benchmark}.config").PRESETS["cpu-tiny"]
+    preset = importlib.import_module(f"{benchmark}.presets").PRESETS["cpu-tiny"]
     Task = importlib.import_module(f"{benchmark}.task").Task  # noqa: N806
 
     class Here(Task):

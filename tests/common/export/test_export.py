@@ -47,7 +47,7 @@ SMALL = {
 
 def exported(benchmark, folder, precision, reference="compiled", **changes):
     """The manifest of a tiny preset's export."""
-    presets = importlib.import_module(f"{benchmark}.config").PRESETS
+    presets = importlib.import_module(f"{benchmark}.presets").PRESETS
     config = dataclasses.replace(presets["cpu-tiny"], precision=precision, **SMALL[benchmark], **changes)
     config.validate()
     task = importlib.import_module(f"{benchmark}.task").Task(single_replica(config), None)
@@ -145,7 +145,7 @@ def test_costs_of_a_loop_count_its_body_once():
 
 @pytest.mark.parametrize("benchmark", SMALL)
 def test_every_preset_has_a_replica_that_can_be_alone(benchmark):
-    for config in importlib.import_module(f"{benchmark}.config").PRESETS.values():
+    for config in importlib.import_module(f"{benchmark}.presets").PRESETS.values():
         alone = single_replica(config)
         assert alone.num_replicas == 1
         assert alone.global_batch_size * config.num_groups == config.global_batch_size

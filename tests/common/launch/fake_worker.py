@@ -53,7 +53,7 @@ def fail(how: str) -> None:
 def log(path: pathlib.Path) -> None:
     """Begins a log, as rank 0 would, in the middle of whose last line it is killed."""
     from common.run.mllog import RunLog
-    from resnet.config import PRESETS, hyperparameters
+    from resnet.presets import PRESETS, hyperparameters
 
     config = PRESETS["cpu-tiny"]
     made = RunLog(path, config)

@@ -15,11 +15,11 @@ import pytest
 
 from common.errors import UserError
 from common.launch import commands, preset
-from resnet.config import PRESETS
+from resnet.presets import PRESETS
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BENCHMARKS = sorted(path.parent.name for path in ROOT.glob("*/config.py") if path.parent.name != "common")
-EVERY = [(b, name) for b in BENCHMARKS for name in importlib.import_module(f"{b}.config").PRESETS]
+EVERY = [(b, name) for b in BENCHMARKS for name in importlib.import_module(f"{b}.presets").PRESETS]
 
 
 def flag(line, name):
@@ -34,7 +34,7 @@ def command_of(benchmark, name, by="auto"):
 @pytest.mark.parametrize("benchmark, name", EVERY)
 def test_the_printed_command_fits_the_preset_s_system(benchmark, name):
     """Hosts, accelerators of a host and processes, from the text of the command."""
-    config = importlib.import_module(f"{benchmark}.config").PRESETS[name]
+    config = importlib.import_module(f"{benchmark}.presets").PRESETS[name]
     system = commands.describe(config.hardware)
     hosts, accelerators = system["number_of_nodes"], int(system["accelerators_per_node"] or 0)
     line = command_of(benchmark, name)

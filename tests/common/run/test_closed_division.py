@@ -17,7 +17,7 @@ from common.run.mllog import RunLog
 
 
 def changed(benchmark, system, *overrides):
-    module = importlib.import_module(f"{benchmark}.config")
+    module = importlib.import_module(f"{benchmark}.presets")
     preset = module.PRESETS[system]
     config = preset
     for override in overrides:

@@ -15,7 +15,7 @@ from common.run.mllog import RunLog
 from common.train import events
 from compliance.engine import StreamChecker
 from compliance.stock import verdict
-from resnet.config import PRESETS, hyperparameters
+from resnet.presets import PRESETS, hyperparameters
 
 TINY = PRESETS["cpu-tiny"]
 

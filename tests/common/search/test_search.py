@@ -19,7 +19,7 @@ from common.search import __main__ as command
 from common.search import driver, space, trial
 from common.search.driver import Plan
 from common.search.storage import open_storage
-from mnist.config import PRESETS
+from mnist.presets import PRESETS
 from tests.common.search.searches import DECAY, GRID, RATE, bowl_in, epochs_tried, search, study, table
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]

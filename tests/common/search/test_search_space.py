@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import UserError
 from common.search import space
-from mnist.config import PRESETS
+from mnist.presets import PRESETS
 
 BASE = PRESETS["cpu-tiny"]
 

@@ -15,7 +15,7 @@ from common.errors import UserError
 from common.layers.batch_norm import span_layers
 from common.train import checkpoint, events
 from common.train.loop import Loop
-from resnet.config import PRESETS
+from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.distributed import updates
 from tests.common.train import toy

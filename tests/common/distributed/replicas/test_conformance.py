@@ -24,7 +24,7 @@ from common.layers.precision import precision
 from common.train import events
 from common.train.loop import Loop
 from common.train.step import State, make_train_step
-from resnet.config import PRESETS
+from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy

@@ -17,7 +17,7 @@ from common.distributed.spatial.geometry import Window
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train.step import State, make_eval_step, make_train_step
-from resnet.config import PRESETS
+from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.distributed import test_graph_partition
 from tests.common.distributed.replicas import processes

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from common.config.legw import legw
 from common.config.schema import Optimizer, Schedule
-from resnet.fields import Config, Data
+from resnet.config import Config, Data
 
 IMAGES = 1281167
 
