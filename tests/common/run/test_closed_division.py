@@ -157,7 +157,7 @@ def test_log_and_run_json_say_what_was_changed_and_where_it_started(tmp_path):
 
     record = results.describe_run(config, [], {}, facts)
     implementation = record["implementation"]
-    assert implementation["starting_weights_filename"] == f"resnet34.npz, sha256 {digest}"
+    assert implementation["starting_weights_filename"] == f"resnet34.npz, sha256 {checksum}"
     assert implementation["weight_transformations"] == "kernels transposed to TensorFlow's layout"
     assert record["config_overrides"] == values["config_overrides"]
 
