@@ -72,9 +72,7 @@ def _spec(batch_size: int, source: int | None, target: int | None) -> dict[str, 
     }
 
 
-def eval_input(
-    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, multiple: int = 1
-) -> tf.data.Dataset:
+def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """One pass over this shard's source sentences, padded so that every shard yields equally many batches.
 
     Longest first, so that the sentences of a step are about equally long on all replicas: a search ends early. Padding
@@ -85,7 +83,6 @@ def eval_input(
       data_dir: the folder with the text and the encoding.
       shard: the part that is read: every `count`-th sentence.
       batch_size: sentences per batch.
-      multiple: the number of batches is a multiple of it: of the replicas that take turns with them.
 
     Raises:
       UserError: a bad file, or a sentence longer than `decode.source_length`; evaluation drops nothing.
@@ -95,7 +92,8 @@ def eval_input(
     sizes = [len(order[i :: shard.count]) for i in range(shard.count)]
     mine = {name: array[order[shard.index :: shard.count]] for name, array in arrays.items()}
     filler = {name: array[order[-1]] for name, array in arrays.items()}
-    batches = padding.num_batches(sizes, batch_size * multiple) * multiple
+    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
+    batches = padding.num_batches(sizes, batch_size, per_step)
     examples = tf.data.Dataset.from_tensor_slices(mine)
     return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)
 

@@ -5,48 +5,34 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from common.distributed.replicas.base import Replicas, Shard
-from common.errors import UserError
 from common.layers.cross_entropy import sparse_cross_entropy
 from common.layers.precision import Precision
 from common.text import bleu
+from common.text.translations import in_order
+from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from gnmt import input as pipeline
 from gnmt import model
 from gnmt.config import Config
 
 
-class Task:
-    """Translation with a byte-pair encoding that both languages share.
-
-    Attributes:
-      batch_shapes: of a bucket's batches, see common/train/batch_shapes.py.
-    """
+class Task(task.Task):
+    """Translation with a byte-pair encoding that both languages share."""
 
     evaluate_in_worker = True
 
     def __init__(self, config: Config, data_dir: str | None):
-        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
-        self.config = config
+        super().__init__(config, data_dir)
+        # One shape for each bucket.
         self.batch_shapes = [{"source": [n], "target": [n]} for n in config.bucket_limits]
-        self.data_dir = pathlib.Path(data_dir) if data_dir else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What the worker process needs for `quality`."""
-        return {"config": self.config, "data_dir": self.data_dir}
 
     def check_input(self) -> None:
         pipeline.check(self.config, self.data_dir)
-
-    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        """Nothing: all data was read, and checked, before the first step."""
-        del error
-        return None
 
     def build(self, replicas: Replicas, precision: Precision) -> model.Gnmt:
         return model.build(self.config, replicas, precision)
@@ -55,9 +41,7 @@ class Task:
         return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        # One stream may feed several replicas: a step takes so many of its batches.
-        per_step = self.config.eval_batch_size // shard.count // batch_size
-        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
+        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
         """Of training: a batch of each bucket in turn."""
@@ -100,17 +84,10 @@ class Task:
         Raises:
           ValueError: a sentence is missing or came twice.
         """
-        real = arrays["weight"] > 0
-        index, tokens = arrays["index"][real], arrays["tokens"][real]
-        expected = self.config.num_eval_examples
-        if not np.array_equal(np.sort(index), np.arange(expected)):
-            raise ValueError(
-                f"{len(index)} translations of {len(set(index.tolist()))} sentences, {expected} expected "
-                "(config.num_eval_examples)"
-            )
+        tokens = in_order(arrays, self.config.num_eval_examples)
         bpe = pipeline.encoding(self.config, self.data_dir)
         language = self.config.data.target_language
-        return [bpe.decode(row, language) for row in tokens[np.argsort(index)]]
+        return [bpe.decode(row, language) for row in tokens]
 
 
 def smoothed_cross_entropy(

@@ -100,7 +100,7 @@ def eval_input(
         for batch in coco_index.passes(groups(config, index), config.eval_batch_size, shard, steps):
             yield batch.epochs, batch.examples, np.full(len(batch.examples), batch.group)
 
-    per_step = config.eval_batch_size // shard.count // batch_size
+    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
     found = _batches(config, index, plan, prepared, batch_size)
     return found.apply(tf.data.experimental.assert_cardinality(steps * per_step))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pathlib
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -15,6 +14,7 @@ from common.config.clock import Clock
 from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
 from common.layers.precision import Precision
+from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from maskrcnn import backbone, model
 from maskrcnn import input as pipeline
@@ -26,32 +26,25 @@ MOST_WORKERS = 20  # G7 mask_rcnn_params.py EVAL_WORKER_COUNT
 _KINDS = {"BBOX": "bbox", "SEGM": "segm"}
 
 
-class Task:
+class Task(task.Task):
     """Detection and segmentation of objects on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     evaluate_in_worker = True
     chooses = True  # Regions.
 
     def __init__(self, config: Config, data_dir: str | None):
-        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
-        self.config = config
-        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+        super().__init__(config, data_dir)
         # Wide and tall: a program of static shapes for each.
         shapes = [{"image": (*shape, 3)} for shape in config.shapes]
         self.batch_shapes = self.eval_batch_shapes = shapes if len(shapes) > 1 else ()
         self.evaluation_workers = config.eval_workers or min(os.cpu_count() or 1, MOST_WORKERS)
 
     def check_input(self) -> None:
-        if self.config.backbone and not os.path.exists(self.config.backbone):
-            raise UserError(f"config.backbone={self.config.backbone}: no such file; see maskrcnn/README.md")
+        self.check_weights_file()
         pipeline.check(self.config, self.data_dir)
 
-    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        if isinstance(
-            error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-        ):
-            return pipeline.diagnose(self.config, self.data_dir)
-        return None
+    def find_damage(self) -> UserError | None:
+        return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision

@@ -70,7 +70,7 @@ def train_input(
       start_step: steps to leave out.
     """
     count = len(arrays[0])
-    per_step = config.global_batch_size // shard.count // batch_size
+    per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     images, labels = tf.constant(arrays[0]), tf.constant(arrays[1].astype(np.int32))
 
     # Batches that share a call of each function below. They reach into one more epoch at most.
@@ -118,10 +118,10 @@ def eval_input(config: Config, arrays: Arrays, shard: Shard, batch_size: int) ->
     images, labels = arrays[0], arrays[1].astype(np.int32)
     sizes = [len(range(i, len(images), shard.count)) for i in range(shard.count)]
     # One stream may feed several replicas: a whole number of batches for each.
-    per_step = config.eval_batch_size // shard.count // batch_size
+    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
     mine = {"image": images[shard.index :: shard.count], "label": labels[shard.index :: shard.count]}
     nothing = {"image": np.zeros(images.shape[1:], np.uint8), "label": -1}
-    batches = padding.num_batches(sizes, batch_size * per_step) * per_step
+    batches = padding.num_batches(sizes, batch_size, per_step)
     return (
         padding.pad(tf.data.Dataset.from_tensor_slices(mine), nothing, batch_size, batches)
         .cache()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,30 +9,20 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas, Shard
-from common.errors import UserError
 from common.layers.precision import Precision
+from common.train import task
+from common.train.classification import seen_once
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from mnist import input as pipeline
 from mnist import model
-from mnist.config import Config
 
 
-class Task:
+class Task(task.Task):
     """Classification of MNIST, or of anything in its files' format."""
-
-    evaluate_in_worker = False
-
-    def __init__(self, config: Config, data_dir: str | None):
-        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
-        self.config = config
-        self.data_dir = pathlib.Path(data_dir) if data_dir else None
 
     def check_input(self) -> None:
         for training in (True, False):
             pipeline.load(self.config, self.data_dir, training)
-
-    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        return None  # All data is read, and checked, before the run starts.
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision
@@ -71,11 +60,7 @@ class Task:
         )
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        seen = int(sums["seen"])
-        if seen != self.config.num_eval_examples:
-            raise ValueError(
-                f"{seen} examples seen, {self.config.num_eval_examples} expected (config.num_eval_examples)"
-            )
+        seen = seen_once(sums, self.config.num_eval_examples)
         accuracy = int(sums["correct"]) / seen
         return Quality(accuracy, accuracy >= self.config.quality_target, {"loss": float(sums["loss"]) / seen})
 

@@ -92,7 +92,7 @@ def _steps(
     last: int,
 ) -> tf.data.Dataset:
     """Steps first .. last - 1 over the streams `text_of`, [S, N]; `real` says which of its words count as targets."""
-    width, per_step = config.num_steps, len(text_of) // shard.count // batch_size
+    width, per_step = config.num_steps, shard.batches_per_step(len(text_of), batch_size)
     words, weights = tf.constant(text_of), tf.constant(real.astype(np.float32))
 
     def batch(number: tf.Tensor) -> dict[str, tf.Tensor]:

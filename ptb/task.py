@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pathlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,31 +10,20 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas, Shard
-from common.errors import UserError
 from common.layers.cross_entropy import sparse_cross_entropy
 from common.layers.precision import Precision
+from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from ptb import input as pipeline
 from ptb import model
-from ptb.config import Config
 
 
-class Task:
+class Task(task.Task):
     """Prediction of the next word on the Penn Treebank, or on any text in its files' format."""
-
-    evaluate_in_worker = False
-
-    def __init__(self, config: Config, data_dir: str | None):
-        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
-        self.config = config
-        self.data_dir = pathlib.Path(data_dir) if data_dir else None
 
     def check_input(self) -> None:
         for training in (True, False):
             pipeline.load(self.config, self.data_dir, training)
-
-    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        return None  # All data is read, and checked, before the run starts.
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._variable = precision.variable

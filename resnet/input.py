@@ -40,11 +40,12 @@ def train_input(
       data_dir: folder of the TFRecords.
       shard: this replica's part, see `records.assign`.
       batch_size: images per batch of this replica.
-      start_step: batches to leave out.
+      start_step: steps to leave out.
 
     Raises:
       UserError: no files.
     """
+    per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
     files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     names = tf.constant(files)
@@ -68,7 +69,7 @@ def train_input(
         shard,
         config.seed,
         data.shuffle_buffer,
-        start=start_step * batch_size,
+        start=start_step * per_step * batch_size,
         transform=parse,
         cache=data.cache != "none",
         deterministic=data.deterministic,
@@ -83,9 +84,7 @@ def train_input(
     )
 
 
-def eval_input(
-    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, multiple: int = 1
-) -> tf.data.Dataset:
+def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """One pass over this shard's held-out images, padded so that every shard yields equally many batches.
 
     Padding has label -1, which no argmax equals, and weight 0.
@@ -95,7 +94,6 @@ def eval_input(
       data_dir: folder of the TFRecords.
       shard: the part that is read, see `records.assign`.
       batch_size: images per batch.
-      multiple: the number of batches is a multiple of it: of the replicas that take turns with them.
 
     Raises:
       UserError: no files, or one that ends inside a record.
@@ -123,7 +121,8 @@ def eval_input(
     if data.cache == "decoded":  # The crop is always the same: keep its result.
         images = images.cache()
     black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}
-    batches = padding.num_batches(sizes, batch_size * multiple) * multiple
+    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
+    batches = padding.num_batches(sizes, batch_size, per_step)
     return pipeline.ahead(
         padding.pad(images, black, batch_size, batches), data.deterministic, data.private_threads
     )

@@ -36,11 +36,12 @@ def train_input(
       data_dir: folder of the TFRecords.
       shard: this replica's part, see `records.assign`.
       batch_size: images per batch of this replica.
-      start_step: batches to leave out.
+      start_step: steps to leave out.
 
     Raises:
       UserError: no files, or other categories than the configuration's.
     """
+    per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
     files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
@@ -58,7 +59,7 @@ def train_input(
         shard,
         config.seed,
         data.shuffle_buffer,
-        start_step * batch_size,
+        start_step * per_step * batch_size,
         transform=lambda serialized: _parse(serialized, categories),
         cache=data.cache == "encoded",
         deterministic=data.deterministic,
@@ -73,9 +74,7 @@ def train_input(
     )
 
 
-def eval_input(
-    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, multiple: int = 1
-) -> tf.data.Dataset:
+def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """One pass over this shard's held-out images, resized, padded so that every shard yields equally many batches.
 
     Images without objects are evaluated too. Padding has image id -1 and weight 0.
@@ -85,7 +84,6 @@ def eval_input(
       data_dir: folder of the TFRecords.
       shard: the part that is read, see `records.assign`.
       batch_size: images per batch.
-      multiple: the number of batches is a multiple of it: of the replicas that take turns with them.
 
     Raises:
       UserError: no files, or one that ends inside a record.
@@ -109,7 +107,8 @@ def eval_input(
     )
     side = config.image_size
     black = _padded(tf.zeros([side, side, 3], tf.uint8), tf.zeros([0, 4]), tf.zeros([0], tf.int32), -1, data)
-    batches = padding.num_batches(sizes, batch_size * multiple) * multiple
+    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
+    batches = padding.num_batches(sizes, batch_size, per_step)
     return pipeline.ahead(
         padding.pad(images, black, batch_size, batches), data.deterministic, data.private_threads
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import pathlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,38 +14,28 @@ from common.detection import nms
 from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
 from common.layers.precision import Precision
+from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from ssd import backbone, model
 from ssd import input as pipeline
 from ssd import loss as multibox
-from ssd.config import Config
 
 # Early in a training exp() of a code would be infinite: tf-models-official's bound, official/vision/ops/box_ops.py.
 MAX_LOG_RATIO = math.log(1000 / 16)
 
 
-class Task:
+class Task(task.Task):
     """Object detection on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     evaluate_in_worker = True
     chooses = True  # Hard negatives.
 
-    def __init__(self, config: Config, data_dir: str | None):
-        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
-        self.config = config
-        self.data_dir = pathlib.Path(data_dir) if data_dir else None
-
     def check_input(self) -> None:
         pipeline.check(self.config, self.data_dir)
-        if self.config.backbone and not os.path.exists(self.config.backbone):
-            raise UserError(f"config.backbone={self.config.backbone}: no such file; see ssd/README.md")
+        self.check_weights_file()
 
-    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        if isinstance(
-            error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-        ):
-            return pipeline.diagnose(self.config, self.data_dir)
-        return None
+    def find_damage(self) -> UserError | None:
+        return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision
@@ -57,13 +45,10 @@ class Task:
         return network
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        # One stream may feed several replicas: a step takes so many of its batches.
-        per_step = self.config.global_batch_size // shard.count // batch_size
-        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step * per_step)
+        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        per_step = self.config.eval_batch_size // shard.count // batch_size
-        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
+        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
         return pipeline.synthetic(self.config, batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -22,6 +23,13 @@ from common.train import events
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # What differs between the logs of equal runs, or of runs that differ in their seed alone.
 SEED_KEYS = ("seed", "config_digest", "config_overrides")
+
+
+def one_batch_a_step(config: RunConfig, batch_size: int, shards: int = 1) -> RunConfig:
+    """`config` with a step, and an evaluation step, of one batch of `batch_size` from each of so many shards."""
+    return dataclasses.replace(
+        config, global_batch_size=batch_size * shards, eval_batch_size=batch_size * shards
+    )
 
 
 def documented(benchmark: str) -> dict[str, dict[str, str]]:

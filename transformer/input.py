@@ -43,6 +43,7 @@ def train_input(
     Raises:
       UserError: no files.
     """
+    per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
     files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
     names = tf.constant(files)
@@ -58,16 +59,14 @@ def train_input(
         shard,
         config.seed,
         data.shuffle_buffer,
-        start=start_step * batch_size,
+        start=start_step * per_step * batch_size,
         transform=parse,
         cache=data.cache,
     )
     return stream.map(example).batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
-def eval_input(
-    config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, multiple: int = 1
-) -> tf.data.Dataset:
+def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """One pass over this shard's source sentences, padded so that every shard yields equally many batches.
 
     Args:
@@ -75,7 +74,6 @@ def eval_input(
       data_dir: the folder with the text and the vocabulary.
       shard: the part that is read: every `count`-th sentence.
       batch_size: sentences per batch.
-      multiple: the number of batches is a multiple of it: of the replicas that take turns with them.
 
     Raises:
       UserError: a bad file, or a sentence longer than `decode.source_length`; evaluation drops nothing.
@@ -85,7 +83,8 @@ def eval_input(
     sizes = [len(range(i, size, shard.count)) for i in range(shard.count)]
     mine = {name: array[shard.index :: shard.count] for name, array in arrays.items()}
     filler = {name: np.zeros(array.shape[1:], array.dtype) for name, array in arrays.items()}
-    batches = padding.num_batches(sizes, batch_size * multiple) * multiple
+    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
+    batches = padding.num_batches(sizes, batch_size, per_step)
     examples = tf.data.Dataset.from_tensor_slices(mine)
     return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,47 +15,33 @@ from common.layers.cross_entropy import sparse_cross_entropy
 from common.layers.precision import Precision
 from common.text import bleu
 from common.text.subwords import Subwords
+from common.text.translations import in_order
+from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from transformer import input as pipeline
 from transformer import model
 from transformer.config import Config
 
 
-class Task:
+class Task(task.Task):
     """Translation with a subword vocabulary that both languages share."""
 
     evaluate_in_worker = True
 
-    def __init__(self, config: Config, data_dir: str | None):
-        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
-        self.config = config
-        self.data_dir = pathlib.Path(data_dir) if data_dir else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What the worker process needs for `quality`."""
-        return {"config": self.config, "data_dir": self.data_dir}
-
     def check_input(self) -> None:
         pipeline.check(self.config, self.data_dir)
 
-    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        if isinstance(
-            error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-        ):
-            return pipeline.diagnose(self.config, self.data_dir)
-        return None
+    def find_damage(self) -> UserError | None:
+        return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> model.Transformer:
         return model.build(self.config, replicas, precision)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        # One stream may feed several replicas: a step takes so many of its batches.
-        per_step = self.config.global_batch_size // shard.count // batch_size
-        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step * per_step)
+        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        per_step = self.config.eval_batch_size // shard.count // batch_size
-        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, per_step)
+        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
         return pipeline.synthetic(self.config, batch_size)
@@ -89,16 +74,9 @@ class Task:
         Raises:
           ValueError: a sentence is missing or came twice.
         """
-        real = arrays["weight"] > 0
-        index, tokens = arrays["index"][real], arrays["tokens"][real]
-        expected = self.config.num_eval_examples
-        if not np.array_equal(np.sort(index), np.arange(expected)):
-            raise ValueError(
-                f"{len(index)} translations of {len(set(index.tolist()))} sentences, {expected} expected "
-                "(config.num_eval_examples)"
-            )
+        tokens = in_order(arrays, self.config.num_eval_examples)
         subwords = _subwords(self.data_dir / self.config.data.vocabulary)
-        return [subwords.decode(row) for row in tokens[np.argsort(index)]]
+        return [subwords.decode(row) for row in tokens]
 
 
 def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:

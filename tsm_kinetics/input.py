@@ -127,7 +127,7 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
     mine = np.arange(shard.index, len(index), shard.count)
     sizes = [len(range(i, len(index), shard.count)) for i in range(shard.count)]
     # One stream may feed several replicas: a whole number of batches for each.
-    per_step = config.eval_batch_size // shard.count // batch_size
+    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
 
     def sample(video: np.ndarray) -> tuple[np.ndarray, ...]:
         video = int(video)
@@ -148,7 +148,7 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
     )
     shape = [config.views * config.frames, data.eval_size, data.eval_size, 3]
     nothing = {"frames": tf.zeros(shape, tf.uint8), "label": -1}
-    batches = padding.num_batches(sizes, batch_size * per_step) * per_step
+    batches = padding.num_batches(sizes, batch_size, per_step)
     return pipeline.ahead(
         padding.pad(examples, nothing, batch_size, batches), True, config.data.private_threads
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,39 +11,25 @@ import tf_keras
 from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
 from common.layers.precision import Precision
+from common.train import task
+from common.train.classification import seen_once, top_k_sums
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from tsm_kinetics import input as pipeline
 from tsm_kinetics import model, pretrained
-from tsm_kinetics.config import Config
-
-# What tf.data raises for an unreadable file, a damaged JPEG, and an exception in a numpy_function.
-_INPUT_ERRORS = (
-    tf.errors.DataLossError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.NotFoundError,
-    tf.errors.UnknownError,
-)
 
 
-class Task:
+class Task(task.Task):
     """Classification of Kinetics-400, or of any videos that tsm_kinetics.convert has converted."""
 
-    evaluate_in_worker = False
-
-    def __init__(self, config: Config, data_dir: str | None):
-        """`data_dir` None is for what needs no data: --describe, --dry_run, tests."""
-        self.config = config
-        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+    input_errors = (*task.Task.input_errors, tf.errors.UnknownError)  # An exception in a numpy_function.
 
     def check_input(self) -> None:
         for training in (True, False):
             pipeline.load(self.config, self.data_dir, training)
-        path = self.config.initial_weights
-        if path and not os.path.exists(path):
-            raise UserError(f"config.initial_weights={path}: no such file; see tsm_kinetics/README.md")
+        self.check_weights_file()
 
-    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        return pipeline.diagnose(self.config, self.data_dir) if isinstance(error, _INPUT_ERRORS) else None
+    def find_damage(self) -> UserError | None:
+        return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision
@@ -74,22 +58,10 @@ class Task:
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        scores = self._scores(model, batch["frames"])
-        # Padding has label -1, which no argmax equals.
-        correct = tf.equal(tf.argmax(scores, -1, tf.int32), batch["label"])
-        top5 = tf.math.in_top_k(
-            tf.maximum(batch["label"], 0), tf.cast(scores, tf.float32), min(5, scores.shape[-1])
-        )
-        real = batch["weight"] > 0
-        sums = {"correct": correct, "correct_top5": top5 & real, "seen": real}
-        return Outputs(sums={name: tf.reduce_sum(tf.cast(hit, tf.int32)) for name, hit in sums.items()})
+        return Outputs(sums=top_k_sums(self._scores(model, batch["frames"]), batch))
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        seen = int(sums["seen"])
-        if seen != self.config.num_eval_examples:
-            raise ValueError(
-                f"{seen} videos seen, {self.config.num_eval_examples} expected (config.num_eval_examples)"
-            )
+        seen = seen_once(sums, self.config.num_eval_examples, "videos")
         top1 = int(sums["correct"]) / seen
         return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
 

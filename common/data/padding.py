@@ -8,9 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 
-def num_batches(sizes: Sequence[int], batch_size: int) -> int:
-    """Batches that each shard yields, so that all yield equally many: enough for the largest of `sizes`."""
-    return max(1, *(-(-size // batch_size) for size in sizes))
+def num_batches(sizes: Sequence[int], batch_size: int, per_step: int = 1) -> int:
+    """Batches that each shard yields, so that all yield equally many: enough for the largest of `sizes`.
+
+    A multiple of `per_step`, the replicas that take turns with a shard's batches.
+    """
+    return max(1, *(-(-size // (batch_size * per_step)) for size in sizes)) * per_step
 
 
 def pad(dataset: tf.data.Dataset, padding: dict[str, Any], batch_size: int, batches: int) -> tf.data.Dataset:

@@ -135,11 +135,8 @@ class Steps:
     def batches(self, training: bool) -> list[dict[str, Argument]]:
         """A batch of each shape: the task's synthetic one, noise of the same range where it is large."""
         task, config = self.task, self.task.config
-        make = task.synthetic_input
-        if not training:
-            make = getattr(task, "synthetic_eval_input", make)
-        name = "batch_shapes" if training else "eval_batch_shapes"
-        count = max(1, len(getattr(task, name, ())))
+        make = task.synthetic_input if training else task.synthetic_eval_input
+        count = max(1, len(task.batch_shapes if training else task.eval_batch_shapes))
         size = config.global_batch_size if training else config.eval_batch_size
         prefix = "train" if training else "eval"
         return [

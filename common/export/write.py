@@ -165,7 +165,7 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
         },
         "parameters": sum(math.prod(v.value.shape) for v in steps.state.values() if v.role == "weight"),
         "forward_flops_per_example": _forward_flops(steps),
-        "chooses": getattr(task, "chooses", False),
+        "chooses": task.chooses,
         "outside": [*_OUTSIDE, _quality(task)],
         "refused": {},
         "state": [_describe(argument) for argument in steps.state.values()],

@@ -1,8 +1,7 @@
 """Training batches of a few static shapes: a program for each of them, all compiled before the clock starts.
 
-A task whose batches come in several shapes names them in an attribute `batch_shapes`: for each shape, the components of
-a batch that differ, and their shapes without the batch axis. In a step all replicas hold the same one. An attribute
-`eval_batch_shapes` does the same for evaluation.
+A task names the shapes of its batches in `batch_shapes` where there are several, and those of evaluation in
+`eval_batch_shapes`. In a step all replicas hold the same one.
 """
 
 from __future__ import annotations
@@ -13,18 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.distributed.replicas.base import Replicas
-
-Shape = Mapping[str, Sequence[int]]
-
-
-def shapes_of(task: Any) -> Sequence[Shape]:
-    """The shapes that a task names; none where all its batches have one."""
-    return getattr(task, "batch_shapes", ())
-
-
-def eval_shapes_of(task: Any) -> Sequence[Shape]:
-    """Those of its evaluation batches."""
-    return getattr(task, "eval_batch_shapes", ())
+from common.train.task import Shape
 
 
 def summed(

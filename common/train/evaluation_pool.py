@@ -37,7 +37,7 @@ class Evaluator:
         self._warm: concurrent.futures.Future | None = None
         if not (task.evaluate_in_worker and enabled):
             return
-        workers = getattr(task, "evaluation_workers", 0)
+        workers = task.evaluation_workers
         self._pool = concurrent.futures.ProcessPoolExecutor(max(workers, 1), mp_context=self._workers)
         if workers:
             # The thread only hands the work out and waits: one evaluation after the other, each by all workers.

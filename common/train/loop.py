@@ -25,7 +25,7 @@ from common.distributed.spatial.sharing import counted_once, shared_input
 from common.layers.precision import precision as make_precision
 from common.train import events
 from common.train.agreement import Agreement
-from common.train.batch_shapes import eval_shapes_of, in_turn, shapes_of, summed
+from common.train.batch_shapes import in_turn, summed
 from common.train.evaluation_pool import POLL_SECONDS, Evaluator
 from common.train.step import State, compiles, make_eval_step, make_prepare_eval, make_train_step
 from common.train.task import Task
@@ -57,11 +57,11 @@ class Loop:
         policy = make_precision(config.precision, config.loss_scale)
         self.state = State(task, replicas, policy)
         compiled = compiles(config, replicas)
-        self._summed = summed(replicas, shapes_of(task), self._batch_size(True))
+        self._summed = summed(replicas, task.batch_shapes, self._batch_size(True))
         self._train_step = replicas.compile(make_train_step(task, self.state, policy, self.clock), compiled)
         self._evaluated = summed(
             replicas,
-            eval_shapes_of(task),
+            task.eval_batch_shapes,
             self._batch_size(False),
             lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
         )
@@ -193,7 +193,7 @@ class Loop:
     def compile(self) -> None:
         """Traces and compiles every program on synthetic data, then restores every variable as it was."""
         before = self.state.snapshot()
-        steps = [max(1, len(shapes)) for shapes in (shapes_of(self.task), eval_shapes_of(self.task))]
+        steps = [max(1, len(shapes)) for shapes in (self.task.batch_shapes, self.task.eval_batch_shapes)]
         self._call(self._synthetic(True), self._synthetic(False), *steps)
         self.state.restore(before)
 
@@ -213,13 +213,12 @@ class Loop:
         return result.sums, result.arrays
 
     def _synthetic(self, training: bool) -> Any:
-        make = self.task.synthetic_input
-        if not training:
-            make = getattr(self.task, "synthetic_eval_input", make)
+        task = self.task
+        make = task.synthetic_input if training else task.synthetic_eval_input
+        shapes = task.batch_shapes if training else task.eval_batch_shapes
 
         def dataset(_: Shard) -> tf.data.Dataset:
             batches = make(self._batch_size(training))
-            shapes = shapes_of(self.task) if training else eval_shapes_of(self.task)
             return in_turn(batches, self.replicas) if shapes else batches
 
         return iter(self.replicas.dataset(lambda shard: pipeline.untuned(dataset(shard))))

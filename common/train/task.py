@@ -6,10 +6,13 @@ number of replicas and every correction for a padded batch from the benchmarks.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
-from collections.abc import Mapping
-from typing import Any, Protocol
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +24,10 @@ from common.errors import UserError
 from common.layers.precision import Precision
 
 Batch = Mapping[str, tf.Tensor]
+# The components of a batch that differ from shape to shape, and their shapes without the batch axis.
+Shape = Mapping[str, Sequence[int]]
+# As `map`.
+Spread = Callable[[Callable, Iterable], Iterable]
 
 
 class Over(enum.Enum):
@@ -56,43 +63,114 @@ class Quality:
     details: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-class Task(Protocol):
-    """A benchmark. `evaluate_in_worker` asks for `quality` in a worker process while the next block trains.
+class Task(abc.ABC):
+    """A benchmark as the loop sees it: what one replica trains on, its loss, and what an evaluation says.
 
-    A task may have an int `evaluation_workers` too. Where it is not 0, there are so many workers, and `quality` is
-    called in a thread with a third argument `spread(function, items)`: `map`, by all of them.
+    A benchmark overrides the abstract half, and of the rest what is its own.
 
-    Also optional: `batch_shapes` and `eval_batch_shapes`, where batches come in several static shapes
-    (common/train/batch_shapes.py), `synthetic_eval_input`, where evaluation batches look different, and `chooses`,
-    True where a training step picks examples by comparing what it computed, so that a rounding can pick others.
+    Attributes:
+      config: the run's configuration.
+      data_dir: the folder with the data; None where none is needed (--describe, --dry_run, --export).
+      evaluate_in_worker: `quality` runs in a worker process while the next block trains.
+      evaluation_workers: where not 0, `quality` runs in a thread with so many worker processes, which its argument
+        `spread` hands work to.
+      batch_shapes, eval_batch_shapes: the static shapes in which batches come, where there are several of them
+        (batch_shapes.py).
+      chooses: a training step picks examples by comparing what it computed, so that a rounding can pick others.
+      input_errors: what TensorFlow raises where the data is damaged.
     """
 
-    config: RunConfig
-    evaluate_in_worker: bool
+    evaluate_in_worker: bool = False
+    evaluation_workers: int = 0
+    batch_shapes: Sequence[Shape] = ()
+    eval_batch_shapes: Sequence[Shape] = ()
+    chooses: bool = False
+    input_errors: tuple[type[tf.errors.OpError], ...] = (
+        tf.errors.DataLossError,
+        tf.errors.InvalidArgumentError,
+        tf.errors.NotFoundError,
+    )
 
+    def __init__(self, config: RunConfig, data_dir: str | None):
+        self.config = config
+        self.data_dir = pathlib.Path(data_dir) if data_dir else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker process needs for `quality`."""
+        return {"config": self.config, "data_dir": self.data_dir}
+
+    # -- what every benchmark has ----------------------------------------------------------------------------------
+
+    @abc.abstractmethod
     def check_input(self) -> None:
-        """Raises UserError where the data is not there; cheap, called before anything is built."""
+        """Checks that the data is there; cheap, called before anything is built.
 
-    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        """What is wrong with the data, file and record, if that is what made a step fail; may read all of it."""
+        Raises:
+          UserError: it is not.
+        """
 
+    @abc.abstractmethod
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         """The network; called in the replicas' scope."""
 
+    @abc.abstractmethod
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
         """Endless, seeded batches of one replica; as an uninterrupted run would give them from `start_step` on."""
 
+    @abc.abstractmethod
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         """Finite, padded to equal work on every replica; padding has `weight` 0."""
 
+    @abc.abstractmethod
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        """Endless batches with the element_spec of both inputs, without data; each of `batch_shapes` in turn."""
+        """Endless training batches without data, with the element_spec of `train_input`; each shape in turn."""
 
+    @abc.abstractmethod
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         """The loss terms of a micro-batch, on one replica."""
 
+    @abc.abstractmethod
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         """Metric sums, or arrays for the host, of one replica's evaluation batch."""
 
-    def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        """Pure; raises ValueError where the outputs do not add up."""
+    @abc.abstractmethod
+    def quality(
+        self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], spread: Spread = map
+    ) -> Quality:
+        """The result of an evaluation, from the outputs of all its batches; pure.
+
+        Args:
+          sums: of `Outputs.sums`.
+          arrays: of `Outputs.arrays`, concatenated.
+          spread: `map` by all workers; given only where there are `evaluation_workers`.
+
+        Raises:
+          ValueError: the outputs do not add up.
+        """
+
+    # -- what a benchmark may have -----------------------------------------------------------------------------------
+
+    def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
+        """As `synthetic_input`, for evaluation: the same batches, unless evaluation's look different."""
+        return self.synthetic_input(batch_size)
+
+    def diagnose(self, error: tf.errors.OpError) -> UserError | None:
+        """What is wrong with the data, where that is what made a step fail with `error`; may read all of it."""
+        return self.find_damage() if isinstance(error, self.input_errors) else None
+
+    def find_damage(self) -> UserError | None:
+        """The first damaged file and record; None where the data is sound, or was all read before the first step."""
+        return None
+
+    def check_weights_file(self) -> None:
+        """Checks that the file with the initial weights is there, where the configuration names one.
+
+        Raises:
+          UserError: it is not.
+        """
+        config = self.config
+        path = config.initial_weights_file
+        if path and not os.path.exists(path):
+            raise UserError(
+                f"config.{config.weights_field}={path}: no such file; see {config.benchmark}/README.md"
+            )

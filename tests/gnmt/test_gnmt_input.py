@@ -19,6 +19,7 @@ from gnmt import input as pipeline
 from gnmt.config import Decode
 from gnmt.presets import PRESETS
 from gnmt.task import Task, smoothed_cross_entropy
+from tests.benchmarks import one_batch_a_step
 
 pytest.importorskip("subword_nmt", reason="subword-nmt absent")
 pytest.importorskip("sacremoses", reason="sacremoses absent")
@@ -112,7 +113,11 @@ def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
     for count, batch in ((1, 4), (2, 2), (3, 4)):
         found, batches = [], set()
         for i in range(count):
-            mine = list(pipeline.eval_input(config, folder, Shard(i, count), batch).as_numpy_iterator())
+            mine = list(
+                pipeline.eval_input(
+                    one_batch_a_step(config, batch, count), folder, Shard(i, count), batch
+                ).as_numpy_iterator()
+            )
             batches.add(len(mine))
             found += [x for b in mine for x, w in zip(b["index"], b["weight"]) if w]
             assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in mine)
@@ -126,7 +131,9 @@ def test_an_evaluation_is_padded_with_its_shortest_sentence(data):
     folder, config = data
     found = []
     for i in range(3):
-        for batch in pipeline.eval_input(config, folder, Shard(i, 3), 4).as_numpy_iterator():
+        for batch in pipeline.eval_input(
+            one_batch_a_step(config, 4, 3), folder, Shard(i, 3), 4
+        ).as_numpy_iterator():
             found += [dict(zip(batch, row)) for row in zip(*batch.values())]
     real = [row for row in found if row["weight"]]
     fillers = [row for row in found if not row["weight"]]

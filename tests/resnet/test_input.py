@@ -17,6 +17,7 @@ from common.errors import UserError
 from resnet import input as resnet_input
 from resnet.config import Config, Data
 from studies.data import unpack
+from tests.benchmarks import one_batch_a_step
 
 CLASSES = 7
 TRAIN, EVAL = 53, 37
@@ -53,11 +54,15 @@ def data_dir(tmp_path_factory):
 
 def config(cache="none", **fields) -> Config:
     data = Data(cache=cache, shuffle_buffer=16, **fields.pop("data", {}))
-    return dataclasses.replace(Config(seed=5, image_size=24, num_classes=CLASSES, data=data), **fields)
+    base = Config(
+        seed=5, image_size=24, num_classes=CLASSES, global_batch_size=8, eval_batch_size=8, data=data
+    )
+    return dataclasses.replace(base, **fields)
 
 
 def train(folder, n, configuration=None, shard=ALL, batch=8, start=0):
-    dataset = resnet_input.train_input(configuration or config(), folder, shard, batch, start)
+    configuration = one_batch_a_step(configuration or config(), batch, shard.count)
+    dataset = resnet_input.train_input(configuration, folder, shard, batch, start)
     return [{k: v.numpy() for k, v in b.items()} for b in itertools.islice(dataset, n)]
 
 
@@ -119,7 +124,9 @@ def test_shards_partition_an_epoch(data_dir, num_shards):
 def test_evaluation_counts_each_example_once(data_dir, num_shards, cache):
     labels, lengths = [], set()
     for index in range(num_shards):
-        dataset = resnet_input.eval_input(config(cache), data_dir, Shard(index, num_shards), 4)
+        dataset = resnet_input.eval_input(
+            one_batch_a_step(config(cache), 4, num_shards), data_dir, Shard(index, num_shards), 4
+        )
         first, again = ([{k: v.numpy() for k, v in b.items()} for b in dataset] for _ in range(2))
         assert same(first, again)
         lengths.add(len(first))
@@ -132,7 +139,7 @@ def test_evaluation_counts_each_example_once(data_dir, num_shards, cache):
 
 def test_evaluation_crop_is_the_central_part_of_the_short_side(data_dir):
     """Against tf.image on the whole decoded picture."""
-    batch = next(iter(resnet_input.eval_input(config(), data_dir, Shard(), EVAL)))
+    batch = next(iter(resnet_input.eval_input(one_batch_a_step(config(), EVAL), data_dir, Shard(), EVAL)))
     files = tfrecords.list_files(data_dir, "validation-*", "")
     serialized = [r for file in files for r in tfrecords.read(file)]
     crops = []
@@ -197,7 +204,7 @@ def test_pictures_of_every_kind_become_rgb(tmp_path, mode, kind):
     for cache in ("none", "decoded"):
         (batch,) = train(tmp_path, 1, config(cache), batch=4)
         assert batch["image"].shape == (4, 24, 24, 3)
-    (batch,) = resnet_input.eval_input(config(), tmp_path, Shard(), 4)
+    (batch,) = resnet_input.eval_input(one_batch_a_step(config(), 4), tmp_path, Shard(), 4)
     expected = np.asarray(Image.open(io.BytesIO(picture(0, (40, 40), mode, kind))).convert("RGB"))
     assert abs(batch["image"][0].numpy().mean((0, 1)) - expected[3:38, 3:38].mean((0, 1))).max() < 4
 
@@ -330,7 +337,7 @@ def test_real_photographs_equal_with_every_cache(photographs):
 def test_greyscale_photographs_have_three_equal_channels(photographs):
     folder, grey, _ = photographs
     for make in (resnet_input.eval_input, resnet_input.train_input):
-        dataset = make(config(image_size=224, num_classes=1000), folder, ALL, 16)
+        dataset = make(one_batch_a_step(config(image_size=224, num_classes=1000), 16), folder, ALL, 16)
         for batch in dataset.take(6).as_numpy_iterator():
             image, label = batch["image"].astype(int), batch["label"]
             spread = (image.max(-1) - image.min(-1)).max((1, 2))

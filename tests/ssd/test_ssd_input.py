@@ -19,6 +19,7 @@ from ssd import augment, tiny
 from ssd import input as pipeline
 from ssd.config import Data
 from ssd.presets import PRESETS
+from tests.benchmarks import one_batch_a_step
 
 SET = dataclasses.replace(tiny.TINY, train_images=24, eval_images=9, train_files=3, eval_files=2, crowds=0.5)
 CONFIG = dataclasses.replace(PRESETS["cpu-tiny"], image_size=64, anchor_steps=(37.5, 75.0, 150.0, 300.0))
@@ -41,7 +42,7 @@ def same(a, b):
 
 def test_batches_are_a_function_of_seed_and_step(data_dir):
     whole = batches(pipeline.train_input(CONFIG, data_dir, Shard(), 4), 14)
-    again = batches(pipeline.train_input(CONFIG, data_dir, Shard(), 4, start_step=9), 5)
+    again = batches(pipeline.train_input(one_batch_a_step(CONFIG, 4), data_dir, Shard(), 4, start_step=9), 5)
     assert all(same(a, b) for a, b in zip(whole[9:], again, strict=True))
     other = dataclasses.replace(CONFIG, seed=1)
     assert not same(whole[0], batches(pipeline.train_input(other, data_dir, Shard(), 4), 1)[0])
@@ -63,7 +64,9 @@ def test_evaluation_has_every_image_once_and_padding_of_weight_zero(data_dir, co
     found = [
         b
         for i in range(count)
-        for b in batches(pipeline.eval_input(CONFIG, data_dir, Shard(i, count), 4), 99)
+        for b in batches(
+            pipeline.eval_input(one_batch_a_step(CONFIG, 4, count), data_dir, Shard(i, count), 4), 99
+        )
     ]
     ids, weights = (np.concatenate([b[name] for b in found]) for name in ("image_id", "weight"))
     expected = {i["id"] for i in json.loads((data_dir / "instances_val2017.json").read_text())["images"]}

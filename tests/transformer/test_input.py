@@ -20,6 +20,7 @@ from common.data import tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.text import bleu, conversion, subwords
+from tests.benchmarks import one_batch_a_step
 from transformer import convert, packing, tiny
 from transformer import input as pipeline
 from transformer.config import Decode
@@ -118,7 +119,11 @@ def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
     for count, batch in ((1, 4), (2, 2), (3, 4)):
         found, batches = [], set()
         for i in range(count):
-            mine = list(pipeline.eval_input(config, folder, Shard(i, count), batch).as_numpy_iterator())
+            mine = list(
+                pipeline.eval_input(
+                    one_batch_a_step(config, batch, count), folder, Shard(i, count), batch
+                ).as_numpy_iterator()
+            )
             batches.add(len(mine))
             found += [x for b in mine for x, w in zip(b["index"], b["weight"]) if w]
             assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in mine)

@@ -29,6 +29,10 @@ class Shard:
     index: int = 0
     count: int = 1
 
+    def batches_per_step(self, examples: int, batch_size: int) -> int:
+        """Batches of `batch_size` in this part of a step of `examples`: one for each replica that the part feeds."""
+        return examples // self.count // batch_size
+
 
 class Replicas(abc.ABC):
     """Copies of a model that train together. Collectives are called inside `run`, by every replica.

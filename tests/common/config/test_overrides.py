@@ -179,7 +179,10 @@ def test_json_round_trip_and_digest(config: Config) -> None:
 
 def test_digest_does_not_hang_on_the_session() -> None:
     """The same in another process with another hash seed."""
-    code = "from common import config; print(config.digest(config.RunConfig()))"
+    code = (
+        "from common.config.digest import digest; from common.config.schema import RunConfig; "
+        "print(digest(RunConfig()))"
+    )
     out = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": "7"}
     )

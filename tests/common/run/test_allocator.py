@@ -17,9 +17,9 @@ from common.run import allocator
 # Takes blocks of 12 and of 96 MiB and touches them, six times; prints the pages it was given for the last three.
 STEPS = """
 import ctypes, resource, sys, threading
-from common import memory
+from common.run import allocator
 if sys.argv[1] == "kept":
-    assert memory.keep_freed()
+    assert allocator.keep_freed()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
@@ -72,7 +72,7 @@ def test_a_step_gets_the_last_ones_memory(thread):
     "name, value", [("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=3")]
 )
 def test_settings_of_the_environment_stay(name, value):
-    assert run("from common import memory; print(memory.keep_freed())", **{name: value}) == "False"
+    assert run("from common.run import allocator; print(allocator.keep_freed())", **{name: value}) == "False"
 
 
 def test_another_c_library_is_left_alone(monkeypatch):

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Accuracy falls off with the distance of log10(rate) from -1 and of the weight decay from 0.3; more epochs take longer.
 CONFIG = """
 import dataclasses
-from common.config.schema import Optimizer, RunConfig
+from common.config.schema import RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
@@ -32,6 +32,10 @@ class Both(Config):
     @property
     def logged_target(self):
         return {"BBOX": self.quality_target, "SEGM": 0.9}
+"""
+PRESETS = """
+from bowl.config import Both, Config
+from common.config.schema import Optimizer
 
 PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Optimizer(name="sgd")),
            "both": Both(system="both", optimizer=Optimizer(name="sgd"))}
@@ -86,6 +90,7 @@ def bowl_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "config.py").write_text(CONFIG)
+    (package / "presets.py").write_text(PRESETS)
     (package / "__main__.py").write_text(MAIN)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), str(ROOT)]))
     monkeypatch.syspath_prepend(str(package.parent))

@@ -191,7 +191,7 @@ def test_a_pool_that_lost_a_worker_ends_the_others(tmp_path):
 
 KILLED = """
 import pathlib, sys, time
-from tests.common import test_evaluator_pool as tests
+from tests.common.train import test_evaluation_pool as tests
 
 if __name__ == "__main__":
     evaluator = tests.evaluator_of(tests.tell_and_wait, pathlib.Path(sys.argv[1]))

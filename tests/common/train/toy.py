@@ -13,6 +13,7 @@ from common.config.schema import Optimizer, RunConfig, Schedule
 from common.distributed.replicas.base import Replicas, Shard
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import Precision
+from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 
 FEATURES, CLASSES = 8, 4
@@ -45,17 +46,18 @@ def config(**changes) -> Config:
     return dataclasses.replace(base, **changes)
 
 
-class Task:
+class Task(task.Task):
     """Which of four seeded directions a vector leans to."""
 
     def __init__(self, config: Config, evaluate_in_worker: bool = False):
-        self.config, self.evaluate_in_worker = config, evaluate_in_worker
+        super().__init__(config, None)
+        self.evaluate_in_worker = evaluate_in_worker
+
+    def __getstate__(self) -> dict:
+        return dict(vars(self))
 
     def check_input(self) -> None:
         pass
-
-    def diagnose(self, error: tf.errors.OpError) -> None:
-        return None
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         batch = self.config.micro_batch_size
@@ -84,8 +86,7 @@ class Task:
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
         whole = self._dataset(self.examples(0, 64, 0), batch_size, shard).repeat()
-        per_step = self.config.global_batch_size // shard.count // batch_size
-        return whole.skip(start_step * per_step)
+        return whole.skip(start_step * shard.batches_per_step(self.config.global_batch_size, batch_size))
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         arrays = self.examples(0, 37, 1)

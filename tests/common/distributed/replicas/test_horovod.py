@@ -250,7 +250,7 @@ def test_mistakes_are_named_and_close_ends_it(ran):
 
 def test_without_a_launcher_it_names_one():
     code = (
-        "from common import replicas; from common.config.schema import RunConfig\n"
+        "from common.distributed import replicas; from common.config.schema import RunConfig\n"
         "try: replicas.make(RunConfig(replicas='horovod', num_replicas=2))\n"
         "except replicas.base.UserError as error: print(error)"
     )

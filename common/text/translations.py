@@ -1,0 +1,27 @@
+"""The translations that an evaluation brought back, in the order of the sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+
+def in_order(arrays: Mapping[str, np.ndarray], expected: int) -> np.ndarray:
+    """The tokens of every evaluation sentence, [expected, n], in the order of the sentences.
+
+    Args:
+      arrays: of an evaluation: "tokens" [N, n], "index" of the sentence [N], "weight" [N], 0 for padding.
+      expected: config.num_eval_examples.
+
+    Raises:
+      ValueError: a sentence is missing or came twice.
+    """
+    real = arrays["weight"] > 0
+    index, tokens = arrays["index"][real], arrays["tokens"][real]
+    if not np.array_equal(np.sort(index), np.arange(expected)):
+        raise ValueError(
+            f"{len(index)} translations of {len(set(index.tolist()))} sentences, {expected} expected "
+            "(config.num_eval_examples)"
+        )
+    return tokens[np.argsort(index)]

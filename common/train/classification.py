@@ -1,0 +1,39 @@
+"""Accuracy of classification: sums over a padded evaluation batch, and the result of all batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from common.train.task import Batch
+
+
+def top_k_sums(scores: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+    """{"correct", "correct_top5", "seen"}: examples of a batch, int32 scalars; padding counts for none.
+
+    Args:
+      scores: [b, classes].
+      batch: "label", int32 [b], -1 where an example is padding; "weight" [b], 0 there.
+    """
+    # No argmax equals the label of padding.
+    correct = tf.equal(tf.argmax(scores, -1, tf.int32), batch["label"])
+    top5 = tf.math.in_top_k(
+        tf.maximum(batch["label"], 0), tf.cast(scores, tf.float32), min(5, scores.shape[-1])
+    )
+    real = batch["weight"] > 0
+    sums = {"correct": correct, "correct_top5": top5 & real, "seen": real}
+    return {name: tf.reduce_sum(tf.cast(hit, tf.int32)) for name, hit in sums.items()}
+
+
+def seen_once(sums: Mapping[str, np.ndarray], expected: int, what: str = "examples") -> int:
+    """The number of examples seen.
+
+    Raises:
+      ValueError: it is not `expected`, config.num_eval_examples.
+    """
+    seen = int(sums["seen"])
+    if seen != expected:
+        raise ValueError(f"{seen} {what} seen, {expected} expected (config.num_eval_examples)")
+    return seen
