@@ -11,7 +11,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from common.config.legw import legw
@@ -29,6 +29,37 @@ def preset(presets: Mapping[str, C], name: str) -> C:
     if name not in presets:
         raise UserError(f"--system={name}: unknown{near(name, list(presets))}; known: {', '.join(presets)}")
     return presets[name]
+
+
+def configure(
+    presets: Mapping[str, C],
+    default: Callable[[], C],
+    system: str | None,
+    overrides: Sequence[tuple[str, str]],
+    replicas: str | None = None,
+    seed: int | None = None,
+) -> C:
+    """The configuration that a command line asks for, validated.
+
+    Args:
+      presets: of the benchmark.
+      default: makes the configuration where no preset is named.
+      system: the preset's name.
+      overrides: [(path, value)] from `split_overrides`.
+      replicas, seed: in place of the preset's; None leaves it.
+
+    Raises:
+      UserError: an unknown preset, field or value, or fields that contradict each other.
+    """
+    config = preset(presets, system) if system else default()
+    if replicas:
+        config = override(config, "replicas", replicas)
+    for path, value in overrides:
+        config = override(config, path, value)
+    if seed is not None:
+        config = dataclasses.replace(config, seed=seed)
+    config.validate()
+    return config
 
 
 def override(config: C, path: str, value: str) -> C:

@@ -31,13 +31,7 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     reader.add_argument("--system", "-system")
     reader.add_argument("--replicas", "-replicas")
     known, _ = reader.parse_known_args(rest)
-    config = configs.preset(module.PRESETS, known.system) if known.system else module.Config()
-    if known.replicas:
-        config = configs.override(config, "replicas", known.replicas)
-    for path, value in overrides:
-        config = configs.override(config, path, value)
-    config.validate()
-    return config
+    return configs.configure(module.PRESETS, module.Config, known.system, overrides, known.replicas)
 
 
 def plan(benchmark: str, by: str, flags: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ from common.errors import PeerLostError, UserError
 from common.launch import heartbeat
 from common.launch import process as processes
 from common.run import closed_division
+from common.run.options import RunOptions
 
 FLAGS = flags.FLAGS
 
@@ -123,9 +124,9 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     closed_division.check(config, preset, module.hyperparameters)
     process = processes.of(config)
     if not process.main:
-        return run.Training(benchmark, config, process).execute()
-    overrides = closed_division.overrides(config, preset)
-    return run.Run(benchmark, config, process, module.hyperparameters(config), overrides).execute()
+        return run.Training(benchmark, config, _options(), process).execute()
+    changed = closed_division.overrides(config, preset)
+    return run.Run(benchmark, config, _options(), process, module.hyperparameters(config), changed).execute()
 
 
 def check_data_dir(path: str | None, benchmark: str) -> None:
@@ -139,15 +140,13 @@ def check_data_dir(path: str | None, benchmark: str) -> None:
 
 
 def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
-    config = configs.preset(module.PRESETS, FLAGS.system) if FLAGS.system else module.Config()
-    if FLAGS.replicas:
-        config = configs.override(config, "replicas", FLAGS.replicas)
-    for path, value in overrides:
-        config = configs.override(config, path, value)
-    if FLAGS.seed is not None:
-        config = dataclasses.replace(config, seed=FLAGS.seed)
-    config.validate()
-    return config
+    return configs.configure(
+        module.PRESETS, module.Config, FLAGS.system, overrides, FLAGS.replicas, FLAGS.seed
+    )
+
+
+def _options() -> RunOptions:
+    return RunOptions(**{field.name: FLAGS[field.name].value for field in dataclasses.fields(RunOptions)})
 
 
 def _evaluate(task: Any) -> int:

@@ -12,26 +12,24 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from absl import flags
-
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.launch import heartbeat
 from common.launch.process import Process
 from common.run import closed_division, results
 from common.run import mllog as logs
+from common.run.options import RunOptions
 from common.run.progress import Reporter
 from common.train import events
 
-FLAGS = flags.FLAGS
 NOT_REACHED = 1
 
 
 class Training:
     """A run in a process that is not the first: it trains and leaves nothing behind."""
 
-    def __init__(self, benchmark: str, config: RunConfig, process: Process):
-        self.benchmark, self.config = benchmark, config
+    def __init__(self, benchmark: str, config: RunConfig, options: RunOptions, process: Process):
+        self.benchmark, self.config, self.options = benchmark, config, options
         self.reporter = Reporter(config, sys.stderr if process.main else None)
         self.loop: Any = None
         self._stopped_by = ""  # A signal's name; it also ends a loop that takes this one's place.
@@ -77,7 +75,7 @@ class Training:
         from common.train.loop import Loop
 
         allocator.keep_freed_by_steps(config)
-        task = task_module.Task(config, FLAGS.data_dir)
+        task = task_module.Task(config, self.options.data_dir)
         task.check_input()
         self._replicas = replicas.make(config)
         self._listen()  # TensorFlow's server of several processes has put a handler of its own in place.
@@ -89,11 +87,11 @@ class Training:
         return loop
 
     def _resume(self) -> int:
-        if not FLAGS.checkpoint_dir:
+        if not self.options.checkpoint_dir:
             return 0
         from common.train import checkpoint
 
-        start = checkpoint.restore_latest(self.loop, FLAGS.checkpoint_dir) or 0
+        start = checkpoint.restore_latest(self.loop, self.options.checkpoint_dir) or 0
         if start:
             self.reporter.say(f"resumed from step {start}: this run gives no time to train")
         return start
@@ -101,12 +99,12 @@ class Training:
     def _save(self, step: int) -> None:
         from common.train import checkpoint
 
-        checkpoint.save(self.loop, FLAGS.checkpoint_dir, FLAGS.keep_checkpoints)
+        checkpoint.save(self.loop, self.options.checkpoint_dir, self.options.keep_checkpoints)
 
     def _train(self) -> Any:
         """The last event."""
         event, self._training = None, True
-        for event in self._events(self._save if FLAGS.checkpoint_dir else None):
+        for event in self._events(self._save if self.options.checkpoint_dir else None):
             if isinstance(event, events.Progress):
                 heartbeat.at_step(event.step)
             self._record(event)
@@ -130,7 +128,7 @@ class Training:
         config.validate()
         from common.train import checkpoint
 
-        return checkpoint.restore_latest(self._build(config), FLAGS.checkpoint_dir)
+        return checkpoint.restore_latest(self._build(config), self.options.checkpoint_dir)
 
     def _record(self, event: Any) -> None:
         """What an event leads to."""
@@ -151,19 +149,20 @@ class Run(Training):
         self,
         benchmark: str,
         config: RunConfig,
+        options: RunOptions,
         process: Process,
         hyperparameters: logs.Hyperparameters,
         overrides: Mapping[str, Any],
     ):
         """`overrides`: the fields in which the configuration differs from its preset."""
-        super().__init__(benchmark, config, process)
+        super().__init__(benchmark, config, options, process)
         self.hyperparameters = hyperparameters
         self.facts = {
             "config_overrides": dict(overrides),
             "initial_weights": closed_division.initial_weights(config),
         }
-        self.folder = pathlib.Path(FLAGS.result_dir) / config.system / config.benchmark
-        self.index = self._free_index() if FLAGS.run is None else FLAGS.run
+        self.folder = pathlib.Path(self.options.result_dir) / config.system / config.benchmark
+        self.index = self._free_index() if self.options.run is None else self.options.run
         self.path = self.folder / f"result_{self.index}.txt"
         if self.path.exists():
             raise UserError(f"{self.path}: exists; give another --run or --result_dir, or move it away")
@@ -179,7 +178,7 @@ class Run(Training):
         self._listen()
         log = self._log = logs.RunLog(self.path, self.config, _checker(self.config))
         try:
-            log.header(self.hyperparameters, FLAGS.cache_cleared, self.facts)
+            log.header(self.hyperparameters, self.options.cache_cleared, self.facts)
             self._initialise()
             self._start = self._resume()
             log.init_stop(self._start)

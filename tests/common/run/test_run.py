@@ -11,20 +11,20 @@ import pytest
 
 from common.errors import UserError
 from common.run import results, run
+from common.run.options import RunOptions
 from common.train import events
 from tests.common.train import toy
 
+ALONE = types.SimpleNamespace(main=False)
 ENDED = events.RunStopped(60.0, "success", 8)
 
 
 @pytest.fixture
 def training(monkeypatch, tmp_path) -> run.Training:
     """A run of the toy, in a process that keeps no log."""
-    flags = types.SimpleNamespace(data_dir=None, checkpoint_dir=None, result_dir=str(tmp_path), run=None)
-    monkeypatch.setattr(run, "FLAGS", flags)
     monkeypatch.setattr(run, "importlib", types.SimpleNamespace(import_module=lambda name: toy))
     monkeypatch.setattr(run.Training, "_listen", lambda self: None)
-    return run.Training("resnet", toy.config(), types.SimpleNamespace(main=False))
+    return run.Training("resnet", toy.config(), RunOptions(result_dir=str(tmp_path)), ALONE)
 
 
 def test_a_signal_before_training_ends_the_run(training) -> None:
@@ -57,7 +57,7 @@ def test_a_peer_that_dies_while_all_leave_changes_nothing(training, monkeypatch)
 def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
     training, monkeypatch, tmp_path, capsys
 ) -> None:
-    whole = run.Run("resnet", toy.config(), types.SimpleNamespace(main=False), [], {})
+    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
     whole.path.parent.mkdir(parents=True)
     whole.path.write_text("")
 
