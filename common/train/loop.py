@@ -28,6 +28,7 @@ from common.train.agreement import Agreement
 from common.train.batch_shapes import in_turn, summed
 from common.train.evaluation_pool import POLL_SECONDS, Evaluator
 from common.train.step import State, compiles, make_eval_step, make_prepare_eval, make_train_step
+from common.train.step_timing import StepTiming
 from common.train.task import Task
 
 
@@ -58,7 +59,9 @@ class Loop:
         self.state = State(task, replicas, policy)
         compiled = compiles(config, replicas)
         self._summed = summed(replicas, task.batch_shapes, self._batch_size(True))
-        self._train_step = replicas.compile(make_train_step(task, self.state, policy, self.clock), compiled)
+        self._timing = StepTiming(replicas.num_processes > 1)
+        train_step = make_train_step(task, self.state, policy, self.clock, self._timing.of_gradients)
+        self._train_step = replicas.compile(train_step, compiled)
         self._evaluated = summed(
             replicas,
             task.eval_batch_shapes,
@@ -91,13 +94,12 @@ class Loop:
             i: tf.Tensor, finite: tf.Tensor, stop: tf.Tensor, losses: tf.TensorArray, times: tf.TensorArray
         ) -> tuple:
             step = self.state.step.read_value()
-            batch = next(train)
-            self.state.pace.batch_arrived(batch)
+            batch = self._timing.of_batch(lambda: next(train))
             loss, stop = self._train_once(batch, step)
             with tf.control_dependencies([loss]):
                 self.state.step.assign_add(1)
                 now = tf.timestamp()
-            self.state.pace.step_ended(now)
+            self._timing.step_ended(now)
             return (
                 i + 1,
                 tf.math.is_finite(loss),
@@ -269,7 +271,7 @@ class Loop:
             for block in self.clock.blocks(start, evaluated=int(self.state.evaluated) == start):
                 yield events.BlockStarted(time.time(), block)
                 sizes = block.num_steps, self.clock.eval_steps
-                self.state.pace.begin()
+                self._timing.begin()
                 future = thread.submit(self._call, train, iter(held_out), *sizes)
                 success = yield from self._watch(future, block, evaluator)
                 result = future.result()
@@ -300,7 +302,7 @@ class Loop:
                 step = int(self.state.step)
                 if step != seen:
                     seen = step
-                    self.state.pace.tell(step)
+                    self._timing.tell(step)
                     yield events.Progress(time.time(), step, block, evaluating=step >= block.end_step)
                 if not success:
                     success = yield from self._known(evaluator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
@@ -17,7 +18,6 @@ from common.layers import batch_norm, dropout
 from common.layers.precision import Precision
 from common.layers.variable_kinds import kind_of
 from common.optim import optimizers, schedules
-from common.train.step_timing import Pace
 from common.train.task import Batch, Over, Task, WeightedSum
 
 
@@ -42,7 +42,6 @@ class State:
         # The step after which the last finished evaluation was made: a run stopped in one resumes with it.
         self.evaluated = tf.Variable(0, dtype=tf.int64, trainable=False, name="evaluated")
         self.stop = tf.Variable(False, trainable=False, name="stop")
-        self.pace = Pace(replicas.num_processes > 1)
 
     def variables(self) -> list[tf.Variable]:
         """All that training changes, in a fixed order; `stop` is not part of it."""
@@ -60,10 +59,22 @@ class State:
                 component.assign(value)
 
 
+# (batch) -> (loss, gradients): this replica's parts of sums over the replicas.
+Gradients = Callable[[Batch], tuple[tf.Tensor, list[tf.Tensor]]]
+
+
 def make_train_step(
-    task: Task, state: State, precision: Precision, clock: Clock
+    task: Task,
+    state: State,
+    precision: Precision,
+    clock: Clock,
+    timed: Callable[[Gradients], Gradients] = lambda gradients: gradients,
 ) -> Callable[[Batch, tf.Tensor], tf.Tensor]:
     """`train_step(batch, step)`: one weight update of a replica from its part of the batch.
+
+    Args:
+      task, state, precision, clock: of the run.
+      timed: wraps the function that computes the gradients, as StepTiming does.
 
     Returns:
       A function that returns this replica's part of the loss (a scalar; the parts of all replicas add up to the loss).
@@ -73,12 +84,11 @@ def make_train_step(
         config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
     )
 
+    compute = _gradients if config.accumulation_steps == 1 else _accumulated
+    gradients_of = timed(functools.partial(compute, task, state, precision))
+
     def train_step(batch: Batch, step: tf.Tensor) -> tf.Tensor:
-        if config.accumulation_steps == 1:
-            loss, gradients = _gradients(task, state, precision, batch)
-        else:
-            loss, gradients = _accumulated(task, state, precision, batch)
-        state.pace.gradients_ready(gradients)
+        loss, gradients = gradients_of(batch)
         # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
         gradients = optimizers.clipped(gradients, config.optimizer.clip_replica_norm / replicas.num_replicas)
         gradients = optimizers.with_bias_factor(gradients, state.kinds, config.optimizer.bias_gradient_factor)

@@ -2,52 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from common.launch import heartbeat
+from common.train.step import Gradients
 
 
-class Pace:
-    """Sums, over the steps of this process, of the seconds until its batch and until its gradients were there.
+class StepTiming:
+    """Sums, over the steps of this process, of the seconds until its batch and until its gradients are there.
 
-    Both count from the end of the step before, which all processes reach together. A network that communicates in its
-    forward pass hides a slow computation from the second sum, for there the others wait too, but not a slow input
-    from the first.
+    It wraps what fetches a batch and what computes gradients; neither knows of it. Both sums count from the end of the
+    step before, which all processes reach together. A network that communicates in its forward pass hides a slow
+    computation from the second sum, for there the others wait too, but not a slow input from the first.
     """
 
     def __init__(self, enabled: bool):
-        """Where `enabled` is false, as in a process alone, it does nothing."""
+        """Where `enabled` is false, as in a process alone, it wraps nothing."""
         self._enabled = enabled
         if enabled:
             with tf.device("CPU:0"):
-                self._began = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="pace/began")
-                self._input = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="pace/input")
-                self._step = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="pace/step")
+                self._began = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_timing/began")
+                self._input = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_timing/input")
+                self._step = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_timing/step")
 
-    def batch_arrived(self, batch: Any) -> None:
-        """In the running block: this step's batch is there."""
-        self._add("_input", tf.nest.flatten(batch, expand_composites=True))
+    def of_batch(self, fetch: Callable[[], Any]) -> Any:
+        """In the running block: what `fetch()` gives, this step's batch."""
+        batch = fetch()
+        if self._enabled:
+            self._add(self._input, tf.nest.flatten(batch, expand_composites=True))
+        return batch
 
-    def gradients_ready(self, gradients: Sequence[tf.Tensor]) -> None:
-        """In the running block: this process could now send its last gradient."""
-        self._add("_step", gradients)
+    def of_gradients(self, gradients: Gradients) -> Gradients:
+        """In the running block: `gradients`, after which this process can send its last gradient."""
+        if not self._enabled:
+            return gradients
+
+        def timed(batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            loss, found = gradients(batch)
+            self._add(self._step, found)
+            return loss, found
+
+        return timed
 
     def step_ended(self, now: tf.Tensor) -> None:
         """In the running block: the step is done at `now`, in all processes."""
         if self._enabled:
             self._began.assign(now)
 
-    def _add(self, name: str, tensors: Sequence[Any]) -> None:
-        if not self._enabled:
-            return
+    def _add(self, total: tf.Variable, tensors: Sequence[Any]) -> None:
         tensors = [x for x in tensors if isinstance(x, tf.Tensor)]
         with tf.control_dependencies(tensors), tf.device("CPU:0"):
             now, began = tf.timestamp(), self._began.read_value()
             # The first step of all has none before it.
-            getattr(self, name).assign_add(tf.where(began > 0, now - began, 0.0))
+            total.assign_add(tf.where(began > 0, now - began, 0.0))
 
     def begin(self) -> None:
         """Before a block: what happened since the last one is no step's time."""
