@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, data_field, system_field
 from common.errors import UserError, near
 
 WIRINGS = ("reference", "google")
@@ -76,14 +75,12 @@ class Config(RunConfig):
       shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
     """
 
-    counts_what_is_left: ClassVar[bool] = True
-
     benchmark: str = "gnmt"
     model: str = "gnmt"
-    num_train_examples: int = 3442299
+    num_train_examples: int = data_field(3442299)
     num_eval_examples: int = 3003
     quality_target: float = 0.24
-    vocabulary_size: int = 32316
+    vocabulary_size: int = data_field(32316)
     max_sequence_length: int = 48
     bucket_limits: tuple[int, ...] = (10, 20, 30, 40, 48)
     layers: int = 4
@@ -94,7 +91,7 @@ class Config(RunConfig):
     init_scale: float = 0.1
     wiring: str = "reference"
     output_bias: bool = True
-    hoisted: bool = True
+    hoisted: bool = system_field(True)
     attend: bool = True
     shift_targets: bool = True
     data: Data = Data()

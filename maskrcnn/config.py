@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, rule_field, system_field
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
@@ -31,10 +31,10 @@ class Data:
     train_pattern: str = "train-*"
     eval_pattern: str = "val-*"
     annotations: str = "instances_val2017.json"
-    cache: str = "none"
+    cache: str = system_field("none")
     skip_empty: bool = False
     flip: bool = True
-    private_threads: int = 0
+    private_threads: int = system_field(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Config(BatchNormSpan, RunConfig):
     num_eval_examples: int = 5000
     quality_target: float = 0.377
     mask_quality_target: float = 0.339
-    short_side: int = 800
-    long_side: int = 1333
+    short_side: int = rule_field(800)
+    long_side: int = rule_field(1333)
     padded_size: tuple[int, ...] = (832, 1344)
     max_instances: int = 100
     num_classes: int = 91
@@ -115,7 +115,7 @@ class Config(BatchNormSpan, RunConfig):
     backbone: str = ""
     anchor_shift: float = 0.0
     train_mask_head: bool = True
-    eval_workers: int = 0
+    eval_workers: int = system_field(0)
     data: Data = Data()
 
     weights_field: ClassVar[str] = "backbone"

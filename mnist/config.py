@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, system_field
 from common.errors import UserError
 
 MODELS = ("lstm", "mlp", "cnn")
@@ -55,8 +55,8 @@ class Config(RunConfig):
     image_size: int = 28
     num_classes: int = 10
     lstm_units: int = 128
-    folded: bool = True
-    hoisted: bool = True
+    folded: bool = system_field(True)
+    hoisted: bool = system_field(True)
     hidden_layers: int = 4
     hidden_units: int = 528
     activation: str = "sigmoid"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, rule_field, system_field
 from common.errors import UserError
 
 SPLITS = ("test", "valid")
@@ -53,12 +53,12 @@ class Config(RunConfig):
     train_epochs: float = 13.0
     steps_per_epoch_rounding: str = "floor"
     quality_target: float = 116.5
-    vocabulary_size: int = 10000
+    vocabulary_size: int = rule_field(10000)
     units: int = 200
     layers: int = 2
     num_steps: int = 20
     init_scale: float = 0.1
-    hoisted: bool = True
+    hoisted: bool = system_field(True)
     carry: bool = True
     data: Data = Data()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, system_field
 from common.errors import UserError
 
 MODELS = ("resnet50", "alexnet_bn")
@@ -32,7 +33,7 @@ class Data:
 
     train_pattern: str = "train-*"
     eval_pattern: str = "validation-*"
-    cache: str = "encoded"
+    cache: str = system_field("encoded")
     shuffle_buffer: int = 16384
     min_object_covered: float = 0.1
     area_range: tuple[float, ...] = (0.08, 1.0)
@@ -41,8 +42,8 @@ class Data:
     crop_fraction: float = 224 / 256
     resize: str = "bicubic"
     flip: bool = True
-    private_threads: int = 0
-    deterministic: bool = True
+    private_threads: int = system_field(0)
+    deterministic: bool = system_field(True)
     label_offset: int = 1
 
 
@@ -82,11 +83,15 @@ class Config(BatchNormSpan, RunConfig):
     batch_norm_epsilon: float = 1e-5
     zero_init_last_gamma: bool = True
     kernel_initializer: str = "truncated_fan_in"
-    space_to_depth: bool = False
+    space_to_depth: bool = system_field(False)
     residual: bool = True
     freeze_batch_norm: bool = False
     label_smoothing: float = 0.1
     data: Data = Data()
+
+    def single_replica_changes(self) -> dict[str, Any]:
+        """As RunConfig's; alone, a replica has no grid."""
+        return super().single_replica_changes() | {"batch_norm_tile_rows": 1, "batch_norm_grid_columns": 0}
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""

@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, rule_field, system_field
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
@@ -36,7 +36,7 @@ class Data:
     train_pattern: str = "train-*"
     eval_pattern: str = "val-*"
     annotations: str = "instances_val2017.json"
-    cache: str = "encoded"
+    cache: str = system_field("encoded")
     shuffle_buffer: int = 4096
     max_boxes: int = 100
     crop: bool = True
@@ -49,8 +49,8 @@ class Data:
     contrast: float = 0.5
     saturation: float = 0.5
     hue: float = 0.05
-    private_threads: int = 0
-    deterministic: bool = True
+    private_threads: int = system_field(0)
+    deterministic: bool = system_field(True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Config(BatchNormSpan, RunConfig):
     batch_norm_span: int = 0
     batch_norm_momentum: float = 0.9
     batch_norm_epsilon: float = 1e-5
-    space_to_depth: bool = False
+    space_to_depth: bool = system_field(False)
     backbone: str = ""
     epoch_images: int = 0
-    logged_rate_batch: int = 0
+    logged_rate_batch: int = rule_field(0)
     data: Data = Data()
 
     weights_field: ClassVar[str] = "backbone"

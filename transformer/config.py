@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, data_field, system_field
 from common.errors import UserError
 
 # What the converter leaves beside the records: how it cut the text, and what it counted.
@@ -29,7 +28,7 @@ class Data:
     eval_source: str = "eval.source"
     eval_reference: str = "eval.reference"
     shuffle_buffer: int = 16384
-    cache: bool = True
+    cache: bool = system_field(True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +78,12 @@ class Config(RunConfig):
       shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
     """
 
-    counts_what_is_left: ClassVar[bool] = True
-
     benchmark: str = "transformer"
     model: str = "transformer_big"
-    num_train_examples: int = 566340
+    num_train_examples: int = data_field(566340)
     num_eval_examples: int = 3003
     quality_target: float = 0.25
-    vocabulary_size: int = 33708
+    vocabulary_size: int = data_field(33708)
     packed_length: int = 256
     max_sequence_length: int = 80
     layers: int = 6

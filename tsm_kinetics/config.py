@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, system_field
 from common.errors import UserError
 
 # Frames of a clip: Table 1 of "Training Kinetics in 15 Minutes".
@@ -44,7 +44,7 @@ class Data:
     eval_crops: int = 1
     eval_short_side: int = 256
     eval_size: int = 256
-    private_threads: int = 0
+    private_threads: int = system_field(0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from common.errors import UserError
 
 
@@ -16,6 +18,11 @@ class BatchNormSpan:
     def bn_span(self) -> int:
         """Images that share batch-norm statistics, where these are not frozen; what the log calls model_bn_span."""
         return self.batch_norm_span or self.micro_batch_size
+
+    def single_replica_changes(self) -> dict[str, Any]:
+        """As RunConfig's; statistics over more images than one replica holds would wait for others."""
+        changes = super().single_replica_changes()
+        return changes | {"batch_norm_span": 0} if self.batch_norm_span > self.micro_batch_size else changes
 
     def validate_span(self) -> None:
         """Raises UserError where the span is neither whole replicas in equal groups nor a part of one."""

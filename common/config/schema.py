@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import typing
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from common.errors import UserError, near
 
@@ -15,6 +16,44 @@ REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu")
 SUMMATIONS = ("flat", "hierarchical", "2d")
 WIRES = ("full", "bf16")
 LARGEST_SEED = 2**32 - 1  # Of np.random.seed.
+
+
+def system_field(default: Any) -> Any:
+    """A field that describes the system and not the model: a closed run may change it.
+
+    Which machine, how its work is divided and stored, the same function computed otherwise, and when a run evaluates
+    and ends, which the log's blocks show.
+    """
+    return dataclasses.field(default=default, metadata={"closed": "free"})
+
+
+def data_field(default: Any) -> Any:
+    """A field that counts what cleaning and cutting into tokens leave of the rules' data: a closed run may change it.
+
+    It differs from one preparation to the next, and the run is held to it.
+    """
+    return system_field(default)
+
+
+def rule_field(default: Any) -> Any:
+    """A field that says which rules hold or what the problem is: no closed run changes it, even where the log shows it.
+
+    Of a field that is neither, a closed run may change what the log's header shows to the rules.
+    """
+    return dataclasses.field(default=default, metadata={"closed": "fixed"})
+
+
+def closed_rule(config: type, path: str) -> str:
+    """Says "free", "fixed" or "" for the field at `path` ("optimizer.momentum") of a configuration class.
+
+    What a group says holds for its fields, what a class says for its subclasses' defaults.
+    """
+    head, _, rest = path.partition(".")
+    for cls in config.__mro__:
+        field = cls.__dict__.get("__dataclass_fields__", {}).get(head)
+        if field is not None and "closed" in field.metadata:
+            return field.metadata["closed"]
+    return closed_rule(typing.get_type_hints(config)[head], rest) if rest else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,38 +216,38 @@ class RunConfig:
       checkpoint_blocks: save every so many blocks when a checkpoint folder is given.
     """
 
-    benchmark: str = ""
+    benchmark: str = rule_field("")
     model: str = ""
-    system: str = ""
-    hardware: str = "local"
-    source: str = ""
-    ruleset: str = "0.7.0"
-    division: str = "closed"
-    submission_status: str = "research"
-    submission_org: str = "local"
-    smoke_run: bool = False
-    seed: int = 0
-    precision: str = "bf16"
-    loss_scale: float = 1.0
-    replicas: str = "single"
-    num_replicas: int = 1
-    partitions: int = 1
-    communication: Communication = Communication()
-    global_batch_size: int = 1
-    accumulation_steps: int = 1
-    compile: str = "auto"
-    num_train_examples: int = 0
-    num_eval_examples: int = 0
-    eval_batch_size: int = 1
-    train_epochs: float = 1.0
-    train_steps: int = 0
+    system: str = system_field("")
+    hardware: str = system_field("local")
+    source: str = system_field("")
+    ruleset: str = rule_field("0.7.0")
+    division: str = rule_field("closed")
+    submission_status: str = system_field("research")
+    submission_org: str = system_field("local")
+    smoke_run: bool = rule_field(False)
+    seed: int = system_field(0)
+    precision: str = system_field("bf16")
+    loss_scale: float = system_field(1.0)
+    replicas: str = system_field("single")
+    num_replicas: int = system_field(1)
+    partitions: int = system_field(1)
+    communication: Communication = system_field(Communication())
+    global_batch_size: int = system_field(1)
+    accumulation_steps: int = system_field(1)
+    compile: str = system_field("auto")
+    num_train_examples: int = rule_field(0)
+    num_eval_examples: int = rule_field(0)
+    eval_batch_size: int = system_field(1)
+    train_epochs: float = system_field(1.0)
+    train_steps: int = system_field(0)
     steps_per_epoch_rounding: str = "ceil"
-    steps_per_block: int = 0
-    epochs_per_block: float = 1.0
-    first_block_epochs: float = 0.0
-    first_block_steps: int = 0
+    steps_per_block: int = system_field(0)
+    epochs_per_block: float = system_field(1.0)
+    first_block_epochs: float = system_field(0.0)
+    first_block_steps: int = system_field(0)
     quality_target: float = 0.0
-    checkpoint_blocks: int = 1
+    checkpoint_blocks: int = system_field(1)
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
 
@@ -216,9 +255,6 @@ class RunConfig:
     # start from (common/run/closed_division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
-    # Whether num_train_examples (and vocabulary_size) count what cleaning and cutting into tokens leave of the rules'
-    # data, which differs from one preparation to the next.
-    counts_what_is_left: ClassVar[bool] = False
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""
@@ -272,6 +308,24 @@ class RunConfig:
             )
         if self.smoke_run and self.division != "open":
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+
+    def single_replica(self) -> RunConfig:
+        """The configuration of one of the run's replicas, alone: its share of the batch, nobody to talk to."""
+        alone = dataclasses.replace(self, **self.single_replica_changes())
+        alone.validate()
+        return alone
+
+    def single_replica_changes(self) -> dict[str, Any]:
+        """{field: value} in which `single_replica` differs; a benchmark adds its own."""
+        return {
+            "replicas": "single",
+            "num_replicas": 1,
+            "partitions": 1,
+            "communication": Communication(),
+            "global_batch_size": self.global_batch_size // self.num_groups,
+            "eval_batch_size": self.eval_batch_size // self.num_groups,
+            "compile": "on",
+        }
 
     @property
     def num_groups(self) -> int:

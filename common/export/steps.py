@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.clock import Clock
-from common.config.schema import Communication, RunConfig
+from common.config.schema import RunConfig
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.export import rules
@@ -23,28 +23,6 @@ from common.train.step import State, make_eval_step, make_train_step
 # An array that no rule makes is stored; it may take so much, compressed. A larger one of a batch is made of noise.
 MAX_STORED = 1 << 18
 MAX_CONSTANT = 1 << 24
-
-
-def single_replica(config: RunConfig) -> RunConfig:
-    """The configuration of one of a run's replicas, alone: its share of the batch, nobody to talk to."""
-    groups = config.num_groups
-    changes: dict[str, Any] = {
-        "replicas": "single",
-        "num_replicas": 1,
-        "partitions": 1,
-        "communication": Communication(),
-        "global_batch_size": config.global_batch_size // groups,
-        "eval_batch_size": config.eval_batch_size // groups,
-        "compile": "on",
-    }
-    # Statistics over more images than one replica holds would wait for others.
-    if getattr(config, "batch_norm_span", 0) > config.micro_batch_size:
-        changes["batch_norm_span"] = 0
-    if hasattr(config, "batch_norm_grid_columns"):
-        changes |= {"batch_norm_tile_rows": 1, "batch_norm_grid_columns": 0}
-    alone = dataclasses.replace(config, **changes)
-    alone.validate()
-    return alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +56,7 @@ class Steps:
         """Builds the network.
 
         Args:
-          task: the benchmark's, of the configuration `single_replica(config)`.
+          task: the benchmark's, of the configuration `config.single_replica()`.
           config: the whole run's: its clock gives the learning rates.
         """
         policy = precision(task.config.precision, task.config.loss_scale)

@@ -40,7 +40,7 @@ _OUTSIDE = (
 def write(
     task: Any, config: RunConfig, folder: str, reference: str, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Exports `task`, of the configuration `steps.single_replica(config)`, into `folder`.
+    """Exports `task`, of the configuration `config.single_replica()`, into `folder`.
 
     Args:
       task: the benchmark's, without data.

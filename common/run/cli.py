@@ -159,9 +159,9 @@ def _evaluate(task: Any) -> int:
 
 
 def _export(task_of: Any, config: RunConfig) -> int:
-    from common.export import steps, write
+    from common.export import write
 
-    task = task_of(steps.single_replica(config), None)
+    task = task_of(config.single_replica(), None)
     write.write(task, config, FLAGS.export, FLAGS.export_reference, lambda line: print(line, file=sys.stderr))
     return 0
 

@@ -1,51 +1,25 @@
 """What a run logged as `closed` may change of its preset, and what it starts from. TensorFlow-free.
 
 The closed division compares systems, not models: a submitter chooses hardware, numerics and the hyperparameters that
-the rules list. Those are the ones with a key in the benchmark's rule files, so that the log's header shows them and the
-checker judges them; any other field is the preset's, or the run is `open`.
+the rules list. A field's own metadata says so where it describes the system or the problem (`system_field`,
+`rule_field` of common/config/schema.py). Of the other fields a closed run may change those with a key in the
+benchmark's rule files, so that the log's header shows them and the checker judges them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from common.config.schema import RunConfig
+from common.config.schema import RunConfig, closed_rule
 from common.errors import UserError
 
 C = TypeVar("C", bound=RunConfig)
 Hyperparameters = Callable[[Any], Sequence[tuple[str, Any, Any]]]
-# What describes the system and not the model: which machine, how its work is divided and stored, and when it looks up
-# to evaluate and ends, all of which the log's blocks show.
-SYSTEM_FIELDS = (
-    *(
-        "system",
-        "hardware",
-        "source",
-        "submission_org",
-        "submission_status",
-        "seed",
-        "precision",
-        "loss_scale",
-    ),
-    *("replicas", "num_replicas", "partitions", "communication.*", "accumulation_steps", "compile"),
-    *("global_batch_size", "eval_batch_size", "checkpoint_blocks", "train_epochs", "train_steps"),
-    *("steps_per_block", "epochs_per_block", "first_block_steps", "first_block_epochs"),
-    *("data.cache", "data.private_threads", "data.deterministic", "eval_workers"),
-    # The same function, computed otherwise.
-    *("space_to_depth", "hoisted", "folded"),
-)
-# What says which rules hold is no choice under them; and what the problem is, or how it is logged, is none even where
-# it moves a line that the rules ask for.
-RULE_FIELDS = (
-    *("benchmark", "ruleset", "division", "smoke_run"),
-    *("num_eval_examples", "short_side", "long_side", "logged_rate_batch"),
-)
 _CHUNK = 1 << 20
 
 
@@ -93,15 +67,9 @@ def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[st
     header = _judged(config, hyperparameters)
 
     def free(path: str) -> bool:
-        if path in RULE_FIELDS:
-            return False
-        if path in (
-            "num_train_examples",
-            "vocabulary_size",
-        ):  # What the run finds in its data, and is held to.
-            return config.counts_what_is_left
-        if path == config.weights_field or any(fnmatch.fnmatch(path, free) for free in SYSTEM_FIELDS):
-            return True
+        rule = closed_rule(type(config), path)
+        if rule or path == config.weights_field:
+            return rule != "fixed"
         try:
             return _judged(_with_field_of(config, preset, path), hyperparameters) != header
         except UserError:  # The preset's value does not fit the others: no line says what this one does.

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from bench import _hlo, costs
 from common.distributed.replicas.single import Single
-from common.export.steps import single_replica
 from common.layers.precision import precision
 from common.train.describe import forward_macs, parameters
 from systems.predict import formulas, network
@@ -95,7 +94,7 @@ def test_what_is_counted_by_hand_is_what_the_network_multiplies(name):
     assert set(BY_HAND) == set(formulas.NETWORKS)
     benchmark, preset, share = BY_HAND[name]
     module = importlib.import_module(f"{benchmark}.task")
-    config = single_replica(importlib.import_module(f"{benchmark}.presets").PRESETS[preset])
+    config = importlib.import_module(f"{benchmark}.presets").PRESETS[preset].single_replica()
     if name == "mnist_lstm":  # The formula is the paper's network, which multiplies by both matrices.
         config = dataclasses.replace(config, folded=False)
     model = module.Task(config, None).build(Single(), precision("fp32", 1.0))

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from common.errors import UserError
 from common.export import cost, rules
-from common.export.steps import Steps, single_replica
+from common.export.steps import Steps
 from common.export.write import write
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -50,7 +50,7 @@ def exported(benchmark, folder, precision, reference="compiled", **changes):
     presets = importlib.import_module(f"{benchmark}.presets").PRESETS
     config = dataclasses.replace(presets["cpu-tiny"], precision=precision, **SMALL[benchmark], **changes)
     config.validate()
-    task = importlib.import_module(f"{benchmark}.task").Task(single_replica(config), None)
+    task = importlib.import_module(f"{benchmark}.task").Task(config.single_replica(), None)
     return write(task, config, str(folder), reference, print), task, config
 
 
@@ -146,7 +146,7 @@ def test_costs_of_a_loop_count_its_body_once():
 @pytest.mark.parametrize("benchmark", SMALL)
 def test_every_preset_has_a_replica_that_can_be_alone(benchmark):
     for config in importlib.import_module(f"{benchmark}.presets").PRESETS.values():
-        alone = single_replica(config)
+        alone = config.single_replica()
         assert alone.num_replicas == 1
         assert alone.global_batch_size * config.num_groups == config.global_batch_size
 

@@ -11,6 +11,7 @@ import pytest
 
 from common.config import overrides as configs
 from common.config.digest import digest
+from common.config.schema import closed_rule
 from common.errors import UserError
 from common.run import closed_division, results
 from common.run.mllog import RunLog
@@ -88,9 +89,7 @@ def test_the_freed_hyperparameters_are_those_of_the_rules():
             one = _replaced(preset, path.split("."), other)
             if not closed_division.not_freed(one, preset, hyperparameters):
                 freed.append(path)
-    hyper = [
-        p for p in freed if p not in closed_division.SYSTEM_FIELDS and not p.startswith("communication.")
-    ]
+    hyper = [path for path in freed if not closed_rule(type(preset), path)]
     assert sorted(hyper) == [
         *("batch_norm_span", "data.crop_attempts", "optimizer.base_learning_rate", "optimizer.weight_decay"),
         *("schedule.boundaries", "schedule.warmup_steps"),
