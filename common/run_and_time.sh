@@ -13,6 +13,11 @@
 # Further arguments go to python -m BENCHMARK, e.g. --config.optimizer.momentum=0.9
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Commands run in a checkout's root; where pip installed this, root is a package, and they run in the caller's folder.
+package=
+if [[ -f $root/__init__.py ]]; then
+  package=timetotrain. root=$PWD
+fi
 if [[ $PWD != "$root" ]]; then  # Paths are the caller's.
   for name in DATA_DIR RESULT_DIR; do
     [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
@@ -33,7 +38,7 @@ if [[ ${PRINT_COMMAND:-0} == 1 || " $* " == *" --print_command "* ]]; then shown
 
 if [[ $SYSTEM == cpu-tiny ]]; then
   DATA_DIR=${DATA_DIR:-.cache/$benchmark-tiny}
-  [[ ${#shown[@]} -gt 0 ]] || "$PYTHON" -m "$benchmark.tiny" "$DATA_DIR"
+  [[ ${#shown[@]} -gt 0 ]] || "$PYTHON" -m "$package$benchmark.tiny" "$DATA_DIR"
 elif [[ ${#shown[@]} -gt 0 ]]; then
   DATA_DIR=${DATA_DIR:-DATA_DIR}
 elif [[ -z ${DATA_DIR:-} ]]; then

@@ -14,14 +14,14 @@ from importlib.util import find_spec
 
 from common.errors import UserError
 
-# Subcommand -> (module, what it is for). A module is imported only when its subcommand is called.
+# Subcommand -> (module of this package, what it is for). A module is imported only when its subcommand is called.
 _COMMANDS = {
-    "check": ("compliance.cli_check", "check logs, results folders and submission trees"),
-    "explain": ("compliance.explain", "explain a rule: what it asks, why, and how to meet it"),
-    "rules": ("compliance.explain", "print the keys that a benchmark's log must have"),
-    "report": ("compliance.report", "one page with timelines, curves and scores"),
-    "compare": ("compliance.compare", "two runs or systems side by side"),
-    "package": ("compliance.package", "build the submission tree from run outputs"),
+    "check": ("cli_check", "check logs, results folders and submission trees"),
+    "explain": ("explain", "explain a rule: what it asks, why, and how to meet it"),
+    "rules": ("explain", "print the keys that a benchmark's log must have"),
+    "report": ("report", "one page with timelines, curves and scores"),
+    "compare": ("compare", "two runs or systems side by side"),
+    "package": ("package", "build the submission tree from run outputs"),
 }
 
 
@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (module_name, purpose) in _COMMANDS.items():
         subparser = commands.add_parser(name, help=purpose, description=purpose)
         if name == command:
+            module_name = f"{__package__}.{module_name}"
             if find_spec(module_name) is None:
                 parser.error(f"{name} is not part of this installation")
             module = import_module(module_name)

@@ -14,6 +14,7 @@ import os
 import sys
 from pathlib import Path
 
+from common.config import benchmarks
 from common.errors import UserError
 from compliance.package_inputs import (
     IMPLEMENTATION,
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("-o: name the folder to write, or show the files with --list")
     benchmarks = read_results(args.results, args.system)
     _refuse_smoke(benchmarks, args)
-    source = args.source or Path(__file__).resolve().parents[1]
+    source = args.source or _checkout()
     entries = plan(benchmarks, args.org, args.system, args.implementation, source, args.smoke)
     if args.list:
         for entry in entries:
@@ -101,6 +102,15 @@ def plan(
             log = f"{top}/results/{system}/{benchmark.name}/{result.path.name}"
             entries.append(Entry(log, result.path, sha256=result.record["files"][result.path.name]))
     return sorted(entries, key=lambda entry: entry.path)
+
+
+def _checkout() -> Path:
+    """The checkout that this module is part of."""
+    if benchmarks.PREFIX:
+        raise UserError(
+            "--source: not given, and an installed package has no commits; name the checkout that ran"
+        )
+    return Path(__file__).resolve().parents[1]
 
 
 def _refuse_smoke(benchmarks: list[Benchmark], args: argparse.Namespace) -> None:

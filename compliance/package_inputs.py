@@ -23,8 +23,8 @@ IMPLEMENTATION = (
     *("input_data_types", "retraining"),
 )
 # What a run needs of a checkout, besides its benchmark's own folder.
-_CODE = ("common", "compliance", "systems", "requirements")
-_CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml"))
+_CODE = ("common", "compliance", "systems", "timetotrain", "requirements")
+_CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml", "setup.py"))
 _MAX_JSON_BYTES = 64 << 20
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 

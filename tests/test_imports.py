@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from common.config import benchmarks
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-BENCHMARKS = sorted(p.parent.name for p in ROOT.glob("*/task.py") if p.parent.name != "common")
+BENCHMARKS = benchmarks.NAMES
 HIDDEN = (
     "common.train.loop",
     "common.run.mllog",

@@ -2,14 +2,17 @@
 #
 #   source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" BENCHMARK "what DATA_DIR is a folder for"
 #
-# Afterwards the working directory is the project's root, PYTHON its interpreter and DATA_DIR set. With SYSTEM=cpu-tiny
-# the benchmark's small set has been generated instead, and the script has ended.
+# Afterwards the working directory is the project's root, PYTHON its interpreter and DATA_DIR set; where pip installed
+# the project, the working directory is the caller's. With SYSTEM=cpu-tiny the benchmark's small set has been generated
+# instead, and the script has ended.
 set -euo pipefail
 # Paths are the caller's, also from another folder.
 for name in DATA_DIR RAW_DIR COCO_DIR ILSVRC_DIR VIDEOS_DIR LISTS_DIR CODES VOCABULARY SHA256SUMS; do
   [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
 done
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+package=  # Of the modules' names: that of the wheel.
+if [[ -f $root/__init__.py ]]; then package=timetotrain.; else cd "$root"; fi
 
 PYTHON=${PYTHON:-.venv/bin/python}
 [ -x "$PYTHON" ] || PYTHON=python3
@@ -22,7 +25,7 @@ refuse() {
 
 [[ -n ${DATA_DIR:-} ]] || refuse "DATA_DIR is not set; name a folder for $2"
 if [[ ${SYSTEM:-} == cpu-tiny ]]; then
-  exec "$PYTHON" -m "$1.tiny" "$DATA_DIR"
+  exec "$PYTHON" -m "$package$1.tiny" "$DATA_DIR"
 fi
 
 # download URL FILE HINT: into FILE.part, which an interruption leaves behind and the next call completes. HINT says

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.config import benchmarks
 from common.errors import UserError
 
 NOTE = "tiny.json"
@@ -23,7 +24,7 @@ def main(
 ) -> int:
     """Calls `generate(DATA_DIR)`; `holds` says in the help what the folder is for. Returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m {benchmark}.tiny", description="Generate the data of cpu-tiny."
+        prog=f"python -m {benchmarks.command(benchmark)}.tiny", description="Generate the data of cpu-tiny."
     )
     parser.add_argument("data_dir", help=f"folder for the {holds}")
     arguments = parser.parse_args(argv)

@@ -11,11 +11,14 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 
+from common.config import benchmarks
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.files import ROOT
 
-SBATCH = "common/launch/slurm.sbatch"
+SBATCH = "common/launch/slurm.sbatch"  # From the root of a checkout, where commands are started.
+if benchmarks.PREFIX:
+    SBATCH = str(ROOT / SBATCH)
 LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
 # A TPU v3 or v4 chip has two cores. Presets have a replica on each, on each chip (v4's megacore), or on a part of the
 # cores (v0.7's transformer on 8,192).
@@ -116,7 +119,7 @@ def command(config: RunConfig, where: Shape, by: str, program: Sequence[str]) ->
         raise UserError(f"LAUNCHER={by}: config.replicas={config.replicas} is one process; use LAUNCHER=none")
     if by == "horovodrun" and config.replicas != "horovod":
         raise UserError(f"LAUNCHER=horovodrun: cannot start config.replicas={config.replicas}; use local")
-    ours = [program[0], "-m", "common.launch", f"--replicas={config.replicas}"]
+    ours = [program[0], "-m", benchmarks.command("common.launch"), f"--replicas={config.replicas}"]
     count = f"--processes={where.processes}"
     alone = where.hosts == 1
     if by == "local":
@@ -150,5 +153,6 @@ def _tpu_vm(config: RunConfig, where: Shape, program: Sequence[str]) -> list[str
     name = os.environ.get("TPU_NAME", config.hardware)
     zone = [f"--zone={os.environ['ZONE']}"] if os.environ.get("ZONE") else []
     library = " TPU_LOAD_LIBRARY=0" if where.hosts > 1 else ""
-    remote = f"cd timetotrain && TPU_NAME={shlex.quote(name)}{library} {shlex.join(program)}"
+    folder = "" if benchmarks.PREFIX else "cd timetotrain && "  # A checkout there.
+    remote = f"{folder}TPU_NAME={shlex.quote(name)}{library} {shlex.join(program)}"
     return ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *zone, "--worker=0", f"--command={remote}"]

@@ -6,13 +6,13 @@ Starts `python -m BENCHMARK FLAGS` on as many processes as the configuration nee
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 
+from common.config import benchmarks
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -25,7 +25,7 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     Raises:
       UserError: an unknown preset or field, or fields that contradict each other.
     """
-    module = importlib.import_module(f"{benchmark}.presets")
+    module = benchmarks.module(benchmark, "presets")
     overrides, rest = configs.split_overrides(flags)
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prefix_chars="-")
     reader.add_argument("--system", "-system")
@@ -39,7 +39,7 @@ def plan(benchmark: str, by: str, flags: Sequence[str]) -> list[str]:
     config = configure(benchmark, flags)
     where = commands.shape(config, commands.describe(config.hardware))
     by = commands.launcher(config, where) if by == "auto" else by
-    program = [os.environ.get("PYTHON", "python"), "-m", benchmark, *flags]
+    program = [os.environ.get("PYTHON", "python"), "-m", benchmarks.command(benchmark), *flags]
     return commands.command(config, where, by, program)
 
 

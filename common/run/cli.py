@@ -6,7 +6,6 @@ TensorFlow is imported only once the arguments have proved sound.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 from absl import app as absl_app
 from absl import flags
 
+from common.config import benchmarks
 from common.config import overrides as configs
 from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
 from common.errors import PeerLostError, UserError
@@ -100,24 +100,24 @@ def _fail(message: str, code: int, lost: bool = False) -> None:
 
 
 def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
-    module = importlib.import_module(f"{benchmark}.presets")
+    module = benchmarks.module(benchmark, "presets")
     config = _configure(module, overrides)
     if FLAGS.describe:
         from common.train.describe import describe
 
-        task = importlib.import_module(f"{benchmark}.task").Task(config, None)
+        task = benchmarks.module(benchmark, "task").Task(config, None)
         print(json.dumps(describe(task, module.hyperparameters(config)), indent=2))
         return 0
     if FLAGS.dry_run:
-        task_module = importlib.import_module(f"{benchmark}.task")
+        task_module = benchmarks.module(benchmark, "task")
         return _dry_run(task_module.Task(config, None))
     if FLAGS.export:
-        return _export(importlib.import_module(f"{benchmark}.task").Task, config)
+        return _export(benchmarks.module(benchmark, "task").Task, config)
     if FLAGS.system is None:
         raise UserError(f"--system: name a preset; known: {', '.join(module.PRESETS)}")
     check_data_dir(FLAGS.data_dir, benchmark)
     if FLAGS.evaluate:
-        return _evaluate(importlib.import_module(f"{benchmark}.task").Task(config, FLAGS.data_dir))
+        return _evaluate(benchmarks.module(benchmark, "task").Task(config, FLAGS.data_dir))
     from common.run import run
 
     preset = configs.preset(module.PRESETS, FLAGS.system)

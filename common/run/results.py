@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from common import files
+from common.config import benchmarks
 from common.config.digest import digest, to_dict
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -79,6 +80,9 @@ def versions() -> dict[str, str]:
 
 def git_state() -> dict[str, Any]:
     """Commit of the code that ran and whether files differ from it; empty outside a checkout."""
+    unknown = {"commit": "", "dirty": True}
+    if benchmarks.PREFIX:  # A repository around an installed package is another one.
+        return unknown
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(files.ROOT), *arguments]
@@ -87,7 +91,7 @@ def git_state() -> dict[str, Any]:
     try:
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
-        return {"commit": "", "dirty": True}
+        return unknown
 
 
 def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, Any]) -> pathlib.Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import pathlib
 import signal
 import sys
@@ -12,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from common.config import benchmarks
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.launch import heartbeat
@@ -69,7 +69,7 @@ class Training:
 
     def _build(self, config: RunConfig) -> Any:
         """The loop of `config`, compiled."""
-        task_module = importlib.import_module(f"{self.benchmark}.task")
+        task_module = benchmarks.module(self.benchmark, "task")
         from common.distributed import replicas
         from common.run import allocator
         from common.train.loop import Loop

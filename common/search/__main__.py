@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.config import benchmarks
 from common.config import overrides as configs
 from common.errors import UserError
 from common.launch import process
@@ -122,7 +122,7 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
 def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
     """The configuration that every trial starts from."""
     try:
-        presets = importlib.import_module(f"{args.benchmark}.presets").PRESETS
+        presets = benchmarks.module(args.benchmark, "presets").PRESETS
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"{args.benchmark}: no benchmark of this project ({error})") from None
     config = configs.override_all(configs.preset(presets, args.system), flags)

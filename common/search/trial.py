@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from common.config import benchmarks
 from common.run import outcome
 from common.run.results import parts
 from common.search import space as spaces
@@ -71,7 +72,7 @@ class Command:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         fields = [f"--config.{name}={spaces.text(value)}" for name, value in values.items()]
-        command = [sys.executable, "-m", self.benchmark, *self.flags, *fields]
+        command = [sys.executable, "-m", benchmarks.command(self.benchmark), *self.flags, *fields]
         command += [f"--result_dir={folder}", "--run=0"]
         with open(folder / "output.txt", "w") as output:
             process = subprocess.Popen(

@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 
+from common.config import benchmarks
+
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m systems.predict", description=__doc__)
@@ -13,6 +15,8 @@ def main(argv: list[str] | None = None) -> int:
         "what", choices=("fit", "docs"), help="fit: data/constants.json; docs: docs/prediction.md"
     )
     arguments = parser.parse_args(argv)
+    if benchmarks.PREFIX:
+        parser.error("it writes files of a checkout; run `python -m systems.predict` there")
     if arguments.what == "fit":
         from systems.predict import fitting
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from typing import Any
 
 import systems
+from common.config import benchmarks
 from common.errors import UserError, near
 from systems.predict import convergence, fitting, machine, model, network, published, workload
 from systems.predict.compute import Constants
@@ -232,7 +232,7 @@ def _preset(benchmark: str, system: str, notes: list[str]) -> tuple[Any, dict[st
             f"benchmark {benchmark!r}: unknown{near(benchmark, workload.BENCHMARKS)}; "
             f"known: {', '.join(workload.BENCHMARKS)}"
         )
-    presets = getattr(importlib.import_module(f"{benchmark}.presets"), "PRESETS", {})
+    presets = getattr(benchmarks.module(benchmark, "presets"), "PRESETS", {})
     if system in presets:
         config = presets[system]
         return config, systems.load(config.hardware)

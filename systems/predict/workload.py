@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from typing import Any
 
+from common.config import benchmarks
 from common.config.clock import Clock
 from common.config.overrides import preset
 from common.config.schema import RunConfig
@@ -109,7 +109,7 @@ def config_of(benchmark: str, name: str, hardware: str) -> RunConfig:
     """
     if benchmark not in BENCHMARKS:
         raise UserError(f"benchmark {benchmark!r}: unknown; known: {', '.join(BENCHMARKS)}")
-    presets = getattr(importlib.import_module(f"{benchmark}.presets"), "PRESETS", None)
+    presets = getattr(benchmarks.module(benchmark, "presets"), "PRESETS", None)
     if not presets:
         raise UserError(f"{benchmark}: has no presets yet; predict one of {', '.join(BENCHMARKS)}")
     return preset(presets, name)

@@ -87,6 +87,15 @@ def call(results, output, source, *more):
     )
 
 
+def test_an_installed_package_asks_for_the_checkout(tmp_path, results, monkeypatch):
+    monkeypatch.setattr(package.benchmarks, "PREFIX", "timetotrain.")
+    parser = argparse.ArgumentParser()
+    package.add_arguments(parser)
+    words = [results("resnet"), "--org", "Example", "--system", SYSTEM, "-o", tmp_path / "out"]
+    with pytest.raises(UserError, match="--source: not given"):
+        package.run(parser.parse_args([str(word) for word in words]))
+
+
 def files(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 

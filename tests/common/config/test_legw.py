@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.config import benchmarks
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.config.legw import legw
@@ -18,7 +19,7 @@ from common.config.schema import Optimizer, RunConfig, Schedule
 from common.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-BENCHMARKS = sorted(p.parent.name for p in ROOT.glob("*/task.py") if p.parent.name != "common")
+BENCHMARKS = benchmarks.NAMES
 # (batch, rate, warmup epochs): the rows of Table 1, rates as powers of two.
 TABLE_1 = [(1024 * 2**i, 2 ** (2.5 + i / 2), 0.3125 * 2**i) for i in range(6)]
 

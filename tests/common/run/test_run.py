@@ -22,7 +22,7 @@ ENDED = events.RunStopped(60.0, "success", 8)
 @pytest.fixture
 def training(monkeypatch, tmp_path) -> run.Training:
     """A run of the toy, in a process that keeps no log."""
-    monkeypatch.setattr(run, "importlib", types.SimpleNamespace(import_module=lambda name: toy))
+    monkeypatch.setattr(run.benchmarks, "module", lambda benchmark, part: toy)
     monkeypatch.setattr(run.Training, "_listen", lambda self: None)
     return run.Training("resnet", toy.config(), RunOptions(result_dir=str(tmp_path)), ALONE)
 
@@ -88,3 +88,9 @@ def test_a_run_json_whose_runs_are_no_mapping_is_one_line(tmp_path, runs) -> Non
     log.write_text("")
     with pytest.raises(UserError, match="not a run.json of this version"):
         results.update_run_json(tmp_path, log, {})
+
+
+def test_an_installed_package_has_no_commit(monkeypatch) -> None:
+    """A repository around site-packages is not that of the code that ran."""
+    monkeypatch.setattr(results.benchmarks, "PREFIX", "timetotrain.")
+    assert results.git_state() == {"commit": "", "dirty": True}

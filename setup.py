@@ -1,0 +1,134 @@
+"""Builds the wheel: every package under one import name, timetotrain, from sources that stay where they are.
+
+The packages of a checkout are resnet, common, compliance, ...; those of the wheel timetotrain.resnet,
+timetotrain.common, timetotrain.compliance, .... Imports, and commands in texts, are rewritten while files are copied.
+pyproject.toml says everything else.
+"""
+
+from __future__ import annotations
+
+import ast
+import glob
+import re
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
+from setuptools.errors import SetupError
+
+NAME = "timetotrain"
+ROOT = Path(__file__).resolve().parent
+# Folders with packages: what benchmarks share, the two tools, and every benchmark.
+PARTS = ("common", "compliance", "systems", *sorted(path.parent.name for path in ROOT.glob("*/task.py")))
+# `-m resnet`, in a docstring, a message, a page or a script.
+_COMMAND = re.compile(rf"(?<=-m )(?=(?:{'|'.join(PARTS)})\b)".encode())
+# setup.sh installs a checkout's lock file; the others are no sources.
+_LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
+
+
+def packages() -> dict[str, str]:
+    """Name in the wheel -> folder; every folder with an __init__.py is a package."""
+    found = {NAME: NAME}
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("__init__.py")):
+            folder = path.parent.relative_to(ROOT).as_posix()
+            found[f"{NAME}.{folder.replace('/', '.')}"] = folder
+    return found
+
+
+def data() -> dict[str, list[str]]:
+    """Package -> its files that are no modules, in folders of any depth: rules, systems, pages, scripts."""
+
+    def shipped(path: Path) -> bool:
+        return path.is_file() and not any(path.match(pattern) for pattern in _LEFT_OUT)
+
+    return {
+        f"{NAME}.{part}": [
+            glob.escape(path.relative_to(ROOT / part).as_posix())
+            for path in sorted((ROOT / part).rglob("*"))
+            if shipped(path)
+        ]
+        for part in PARTS
+    }
+
+
+def with_commands(text: bytes) -> bytes:
+    """A text whose commands (`python -m resnet`) are the wheel's."""
+    return _COMMAND.sub(f"{NAME}.".encode(), text)
+
+
+def with_imports(source: bytes, path: str) -> bytes:
+    """A module that imports the packages by the wheel's names; every line stays the line it is.
+
+    Raises:
+      SetupError: `import resnet.task` without `as`, which gives the name of a package that the wheel has not.
+    """
+    lines = source.splitlines(keepends=True)
+    nodes = [n for n in ast.walk(ast.parse(source, path)) if isinstance(n, (ast.Import, ast.ImportFrom))]
+    # From the end: what follows on the same line has been found where it was.
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        change = _change(node, path)
+        if change:
+            line, at = lines[node.lineno - 1], node.col_offset
+            old, new = (text.encode() for text in change)
+            if not line.startswith(old, at):
+                raise SetupError(f"{path}:{node.lineno}: write it as `{change[0]}`, on one line")
+            lines[node.lineno - 1] = line[:at] + new + line[at + len(old) :]
+    return b"".join(lines)
+
+
+def _change(node: ast.Import | ast.ImportFrom, path: str) -> tuple[str, str] | None:
+    """How a statement begins, and how it begins in the wheel; None where it stays as it is."""
+    if isinstance(node, ast.ImportFrom):
+        ours = not node.level and (node.module or "").split(".")[0] in PARTS
+        return (f"from {node.module} import", f"from {NAME}.{node.module} import") if ours else None
+    if not any(alias.name.split(".")[0] in PARTS for alias in node.names):
+        return None
+    (first, *others) = node.names
+    if others or ("." in first.name and not first.asname):
+        raise SetupError(
+            f"{path}:{node.lineno}: write `from PACKAGE import NAME`, which the wheel can rename"
+        )
+    if first.asname:
+        return f"import {first.name} as", f"import {NAME}.{first.name} as"
+    return f"import {first.name}", f"from {NAME} import {first.name}"
+
+
+class BuildPackages(build_py):
+    """Copies packages and data, with the wheel's names in them."""
+
+    def run(self) -> None:
+        # What an earlier layout left there would go into the wheel.
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+    def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
+        target, copied = super().build_module(module, module_file, package)
+        source = Path(module_file).read_bytes()
+        Path(target).write_bytes(with_commands(with_imports(source, module_file)))
+        return target, copied
+
+    def build_package_data(self) -> None:
+        super().build_package_data()
+        for _, source, folder, names in self.data_files:
+            for name in names:
+                Path(folder, name).write_bytes(with_commands(Path(source, name).read_bytes()))
+
+
+class RefuseEditable(editable_wheel):
+    """The sources' imports are a checkout's, which an editable installation would leave as they are."""
+
+    def run(self) -> None:
+        raise SetupError("pip install -e: a checkout needs none; run `python -m resnet` in its folder")
+
+
+if __name__ == "__main__":
+    setup(
+        packages=list(packages()),
+        package_dir=packages(),
+        package_data=data(),
+        include_package_data=False,
+        cmdclass={"build_py": BuildPackages, "editable_wheel": RefuseEditable},
+    )

@@ -1,0 +1,250 @@
+"""The wheel: one import name, every file of the project's packages, and commands that run from any folder."""
+
+import ast
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import timetotrain
+from common.config import benchmarks
+from systems.predict import workload
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PARTS = ("common", "compliance", "systems", *benchmarks.NAMES)
+BUILD = "import sys; from setuptools import build_meta; build_meta.{}(sys.argv[1])"
+# What a folder may hold that commands are started from; none of it may be imported.
+STRANGERS = ("common/__init__.py", "compliance/__init__.py", "systems.py", "resnet.py")
+
+
+def tracked():
+    """Files of the checkout, those not yet committed among them."""
+    command = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("no git checkout: what belongs to the project is not known")
+    return sorted(name for name in done.stdout.split("\0") if (ROOT / name).is_file())
+
+
+def build(folder, what):
+    """Calls setuptools as pip does, on a copy: it leaves files beside the sources."""
+    for name in tracked():
+        target = folder / "source" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    stale = folder / "source/build/lib/common"  # Of an earlier layout.
+    stale.mkdir(parents=True)
+    (stale / "stale.py").write_text("")
+    command = [sys.executable, "-c", BUILD.format(what), folder]
+    return subprocess.run(command, cwd=folder / "source", capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    done = build(folder, "build_wheel")
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder for PYTHONPATH; as pip does, what is executable stays so."""
+    folder = tmp_path_factory.mktemp("installed")
+    for member in wheel.infolist():
+        path = pathlib.Path(wheel.extract(member, folder))
+        if member.external_attr >> 16 & 0o111:
+            path.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    for name in STRANGERS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"raise RuntimeError('{name} of the current folder')\n")
+    return tmp_path
+
+
+@pytest.fixture
+def call(installed, elsewhere):
+    """Runs a command as a person who installed the wheel, elsewhere; returns its output."""
+
+    def run(*command, status=0, **variables):
+        environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHON": sys.executable, **variables}
+        done = subprocess.run(
+            command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout if status == 0 else done.stderr
+
+    return run
+
+
+def python(*arguments):
+    return [sys.executable, "-m", *arguments]
+
+
+@pytest.fixture(scope="module")
+def builder():
+    """setup.py as a module, whose functions build nothing by themselves."""
+    spec = importlib.util.spec_from_file_location("wheel_builder", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_names_are_those_of_the_folders():
+    assert sorted(workload.BENCHMARKS) == list(benchmarks.NAMES)
+    assert benchmarks.command("resnet.tiny") == "resnet.tiny"
+    assert benchmarks.module("resnet", "presets").__name__ == "resnet.presets"
+
+
+def test_one_import_name(wheel):
+    assert {name.split("/")[0] for name in wheel.namelist()} == {
+        "timetotrain",
+        f"timetotrain-{timetotrain.__version__}.dist-info",
+    }
+
+
+def test_every_file_of_the_packages_is_there(wheel):
+    wanted = {f"timetotrain/{name}" for name in tracked() if name.split("/")[0] in PARTS}
+    wanted -= {f"timetotrain/{name}/setup.sh" for name in PARTS}
+    packed = {name for name in wheel.namelist() if not name.startswith("timetotrain-")}
+    assert packed == wanted | {"timetotrain/__init__.py"}
+
+
+def test_no_file_imports_a_package_of_the_checkout(wheel):
+    for name in wheel.namelist():
+        if name.endswith(".py"):
+            for node in ast.walk(ast.parse(wheel.read(name))):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module] if isinstance(node, ast.ImportFrom) else []
+                assert not [found for found in names if found.split(".")[0] in PARTS], name
+
+
+def test_lines_stay_where_they_are(wheel):
+    """A traceback of the wheel leads to the line of the checkout."""
+    for name in wheel.namelist():
+        if name.startswith("timetotrain/") and name.endswith(".py"):
+            source = ROOT / name if name.count("/") == 1 else ROOT / name.partition("/")[2]
+            assert len(wheel.read(name).splitlines()) == len(source.read_bytes().splitlines()), name
+
+
+def test_a_command_line_asks_for_the_module_s_name(wheel):
+    """[..., "-m", "resnet"] would start a checkout's module; `__package__` and `__spec__.name` are right in both."""
+    found = 0
+    for name in wheel.namelist():
+        if name.endswith(".py"):
+            for node in ast.walk(ast.parse(wheel.read(name))):
+                words = node.elts if isinstance(node, (ast.List, ast.Tuple)) else []
+                for word, module in zip(words, words[1:]):
+                    if isinstance(word, ast.Constant) and word.value == "-m":
+                        text = ast.unparse(module)
+                        assert text.startswith("benchmarks.command(") or "__" in text, f"{name}: {text}"
+                        found += 1
+    assert found
+
+
+def test_an_import_becomes_the_wheel_s(builder):
+    source = (
+        '"""Of ü: from common import x"""\n'
+        "import os, sys\n"
+        "import systems\n"
+        "import common.files as f\n"
+        "def late(): import systems as s; from common.a import (\n"
+        "    b,\n"
+        ")\n"
+        "x = 'ü'; from resnet import task\n"
+        "from commons import y\n"
+    )
+    assert builder.with_imports(source.encode(), "a.py").decode() == (
+        '"""Of ü: from common import x"""\n'
+        "import os, sys\n"
+        "from timetotrain import systems\n"
+        "import timetotrain.common.files as f\n"
+        "def late(): import timetotrain.systems as s; from timetotrain.common.a import (\n"
+        "    b,\n"
+        ")\n"
+        "x = 'ü'; from timetotrain.resnet import task\n"
+        "from commons import y\n"
+    )
+
+
+@pytest.mark.parametrize("line", ["import common.files", "import os, systems", "from  common import files"])
+def test_an_import_that_has_no_name_in_the_wheel_is_refused(builder, line):
+    with pytest.raises(builder.SetupError, match=r"a\.py:2: write "):
+        builder.with_imports(f"x = 1\n{line}\n".encode(), "a.py")
+
+
+def test_a_command_becomes_the_wheel_s(builder):
+    text = b"`python -m systems list`, -m common.launch; python -m studies, -m systems_of"
+    wanted = b"`python -m timetotrain.systems list`, -m timetotrain.common.launch; python -m studies, -m systems_of"
+    assert builder.with_commands(text) == wanted
+
+
+def test_an_editable_installation_is_refused(tmp_path):
+    done = build(tmp_path, "build_editable")
+    assert done.returncode
+    assert "pip install -e: a checkout needs none" in done.stderr
+
+
+def test_the_checker_runs_from_any_folder(call):
+    assert "run_start" in call(*python("timetotrain.compliance", "rules", "resnet", "closed"))
+    assert call(*python("timetotrain.compliance", "--help")).startswith(
+        "usage: python -m timetotrain.compliance"
+    )
+
+
+def test_systems_are_listed_from_any_folder(call):
+    assert "tpu-v3-2048" in call(*python("timetotrain.systems", "list"))
+
+
+def test_a_prediction_runs_from_any_folder(call):
+    arguments = ("systems", "predict", "resnet", "--system=tpu-v3-2048")
+    here = subprocess.run(python(*arguments), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert call(*python(f"timetotrain.{arguments[0]}", *arguments[1:])) == here.stdout
+
+
+def test_the_prediction_s_page_is_the_checkout_s(call):
+    assert "writes files of a checkout" in call(*python("timetotrain.systems.predict", "docs"), status=2)
+
+
+def test_a_benchmark_runs_from_any_folder(call):
+    described = json.loads(
+        call(*python("timetotrain.resnet", "--system=tpu-v3-2048", "--describe"), TF_CPP_MIN_LOG_LEVEL="3")
+    )
+    assert described
+
+
+def test_scripts_name_the_wheel_s_modules(call, installed):
+    """They stay in the caller's folder, where results go."""
+    package = installed / "timetotrain"
+    assert "error: DATA_DIR is not set" in call(package / "resnet/init_datasets.sh", status=2)
+    line = call(package / "resnet/run_and_time.sh", "--print_command", SYSTEM="cpu-tiny")
+    assert f"{sys.executable} -m timetotrain.resnet --system=cpu-tiny" in line
+    line = call(package / "resnet/run_and_time.sh", "--print_command", SYSTEM="cpu-cluster-1024")
+    script = next(pathlib.Path(word) for word in line.split() if word.endswith("slurm.sbatch"))
+    assert script == package / "common/launch/slurm.sbatch"
+    assert "-m timetotrain.common.launch --hosts=slurm" in script.read_text()
+
+
+def test_a_tiny_data_set_is_made_in_the_caller_s_folder(call, installed, elsewhere):
+    call(installed / "timetotrain/ptb/init_datasets.sh", SYSTEM="cpu-tiny", DATA_DIR="data")
+    assert list((elsewhere / "data").iterdir())
+
+
+def test_a_checkout_knows_the_wheel_s_names_too():
+    both = [
+        subprocess.run(python(name, "list"), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in ("systems", "timetotrain.systems")
+    ]
+    assert both[0] == both[1]
