@@ -116,7 +116,7 @@ def command(config: RunConfig, where: Shape, by: str, program: Sequence[str]) ->
         raise UserError(f"LAUNCHER={by}: config.replicas={config.replicas} is one process; use LAUNCHER=none")
     if by == "horovodrun" and config.replicas != "horovod":
         raise UserError(f"LAUNCHER=horovodrun: cannot start config.replicas={config.replicas}; use local")
-    ours = [program[0], "-m", "common.launch", f"--replicas={config.replicas}"]
+    ours = [program[0], "-m", __package__, f"--replicas={config.replicas}"]
     count = f"--processes={where.processes}"
     alone = where.hosts == 1
     if by == "local":

@@ -17,6 +17,7 @@ from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.launch import commands
+from common.launch.modules import full_name
 
 
 def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
@@ -25,7 +26,7 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     Raises:
       UserError: an unknown preset or field, or fields that contradict each other.
     """
-    module = importlib.import_module(f"{benchmark}.presets")
+    module = importlib.import_module(full_name(f"{benchmark}.presets"))
     overrides, rest = configs.split_overrides(flags)
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prefix_chars="-")
     reader.add_argument("--system", "-system")
@@ -39,7 +40,7 @@ def plan(benchmark: str, by: str, flags: Sequence[str]) -> list[str]:
     config = configure(benchmark, flags)
     where = commands.shape(config, commands.describe(config.hardware))
     by = commands.launcher(config, where) if by == "auto" else by
-    program = [os.environ.get("PYTHON", "python"), "-m", benchmark, *flags]
+    program = [os.environ.get("PYTHON", "python"), "-m", full_name(benchmark), *flags]
     return commands.command(config, where, by, program)
 
 

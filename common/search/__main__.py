@@ -19,6 +19,7 @@ from typing import Any
 from common.config import overrides as configs
 from common.errors import UserError
 from common.launch import process
+from common.launch.modules import full_name
 
 TRIALS = 40  # Where the sampler is no grid.
 OBJECTIVES = {
@@ -122,7 +123,7 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
 def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
     """The configuration that every trial starts from."""
     try:
-        presets = importlib.import_module(f"{args.benchmark}.presets").PRESETS
+        presets = importlib.import_module(full_name(f"{args.benchmark}.presets")).PRESETS
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"{args.benchmark}: no benchmark of this project ({error})") from None
     config = configs.override_all(configs.preset(presets, args.system), flags)
