@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from common.launch import heartbeat
+from common.launch.watch import heartbeat
 
 STEP_SECONDS = 0.05
 
