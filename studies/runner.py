@@ -28,11 +28,12 @@ from common.config import overrides as configs
 from common.config.digest import digest
 from common.errors import UserError
 from common.launch import process
+from common.launch.children import Children
 from common.run import outcome
-from studies.children import Children
 from studies.data import ROOT
 
 Identity = tuple[str, int]  # A configuration's digest and a seed.
+FIX = "begin the study again"  # Once a signal has ended what was running.
 VERSION = 2  # Of the rows' records: raise it when the same configuration means another run.
 
 
@@ -104,7 +105,7 @@ class Runner:
         self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
         self._done = done or {}
         self._data: pathlib.Path | None = None
-        self._children = Children()
+        self._children = Children(FIX)
 
     def record(self, row: Row) -> dict | None:
         """The record of a finished row, or None.
@@ -180,7 +181,7 @@ class Runner:
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **process.core_share(self.jobs), **os.environ}
         output = results / "output.txt"
         with open(output, "w") as file:
-            status = self._children.run(command, env=environment, stdout=file, stderr=file)
+            status = self._children.run(command, cwd=files.ROOT, env=environment, stdout=file, stderr=file)
         log = results / self.study.preset / self.study.benchmark / "result_0.txt"
         # An exception ends Python with 1 too, as a missed target does: the log tells them apart.
         end = outcome.read(log)
@@ -228,10 +229,10 @@ def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Pat
 
 
 def guarded(command: Sequence[Any], **options: Any) -> int:
-    """`Children.run` of one command at a time, which SIGTERM and Ctrl-C end. For the main thread."""
-    children = Children()
+    """`Children.run` of one command in the project's folder, which SIGTERM and Ctrl-C end. For the main thread."""
+    children = Children(FIX)
     with children.ended_by_signals():
-        return children.run(command, **options)
+        return children.run(command, cwd=files.ROOT, **options)
 
 
 def run_and_time(

@@ -2,6 +2,9 @@
 
 python -m common.launch --replicas=horovod --processes=4 -- python -m resnet --system=...
 
-plan.py says which process runs where and what its environment is, watch.py what happens while they run, heartbeat.py
-what a process tells about itself, commands.py how each preset is started by the launchers of clusters.
+Starting: plan.py says which process runs where and what its environment is, local.py starts those of this machine,
+rendezvous.py and elastic.py tell Horovod's processes of one another, process.py tells a process which one it is,
+preset.py and commands.py start a preset by the launcher of its cluster.
+Watching: watch/ says what happens while the processes run, and why a run failed.
+For all that starts processes: children.py, which ends them with their parent, procfs.py and modules.py.
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from common.errors import UserError
 from common.launch import plan
 from common.launch.local import Job, launch
-from common.launch.watch import Limits
+from common.launch.watch.loop import Limits
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import importlib.util
 import os
@@ -11,12 +10,12 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from common.errors import UserError
-from common.launch import plan, unfinished
+from common.launch import plan
+from common.launch.children import adopt_orphans
 from common.launch.elastic import Membership
-from common.launch.watch import Limits, Watch
-from common.launch.worker import Worker
-
-PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+from common.launch.watch import unfinished_log
+from common.launch.watch.loop import Limits, Watch
+from common.launch.watch.worker import Worker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,7 @@ class Job:
 
 def launch(job: Job) -> int:
     """Runs a job's processes of this machine to their end. Returns the exit status."""
-    # Whatever the processes start and leave behind becomes a child of this one, so that it can be ended.
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     ranks = plan.ranks(job.hosts)
     mine = [rank for rank in ranks if rank.launcher == job.launcher]
     with _environments(job, ranks) as (environments, membership):
@@ -69,7 +67,7 @@ def close_log(worker: Worker, reason: str) -> str:
     if not name or not pathlib.Path(name).exists():
         return ""
     try:
-        path = unfinished.close_log(name, reason)
+        path = unfinished_log.close_log(name, reason)
     except UserError as error:
         return str(error)
     return f"{path} ends as aborted" if path else ""

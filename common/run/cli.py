@@ -21,8 +21,8 @@ from common.config import benchmarks
 from common.config import overrides as configs
 from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
 from common.errors import PeerLostError, UserError
-from common.launch import heartbeat
 from common.launch import process as processes
+from common.launch.watch import heartbeat
 from common.run import closed_division
 from common.run.options import RunOptions
 

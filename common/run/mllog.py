@@ -20,7 +20,7 @@ from common.config.digest import digest
 from common.config.log_format import Format
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.launch import heartbeat
+from common.launch.watch import heartbeat
 from common.train import events
 
 Hyperparameters = Sequence[tuple[str, Any, Mapping[str, Any]]]

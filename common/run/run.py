@@ -14,8 +14,8 @@ from typing import Any
 from common.config import benchmarks
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.launch import heartbeat
 from common.launch.process import Process
+from common.launch.watch import heartbeat
 from common.run import closed_division, results
 from common.run import mllog as logs
 from common.run.options import RunOptions

@@ -12,9 +12,7 @@ import dataclasses
 import datetime
 import os
 import pathlib
-import signal
 import socket
-import subprocess
 import threading
 import time
 import warnings
@@ -27,6 +25,8 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from common.errors import UserError
+from common.launch.children import Children, EndedError, kill_session
+from common.launch.procfs import began
 from common.search import space as spaces
 from common.search.space import Space
 from common.search.trial import Command, Outcome, finished, read
@@ -81,8 +81,12 @@ class Search:
         self.study = optuna.load_study(study_name=name, storage=storage, sampler=_sampler(plan, opened))
         self._check(name)
         self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen] = set()
-        self.ended_by = 0  # The number of a signal.
+        self._children = Children()
+
+    @property
+    def ended_by(self) -> int:
+        """The number of the signal that ended the search; 0 while none has."""
+        return self._children.ended_by
 
     def _check(self, name: str) -> None:
         said = {
@@ -119,8 +123,7 @@ class Search:
 
     def run(self, processes: int, say: Callable[[str], None] = print) -> None:
         """Trials until the plan is fulfilled, `processes` at a time; SIGTERM and Ctrl-C end it, and its runs."""
-        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with self._children.ended_by_signals():
             while True:
                 self._take_over()
                 with concurrent.futures.ThreadPoolExecutor(processes) as pool:
@@ -130,19 +133,12 @@ class Search:
                 if self.ended_by or not self._left_behind():
                     return
                 time.sleep(1)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, _: Any) -> None:
-        self.ended_by = number
-        for process in list(self._processes):
-            process.terminate()
 
     def _work(self, say: Callable[[str], None]) -> None:
         while (trial := self._next()) is not None:
-            outcome = self._train(trial)
-            if self.ended_by:
+            try:
+                outcome = self._train(trial)
+            except EndedError:
                 return  # It stays open; the next search begins it again.
             self._tell(trial, outcome)
             say(describe(trial.number, trial.params, outcome))
@@ -183,13 +179,12 @@ class Search:
         self.study.tell(trial, state=TrialState.FAIL)
 
     def _train(self, trial: optuna.Trial) -> Outcome:
-        def started(process: subprocess.Popen) -> None:
-            self._processes.add(process)
-            trial.set_user_attr("process", process.pid)
-            if self.ended_by:
-                process.terminate()
-
-        return self.command.run(trial.params, self._folder_of(trial.number), started)
+        return self.command.run(
+            trial.params,
+            self._folder_of(trial.number),
+            self._children,
+            lambda process: trial.set_user_attr("process", process.pid),
+        )
 
     def _folder_of(self, number: int) -> pathlib.Path:
         return self.folder / f"trial-{number}"
@@ -269,36 +264,17 @@ def _ownerless(trial: FrozenTrial) -> bool:
     return host == socket.gethostname() and [began(number)] != begin
 
 
-def began(number: int) -> str | None:
-    """When a process began, in ticks since the machine did: a number that is given again is another process.
-
-    None when it is gone; "" where the system does not tell.
-    """
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:  # Another user's.
-        pass
-    try:
-        # proc(5): the state is field 3, the first after the name in parentheses; the begin is field 22.
-        fields = pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return None if fields[0] == "Z" else fields[19]
-
-
 def _point(trial: FrozenTrial) -> dict[str, Any]:
     """What a trial tries; one that was killed as it began has drawn only part of what it was queued with."""
     return {**trial.params, **trial.system_attrs.get("fixed_params", {})}
 
 
 def _end_orphan(trial: FrozenTrial, folder: pathlib.Path) -> None:
-    """Ends a run whose search was killed; only a process whose command line names the trial's folder."""
+    """Kills a run whose search was killed; only a process whose command line names the trial's folder."""
     number = trial.user_attrs.get("process")
     with contextlib.suppress(OSError):
         if (
             number
             and f"--result_dir={folder}".encode() in pathlib.Path(f"/proc/{number}/cmdline").read_bytes()
         ):
-            os.kill(number, signal.SIGKILL)
+            kill_session(number)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from common.config import benchmarks
+from common.launch.children import Children
 from common.run import outcome
 from common.run.results import parts
 from common.search import space as spaces
@@ -60,14 +61,22 @@ class Command:
     part: str = ""
 
     def run(
-        self, values: Mapping[str, Any], folder: pathlib.Path, started: Callable[[subprocess.Popen], None]
+        self,
+        values: Mapping[str, Any],
+        folder: pathlib.Path,
+        children: Children,
+        started: Callable[[subprocess.Popen], None],
     ) -> Outcome:
         """Trains with the fields `values`; results and the run's messages go to `folder`.
 
         Args:
           values: of the trial.
           folder: its own; a log of an earlier run in it would be taken for this one's, so it is emptied.
-          started: is told of the process.
+          children: of which the run becomes one.
+          started: is told of the process that guards the run.
+
+        Raises:
+          EndedError: a signal has ended the children.
         """
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -75,15 +84,14 @@ class Command:
         command = [sys.executable, "-m", benchmarks.command(self.benchmark), *self.flags, *fields]
         command += [f"--result_dir={folder}", "--run=0"]
         with open(folder / "output.txt", "w") as output:
-            process = subprocess.Popen(
+            status = children.run(
                 command,
+                started,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env={**self.environment, **os.environ},
             )
-            started(process)
-            status = process.wait()
         if status in (0, 1):
             return read(folder, self.part)
         return Outcome(message=_last_line(folder) or f"exit {status}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.launch import heartbeat
+from common.launch.watch import heartbeat
 from common.train.step import Gradients
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 
 from common.errors import UserError
 from studies import __main__ as studies_main
-from studies import children, legw_mnist, runner
+from studies import legw_mnist, runner
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A benchmark that writes a log as its seed says, and ends with 1 as a missed target and an exception do.
@@ -97,42 +96,11 @@ def test_an_exception_is_one_line_that_says_where_the_rest_is(run, tmp_path, see
     assert not list(tmp_path.glob("results/*/rows/*"))
 
 
-# A study whose run starts a process of its own, as run_and_time.sh does.
-STUDY = """
-import concurrent.futures, sys
-from studies.children import Children
-from common.errors import UserError
-found = Children()
-try:
-    with found.ended_by_signals(), concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(found.run, ["bash", "-c", "sleep 120 & echo $!; wait; exit 3"]).result()
-except UserError as error:
-    print(error)
-    sys.exit(error.exit_code)
-"""
-
-
 def alive(pid: int) -> bool:
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_study_that_is_ended_leaves_nothing_running(number: int) -> None:
-    study = subprocess.Popen([sys.executable, "-c", STUDY], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    sleeper = int(study.stdout.readline())
-    assert alive(sleeper)
-    study.send_signal(number)
-    said = study.stdout.read()
-    status = study.wait(60)
-    if number != signal.SIGKILL:
-        assert status == 128 + number and said.startswith(signal.Signals(number).name)
-    deadline = time.monotonic() + 60
-    while alive(sleeper) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(sleeper)
 
 
 # A study that makes its data first.
@@ -198,13 +166,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caps
     assert studies_main.main() == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "Not a directory; make it writable or free some space" in error
-
-
-def test_the_exit_status_is_the_commands() -> None:
-    found = children.Children()
-    assert found.run(["bash", "-c", "exit 3"]) == 3
-    assert found.run(["bash", "-c", "kill -9 $$"]) == 128 + 9
-    assert found.run(["bash", "-c", "echo $A"], env={**os.environ, "A": "1"}, stdout=subprocess.DEVNULL) == 0
 
 
 # A run_and_time.sh whose runs end as REASONS say, "none" without a log, and with the exit status STATUS.
@@ -282,5 +243,8 @@ def test_a_study_that_is_ended_leaves_no_training_of_run_and_time_running(tmp_pa
     study = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     sleeper = int(study.stdout.readline())
     study.terminate()
-    assert "UserError: SIGTERM: what was running was ended" in study.communicate(timeout=60)[1]
+    assert (
+        "EndedError: SIGTERM: what was running was ended; begin the study again"
+        in study.communicate(timeout=60)[1]
+    )
     assert not alive(sleeper)

@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import optuna
 import pytest
 
+from common.launch import procfs
 from common.search import __main__ as command
 from common.search import driver, space, trial
 from common.search.driver import Plan
@@ -86,6 +87,27 @@ def test_sigterm_ends_the_runs_and_a_later_search_begins_them_again(bowl, monkey
     )
     rates = {float(row["optimizer.base_learning_rate"]) for row in table(bowl)}
     assert rates == {t.params["optimizer.base_learning_rate"] for t in left}
+
+
+def test_the_runs_of_a_killed_search_end_by_themselves(bowl, monkeypatch) -> None:
+    monkeypatch.setenv("BOWL_SECONDS", "60")
+    flags = search("--space", RATE, "--trials=1")
+    killed = subprocess.Popen([sys.executable, "-m", "common.search", *flags])
+    output = bowl / "results" / "search" / "it" / "trial-0" / "output.txt"
+    wait_for(lambda: output.is_file() and output.read_text() == "trained\n")
+    (left,) = study(bowl).trials
+    guard = left.user_attrs["process"]
+    assert len(procfs.session_members(guard)) == 2
+    killed.kill()
+    killed.wait()
+    wait_for(lambda: not procfs.session_members(guard))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_grid_is_every_point_once(bowl) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from common.launch.children import Children
 from common.search import __main__ as command
 from common.search import storage, trial
 from tests.common.search.searches import DECAY, GRID, RATE, bowl_in, epochs_tried, search, study, table
@@ -78,8 +79,8 @@ def test_a_log_that_lies_in_a_trial_s_folder_is_not_its_result(bowl) -> None:
     """Of a run that fails before it has a log of its own."""
     folder = bowl / "trial-0"
     run = trial.Command("bowl", ("--system=cpu-tiny",)).run
-    assert run({"optimizer.momentum": 0.9}, folder, print).quality is not None
-    outcome = run({"optimizer.momentum": 0.5}, folder, print)
+    assert run({"optimizer.momentum": 0.9}, folder, Children(), print).quality is not None
+    outcome = run({"optimizer.momentum": 0.5}, folder, Children(), print)
     assert outcome.quality is None and outcome.message == "error: no run with this momentum"
 
 

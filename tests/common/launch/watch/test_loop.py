@@ -13,18 +13,16 @@ import time
 
 import pytest
 
-from common.errors import UserError
-from common.launch import plan
 from compliance.check import check_paths
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
+ROOT = pathlib.Path(__file__).resolve().parents[4]
 # Shorter than the defaults, so that the tests are quick; a busy machine must not trip them.
 LIMITS = {"settle": 0.3, "failure": 2, "grace": 2, "stopped": 1, "silent": 5, "starting": 5}
 
 
 def arguments(orders, processes=2, limits=()):
     seconds = [f"--{name}_seconds={value}" for name, value in {**LIMITS, **dict(limits)}.items()]
-    command = [sys.executable, "-m", "tests.common.launch.fake_worker", json.dumps(orders)]
+    command = [sys.executable, "-m", "tests.common.launch.watch.fake_worker", json.dumps(orders)]
     launcher = [sys.executable, "-m", "common.launch", "--replicas=multiworker", f"--processes={processes}"]
     return [*launcher, *seconds, "--", *command]
 
@@ -192,115 +190,3 @@ def test_the_launcher_ends_the_log_of_a_killed_rank_0(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
     # Nothing is wrong with it but that it stopped: no evaluation, hence no quality and no block.
     assert not [f for f in check_paths([path]) if f.rule.startswith("line")]
-
-
-def test_a_command_that_does_not_exist_is_one_line():
-    line = [
-        sys.executable,
-        "-m",
-        "common.launch",
-        "--replicas=multiworker",
-        "--processes=2",
-        "--",
-        "/no/where",
-    ]
-    result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 2
-    assert result.stderr == "error: /no/where: No such file or directory; is the command right?\n"
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        (["--processes=2"], "no command; put it behind --"),
-        (["--", "true"], "--processes: missing"),
-        (["--processes=0", "--", "true"], "--processes=0: must be at least 1"),
-        (["--hosts=a:8,b", "--", "true"], "'b' is not HOST:PROCESSES"),
-        (["--hosts=@/no/where", "--", "true"], "--hosts=@/no/where: No such file"),
-        (["--hosts=a:2", "--processes=3", "--", "true"], "--hosts=a:2 has 2"),
-        (["--hosts=a:2,b:2", "--launcher=2", "--", "true"], "--launcher=2: there are 2 hosts"),
-        (["--hosts=slurm", "--processes=2", "--", "true"], "--hosts=slurm: not started by srun"),
-    ],
-)
-def test_wrong_arguments_are_one_line_with_the_fix(wrong, message, capsys):
-    from common.launch.__main__ import main
-
-    assert main(["--replicas=multiworker", *wrong]) == 2
-    text = capsys.readouterr().err
-    assert message in text and text.startswith("error: ") and text.count("\n") == 1
-
-
-def test_ranks_of_uneven_hosts():
-    found = plan.ranks(plan.parse_hosts("a:2,b:1,a:1"))
-    assert [(r.rank, r.host, r.local_rank, r.local_size, r.cross_rank, r.cross_size) for r in found] == [
-        (0, "a", 0, 3, 0, 2),
-        (1, "a", 1, 3, 0, 1),
-        (2, "b", 0, 1, 1, 2),
-        (3, "a", 2, 3, 0, 1),
-    ]
-    assert [r.launcher for r in found] == [0, 0, 1, 2]
-
-
-def test_ranks_are_horovod_s():
-    """Against its own assignment, where it is installed."""
-    hosts = pytest.importorskip("horovod.runner.common.util.hosts")
-    for text in ("a:4", "a:3,b:1,c:2", "a:2,b:2"):
-        theirs = hosts.get_host_assignments(hosts.parse_hosts(text), 1)
-        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-        ours = plan.ranks(plan.parse_hosts(text))
-        assert [[getattr(r, n) for n in names] for r in ours] == [
-            [getattr(r, n) for n in names] for r in theirs
-        ]
-
-
-def test_hosts_of_a_file(tmp_path):
-    (tmp_path / "hosts.txt").write_text("# ours\na slots=8\n\nb  slots=4\n")
-    assert plan.parse_hosts(f"@{tmp_path}/hosts.txt") == [plan.Host("a", 8), plan.Host("b", 4)]
-
-
-SRUN = {
-    "SLURM_NTASKS": "2",
-    "SLURM_PROCID": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-    "SLURM_STEP_NODELIST": "n[1-2]",
-}
-
-
-def test_hosts_of_srun(tmp_path, monkeypatch):
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\necho n2\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert plan.slurm_hosts(4, SRUN) == ([plan.Host("n1", 2), plan.Host("n2", 2)], 1)
-
-
-def test_srun_s_container_without_scontrol_is_one_line(tmp_path, monkeypatch, capsys):
-    from common.launch.__main__ import main
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for name, value in SRUN.items():
-        monkeypatch.setenv(name, value)
-    assert main(["--replicas=multiworker", "--hosts=slurm", "--processes=4", "--", "true"]) == 2
-    text = capsys.readouterr().err
-    assert text.startswith(
-        "error: --hosts=slurm: cannot run scontrol (No such file or directory); make SLURM's"
-    )
-    assert text.count("\n") == 1
-
-
-def test_slurm_s_layout():
-    assert plan.tasks_per_node("2(x3),1") == [2, 2, 2, 1]
-    with pytest.raises(UserError, match="SLURM_STEP_TASKS_PER_NODE=2x3: not of SLURM's form"):
-        plan.tasks_per_node("2x3")
-
-
-def test_hosts_that_slurm_counts_in_two_ways_are_one_line(tmp_path, monkeypatch):
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(UserError, match="is of 2 hosts, SLURM_STEP_NODELIST=.* of 1"):
-        plan.slurm_hosts(4, SRUN)
-
-
-def test_the_launcher_imports_no_tensorflow():
-    code = "import common.launch.local, common.launch.preset, sys; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from common.launch.worker import Worker
+from common.launch.watch.worker import Worker
 
 # A process is slow when its own part of the steps took so many times as long as the others' (their median).
 FACTOR = 2.0

@@ -6,7 +6,8 @@ import dataclasses
 import signal
 from collections.abc import Callable, Sequence
 
-from common.launch.worker import Worker
+from common.launch.children import exit_status
+from common.launch.watch.worker import Worker
 
 # Exit status of a run that hung: none of the application's.
 FROZEN = 3
@@ -88,5 +89,4 @@ def _code(worker: Worker) -> int:
         return FROZEN
     if _signalled(worker):
         return 128 + signal.Signals[worker.told["signal"]]
-    code = worker.code or 0
-    return 128 - code if code < 0 else code or 1
+    return exit_status(worker.code or 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import selectors
 import signal
 import socket
@@ -17,9 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from common.launch import slow
-from common.launch.cause import Cause, find
-from common.launch.worker import Worker, children
+from common.launch.children import kill_children
+from common.launch.watch import slow_worker
+from common.launch.watch.failure_cause import Cause, find
+from common.launch.watch.worker import Worker
 
 POLL_SECONDS = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -71,7 +71,7 @@ class Watch:
         self._failed_at: float | None = None
         self._signal_at: float | None = None
         self._withheld: list[tuple[Worker, bytes]] = []
-        self._slow = slow.Detector(limits.slow)
+        self._slow = slow_worker.Detector(limits.slow)
 
     def run(self) -> Cause | None:
         """Returns when nothing of the run is left: why it failed, or None."""
@@ -231,13 +231,4 @@ class Watch:
         """Ends what the processes left behind, in their sessions or, the launcher being their reaper, outside."""
         for worker in self.workers:
             self.orphans += worker.kill()
-        deadline = time.monotonic() + 2
-        while (left := children(os.getpid())) and time.monotonic() < deadline:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-                    self.orphans += 1
-            time.sleep(0.05)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        self.orphans += kill_children()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from common.launch.heartbeat import VARIABLE
+from common.launch import procfs
+from common.launch.children import kill_session
+from common.launch.watch.heartbeat import VARIABLE
 
 CHUNK = 65536
 
@@ -119,7 +120,7 @@ class Worker:
 
     def state(self) -> str:
         """The kernel's letter for the process that beats: R, S, D, T (stopped by a signal), Z; "" when gone."""
-        return _state(self.told.get("pid", self.process.pid))
+        return procfs.state(self.told.get("pid", self.process.pid))
 
     def ask(self, number: int) -> None:
         """A signal to the process that beats: not to the shell around it, nor to the workers under it."""
@@ -131,15 +132,7 @@ class Worker:
         """Ends the process and all that it started, at once. Returns how many there were."""
         if self.running:
             self.asked_at = self.asked_at or time.monotonic()
-        family = self.family()
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        return len(family)
-
-    def family(self) -> list[int]:
-        """Living processes of this one's session."""
-        return [pid for pid, session in _sessions() if session == self.process.pid]
+        return kill_session(self.process.pid)
 
     def close(self) -> None:
         for pipe in (self.beats, *self.output):
@@ -150,35 +143,3 @@ class Worker:
 def _is_signal(number: int) -> bool:
     """Whether there is such a signal: an exit status of 255 (ssh, `sys.exit(-1)`) is of none."""
     return number in {int(each) for each in signal.Signals}
-
-
-def _stat(pid: int | str) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; [] when the process is gone."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _state(pid: int) -> str:
-    return (_stat(pid) or [""])[0]
-
-
-def _sessions() -> Iterator[tuple[int, int]]:
-    """(process, its session) of all that live."""
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            fields = _stat(entry)
-            if fields and fields[0] != "Z":
-                yield int(entry), int(fields[3])
-
-
-def children(parent: int) -> list[int]:
-    """Living children of a process."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            fields = _stat(entry)
-            if fields and fields[0] != "Z" and int(fields[1]) == parent:
-                found.append(int(entry))
-    return found

@@ -1,6 +1,6 @@
 """A process of a run without TensorFlow: beats, steps and fails as told.
 
-python -m tests.common.launch.fake_worker '{"1": "kill"}': what rank 1 does in its fifth step; the others train on.
+python -m tests.common.launch.watch.fake_worker '{"1": "kill"}': what rank 1 does in its fifth step; the others go on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from common.launch import heartbeat
+from common.launch.watch import heartbeat
 
 STEP_SECONDS = 0.05
 

@@ -1,0 +1,61 @@
+"""What the kernel tells of processes in /proc: state, parent, session, begin. Empty answers where there is no /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+
+# proc(5) counts the fields of /proc/PID/stat from 1; `_fields` begins with the third, behind the name in parentheses.
+STATE, PARENT, SESSION, START_TIME = (number - 3 for number in (3, 4, 6, 22))
+
+
+def state(pid: int) -> str:
+    """The kernel's letter: R, S, D (waits for a device), T (stopped by a signal), Z (ended); "" when gone."""
+    return (_fields(pid) or [""])[STATE]
+
+
+def children_of(parent: int) -> list[int]:
+    """Living children of a process."""
+    return [pid for pid, fields in _living() if int(fields[PARENT]) == parent]
+
+
+def session_members(leader: int) -> list[int]:
+    """Living processes of the session that `leader` began, which may itself be gone."""
+    return [pid for pid, fields in _living() if int(fields[SESSION]) == leader]
+
+
+def began(pid: int) -> str | None:
+    """When a process began, in ticks since the machine did: a number that is given again is another process.
+
+    None when it is gone; "" where the system does not tell.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:  # Another user's.
+        pass
+    fields = _fields(pid)
+    if not fields:
+        return ""
+    return None if fields[STATE] == "Z" else fields[START_TIME]
+
+
+def _living() -> Iterator[tuple[int, list[str]]]:
+    entries: list[str] = []
+    with contextlib.suppress(OSError):
+        entries = os.listdir("/proc")
+    for entry in filter(str.isdecimal, entries):
+        fields = _fields(int(entry))
+        if fields and fields[STATE] != "Z":
+            yield int(entry), fields
+
+
+def _fields(pid: int) -> list[str]:
+    """Of /proc/PID/stat from the state on; [] when the process is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
