@@ -57,6 +57,12 @@ _SGD = Optimizer(
 )
 
 # Published drops of the rate are in steps; `boundaries` has them in epochs: step * batch / images.
+_SCHEDULE_OF_128 = Schedule(
+    kind="step",
+    warmup_epochs=0.0,
+    warmup_steps=1000.0,
+    boundaries=(9750 * 128 / 118287, 13000 * 128 / 118287),
+)
 
 # --- Round v0.6.
 _V06 = Config(
@@ -67,12 +73,7 @@ _V06 = Config(
     train_steps=16 * 924,
     steps_per_block=924,
     optimizer=replace(_SGD, base_learning_rate=0.16),
-    schedule=Schedule(
-        kind="step",
-        warmup_epochs=0.0,
-        warmup_steps=1000.0,
-        boundaries=(9750 * 128 / 118287, 13000 * 128 / 118287),
-    ),
+    schedule=_SCHEDULE_OF_128,
 )
 
 _V06_PRESETS = {
@@ -111,12 +112,7 @@ _V07_128 = Config(
     train_steps=20 * 924,
     steps_per_block=924,
     optimizer=replace(_SGD, base_learning_rate=0.16),
-    schedule=Schedule(
-        kind="step",
-        warmup_epochs=0.0,
-        warmup_steps=1000.0,
-        boundaries=(9750 * 128 / 118287, 13000 * 128 / 118287),
-    ),
+    schedule=_SCHEDULE_OF_128,
 )
 _V07_256 = Config(
     ruleset="0.7.0",

@@ -23,15 +23,12 @@ _V06 = Config(
 )
 
 # At 32768 examples: 2983 = 19 x 157 steps, and at 512 cores and more other decays and LARS's epsilon.
-_V06_32K = Config(
-    ruleset="0.6.0",
-    replicas="tpu",
+_V06_32K = replace(
+    _V06,
     global_batch_size=32768,
     eval_batch_size=32768,
     train_steps=2983,
-    epochs_per_block=4.0,
     steps_per_block=157,
-    batch_norm_span=128,
     optimizer=Optimizer(
         name="lars",
         base_learning_rate=31.2,

@@ -47,37 +47,33 @@ _SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=5e-4, skip_kinds=(), sca
 
 # --- Round v0.6. Its schedules count 120,000 images an epoch. Published evaluations come after 120,000 and 160,000
 # steps of 32 images, then every 20,000; ours after the first of these and then every 20,000: one more, at 140,000.
-_V06_1024 = Config(
+_V06 = Config(
     ruleset="0.6.0",
     replicas="tpu",
-    global_batch_size=1024,
-    eval_batch_size=1024,
     epoch_images=120000,
-    train_epochs=64.0,
     first_block_epochs=32.0,
-    first_block_steps=3750,
     epochs_per_block=16 / 3,
-    steps_per_block=625,
     batch_norm_span=64,
     logged_rate_batch=32,
     space_to_depth=True,
+)
+_V06_1024 = replace(
+    _V06,
+    global_batch_size=1024,
+    eval_batch_size=1024,
+    train_epochs=64.0,
+    first_block_steps=3750,
+    steps_per_block=625,
     optimizer=replace(_SGD, base_learning_rate=3e-3 * 1024 / 32),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=585.0, boundaries=(42.6, 53.3)),
 )
-_V06_2048 = Config(
-    ruleset="0.6.0",
-    replicas="tpu",
+_V06_2048 = replace(
+    _V06,
     global_batch_size=2048,
     eval_batch_size=2048,
-    epoch_images=120000,
     train_epochs=80.0,
-    first_block_epochs=32.0,
     first_block_steps=1875,
-    epochs_per_block=16 / 3,
     steps_per_block=313,
-    batch_norm_span=64,
-    logged_rate_batch=32,
-    space_to_depth=True,
     optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
     schedule=Schedule(kind="step", warmup_epochs=20.0, warmup_steps=1171.0, boundaries=(56.0, 70.0)),
 )
