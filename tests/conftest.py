@@ -3,10 +3,14 @@
 import os
 import sys
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGICAL_CPUS = 8
+
+# Their assertions show the values, as those of a test do.
+pytest.register_assert_rewrite("tests.benchmarks", "tests.translation")
 
 # The same examples in every run, however busy the machine.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
