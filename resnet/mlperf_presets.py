@@ -1,4 +1,4 @@
-"""Presets of ResNet-50 that Google submitted to MLPerf Training v0.6 and v0.7. TensorFlow-free.
+"""Presets of ResNet-50 as Google submitted it to MLPerf Training v0.6 and v0.7. TensorFlow-free.
 
 docs/presets/resnet.md says for each where its values come from. Abbreviations in `source`: G6 =
 mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in their Google/ folder. Where a

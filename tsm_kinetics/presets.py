@@ -47,7 +47,7 @@ _SUMMIT = Config(
     schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
 )
 
-# A laptop, on videos of its own: a network of four narrow blocks.
+# A laptop: a network of four narrow blocks.
 _CPU = Config(division="open", smoke_run=True, global_batch_size=16, width=16, blocks=(1, 1, 1, 1))
 
 PRESETS: dict[str, Config] = named(
