@@ -11,11 +11,6 @@ from tests.benchmarks import assert_reaches_its_target, log_name, missed, record
 LOG, run = log_name("maskrcnn"), runner("maskrcnn", timeout=3600)
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return tmp_path_factory.mktemp("tiny")
-
-
 @pytest.mark.e2e
 def test_reaches_both_targets_with_a_log_that_passes(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     _, last = assert_reaches_its_target(run, LOG, data_dir, tmp_path)

@@ -13,11 +13,6 @@ from tests.benchmarks import assert_reaches_its_target, log_name, missed, runner
 LOG, run = log_name("resnet"), runner("resnet")
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return tmp_path_factory.mktemp("tiny")
-
-
 def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     told, values = assert_reaches_its_target(run, LOG, data_dir, tmp_path)
     assert values["eval_accuracy"]["value"] >= 0.759
