@@ -1,6 +1,6 @@
 """Presets of the Mask R-CNN benchmark, and what of a configuration is logged. TensorFlow-free.
 
-docs/maskrcnn-presets.md says for each preset where its values come from and which closed rule, if any, they break.
+docs/presets/maskrcnn.md says for each preset where its values come from and which closed rule, if any, it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
 their Google/ folder; NV7 likewise in NVIDIA/.
 """
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.clock import Clock
+from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from maskrcnn.config import Config, Data
 
@@ -41,75 +42,95 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
                 "opt_learning_rate_decay_factor": schedule.factor,
                 "opt_learning_rate_decay_steps": drops,
             }
-    return [(key, value, {}) for key, value in pairs.items()]
-
-
-def _steps(batch: int, warmup: int, drops: tuple[int, ...], images: int) -> Schedule:
-    """A linear warmup from 0, then a tenth from each of `drops` on, in steps of `batch` out of `images`."""
-    boundaries = tuple(step * batch / images for step in drops)
-    return Schedule(kind="step", warmup_epochs=0.0, warmup_steps=float(warmup), boundaries=boundaries)
+    return without_metadata(pairs)
 
 
 # Momentum as TensorFlow 1 has it, the rate outside of the velocity; decay of the kernels only, and biases twice as
 # fast: Detectron's rule.
 _SGD = Optimizer(
     name="sgd",
-    base_learning_rate=0.16,
     momentum=0.9,
     weight_decay=1e-4,
     skip_kinds=("norm", "bias"),
     scaled_momentum=True,
     bias_gradient_factor=2.0,
 )
-_IMAGES = Config.num_train_examples
-_BASE = Config(replicas="tpu", optimizer=_SGD, global_batch_size=128, steps_per_block=924)
 
-# --- Round v0.6.
-_V06 = replace(
-    _BASE,
-    ruleset="0.6.0",
-    train_epochs=16.0,
-    train_steps=14784,
-    schedule=_steps(128, 1000, (9750, 13000), _IMAGES),
+# Published drops of the rate are in steps; `boundaries` has them in epochs: step * batch / images.
+_SCHEDULE_OF_128 = Schedule(
+    kind="step",
+    warmup_epochs=0.0,
+    warmup_steps=1000.0,
+    boundaries=(9750 * 128 / 118287, 13000 * 128 / 118287),
 )
 
-
-def _v06(cores: int, replicas: int, eval_batch: int) -> Config:
-    name = f"tpu-v3-{cores}"
-    return replace(
-        _V06,
-        hardware=name,
-        source=f"G6 benchmarks/mask/{name}/run_and_time.sh; mlperf_facts 1.3",
-        num_replicas=cores,
-        partitions=cores // replicas,
-        eval_batch_size=eval_batch,
-    )
-
+# --- Round v0.6.
+_V06 = Config(
+    ruleset="0.6.0",
+    replicas="tpu",
+    global_batch_size=128,
+    train_epochs=16.0,
+    train_steps=16 * 924,
+    steps_per_block=924,
+    optimizer=replace(_SGD, base_learning_rate=0.16),
+    schedule=_SCHEDULE_OF_128,
+)
 
 _V06_PRESETS = {
-    "tpu-v3-32": _v06(32, 32, 256),
-    "tpu-v3-128": _v06(128, 32, 128),
-    "tpu-v3-256": _v06(256, 64, 256),
+    "tpu-v3-32": replace(
+        _V06,
+        hardware="tpu-v3-32",
+        source="G6 benchmarks/mask/tpu-v3-32/run_and_time.sh; mlperf_facts 1.3",
+        num_replicas=32,
+        eval_batch_size=256,
+    ),
+    "tpu-v3-128": replace(
+        _V06,
+        hardware="tpu-v3-128",
+        source="G6 benchmarks/mask/tpu-v3-128/run_and_time.sh; mlperf_facts 1.3",
+        num_replicas=128,
+        partitions=4,
+        eval_batch_size=128,
+    ),
+    "tpu-v3-256": replace(
+        _V06,
+        hardware="tpu-v3-256",
+        source="G6 benchmarks/mask/tpu-v3-256/run_and_time.sh; mlperf_facts 1.3",
+        num_replicas=256,
+        partitions=4,
+        eval_batch_size=256,
+    ),
 }
 
 # --- Round v0.7.
-_V07_128 = replace(
-    _BASE,
+_V07_128 = Config(
     ruleset="0.7.0",
+    replicas="tpu",
+    global_batch_size=128,
     eval_batch_size=128,
     train_epochs=20.0,
     train_steps=20 * 924,
-    schedule=_steps(128, 1000, (9750, 13000), _IMAGES),
+    steps_per_block=924,
+    optimizer=replace(_SGD, base_learning_rate=0.16),
+    schedule=_SCHEDULE_OF_128,
 )
-_V07_256 = replace(
-    _V07_128,
+_V07_256 = Config(
+    ruleset="0.7.0",
+    replicas="tpu",
     global_batch_size=256,
     eval_batch_size=256,
-    steps_per_block=462,
+    train_epochs=20.0,
     train_steps=20 * 462,
+    steps_per_block=462,
     optimizer=replace(_SGD, base_learning_rate=0.24),
-    schedule=_steps(256, 2000, (6000, 8000), _IMAGES),
+    schedule=Schedule(
+        kind="step",
+        warmup_epochs=0.0,
+        warmup_steps=2000.0,
+        boundaries=(6000 * 256 / 118287, 8000 * 256 / 118287),
+    ),
 )
+
 _V07_PRESETS = {
     "tpu-v4-16": replace(
         _V07_128,
@@ -122,7 +143,12 @@ _V07_PRESETS = {
         hardware="tpu-v4-128",
         source="G7 results/tpu-v4-128-TF/maskrcnn; mlperf_facts 1.3",
         num_replicas=64,
-        schedule=_steps(256, 1800, (5625, 7500), _IMAGES),
+        schedule=Schedule(
+            kind="step",
+            warmup_epochs=0.0,
+            warmup_steps=1800.0,
+            boundaries=(5625 * 256 / 118287, 7500 * 256 / 118287),
+        ),
     ),
     "tpu-v4-512": replace(
         _V07_256,
@@ -141,10 +167,10 @@ _V07_PRESETS = {
         train_epochs=30.0,
         train_steps=30 * 462,
     ),
-    "v100-8": replace(
-        _V07_128,
+    "v100-8": Config(
         hardware="v100-8",
         source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh; mlperf_facts 4",
+        ruleset="0.7.0",
         replicas="horovod",
         precision="fp16",
         loss_scale=128.0,
@@ -152,97 +178,95 @@ _V07_PRESETS = {
         num_train_examples=117266,
         global_batch_size=48,
         eval_batch_size=8,
-        steps_per_block=0,
         train_epochs=20.0,
-        train_steps=0,
         optimizer=replace(_SGD, base_learning_rate=0.06),
-        schedule=_steps(48, 625, (24000, 32000), 117266),
+        schedule=Schedule(
+            kind="step",
+            warmup_epochs=0.0,
+            warmup_steps=625.0,
+            boundaries=(24000 * 48 / 117266, 32000 * 48 / 117266),
+        ),
         data=Data(skip_empty=True),
     ),
 }
 
-# --- A laptop, minutes: all layers at a quarter of the width, on the generated data set.
-_CPU_TINY = replace(
-    _BASE,
-    source="this repository: tuned for two CPU cores on the set that maskrcnn/tiny.py generates",
+# --- A laptop: all layers of the backbone at a quarter of the width.
+_CPU = Config(
     division="open",
     smoke_run=True,
     precision="fp32",
-    replicas="single",
-    num_train_examples=2000,
-    num_eval_examples=101,
     global_batch_size=4,
-    eval_batch_size=10,
-    steps_per_block=0,
-    train_epochs=5.0,
-    short_side=64,
-    long_side=96,
-    padded_size=(64, 96),
-    num_classes=12,
-    max_instances=8,
     gt_mask_size=28,
     backbone_width=16,
-    fpn_channels=32,
-    rpn_channels=32,
     head_units=128,
-    mask_channels=16,
     max_level=5,
-    anchor_scale=4.0,
-    rpn_batch=64,
-    rpn_pre_nms=100,
-    rpn_post_nms=50,
-    rpn_eval_pre_nms=100,
-    rpn_eval_post_nms=50,
-    roi_batch=32,
     roi_foreground=0.5,
-    detections=20,
     freeze=False,
     batch_norm="span",
     batch_norm_epsilon=1e-5,
     eval_workers=1,
-    optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
-    # The rate's curve is that of seven epochs; the faults of README.md are caught within five.
-    schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
     data=Data(cache="encoded"),
 )
 
-# --- The nuclei of microscope images, 7 to 22 pixels wide (studies/nuclei.py). No target: the whole schedule.
-_CPU_NUCLEI = replace(
-    _CPU_TINY,
-    source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
-    num_train_examples=271,
-    num_eval_examples=63,
-    eval_batch_size=9,
-    train_epochs=16.0,
-    epochs_per_block=4.0,
-    quality_target=0.9,
-    mask_quality_target=0.9,
-    short_side=256,
-    long_side=256,
-    padded_size=(256, 256),
-    num_classes=2,
-    max_instances=101,
-    fpn_channels=64,
-    rpn_channels=64,
-    mask_channels=32,
-    anchor_scale=2.5,  # The lowest level's are 10 pixels wide.
-    rpn_batch=256,
-    rpn_pre_nms=500,
-    rpn_post_nms=300,
-    rpn_eval_pre_nms=500,
-    rpn_eval_post_nms=300,
-    roi_batch=128,
-    detections=100,  # What COCOeval counts.
-    optimizer=replace(_CPU_TINY.optimizer, base_learning_rate=0.02),
-    schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
-)
-
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {
-        "cpu-tiny": _CPU_TINY,
-        "cpu-nuclei": _CPU_NUCLEI,
-        **_V06_PRESETS,
-        **_V07_PRESETS,
-    }.items()
+_CPU_PRESETS = {
+    # Minutes: the generated data set.
+    "cpu-tiny": replace(
+        _CPU,
+        source="this repository: tuned for two CPU cores on the set that maskrcnn/tiny.py generates",
+        num_train_examples=2000,
+        num_eval_examples=101,
+        eval_batch_size=10,
+        train_epochs=5.0,
+        short_side=64,
+        long_side=96,
+        padded_size=(64, 96),
+        num_classes=12,
+        max_instances=8,
+        fpn_channels=32,
+        rpn_channels=32,
+        mask_channels=16,
+        anchor_scale=4.0,
+        rpn_batch=64,
+        rpn_pre_nms=100,
+        rpn_post_nms=50,
+        rpn_eval_pre_nms=100,
+        rpn_eval_post_nms=50,
+        roi_batch=32,
+        detections=20,
+        optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
+        # The rate's curve is that of seven epochs; the faults of README.md are caught within five.
+        schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
+    ),
+    # The nuclei of microscope images, 7 to 22 pixels wide (studies/nuclei.py). No target: the whole schedule.
+    "cpu-nuclei": replace(
+        _CPU,
+        source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
+        num_train_examples=271,
+        num_eval_examples=63,
+        eval_batch_size=9,
+        train_epochs=16.0,
+        epochs_per_block=4.0,
+        quality_target=0.9,
+        mask_quality_target=0.9,
+        short_side=256,
+        long_side=256,
+        padded_size=(256, 256),
+        num_classes=2,
+        max_instances=101,
+        fpn_channels=64,
+        rpn_channels=64,
+        mask_channels=32,
+        anchor_scale=2.5,  # The lowest level's are 10 pixels wide.
+        rpn_batch=256,
+        rpn_pre_nms=500,
+        rpn_post_nms=300,
+        rpn_eval_pre_nms=500,
+        rpn_eval_post_nms=300,
+        roi_batch=128,
+        detections=100,  # What COCOeval counts.
+        optimizer=replace(_SGD, base_learning_rate=0.02, clip_norm=5.0),
+        schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
+    ),
 }
+
+PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})

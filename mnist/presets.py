@@ -8,28 +8,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.config.clock import Clock
-from common.config.legw import legw
+from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
 from mnist.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """What the log's header says about the run: [(key, value, metadata)], read from `config`."""
-    optimizer, schedule = config.optimizer, config.schedule
-    warmup = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model": config.model,
         "train_epochs": config.train_epochs,
-        "opt_name": optimizer.name,
-        "opt_base_learning_rate": optimizer.base_learning_rate,
-        "opt_learning_rate_warmup_epochs": warmup,
-        "opt_learning_rate_schedule": schedule.kind,
-        "opt_weight_decay": optimizer.weight_decay,
+        **solver_keys(config),
+        "opt_weight_decay": config.optimizer.weight_decay,
+        **momentum_key(config),
     }
-    if optimizer.has_momentum:
-        pairs["opt_momentum"] = optimizer.momentum
     if config.model == "mlp":
         pairs |= {
             "hidden_layers": config.hidden_layers,
@@ -37,69 +30,68 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
             "activation": config.activation,
             "dropout": config.dropout,
         }
-    return [(key, value, {}) for key, value in pairs.items()]
+    return without_metadata(pairs)
 
 
 # LEGW, section 5.1.1: momentum 0.9, constant rate, 25 epochs, base batch 128. The paper does not give the base rate
-# and the base warmup: docs/mnist-presets.md says how ours were chosen. Its momentum is TensorFlow's, v = m v + g.
-_LSTM = Config(
+# and the base warmup: docs/presets/mnist.md says how ours were chosen. Its momentum is TensorFlow's, v = m v + g.
+_LEGW = Config(
+    global_batch_size=128,
+    train_epochs=25.0,
     optimizer=Optimizer(name="sgd", base_learning_rate=0.04, momentum=0.9, scaled_momentum=True),
     schedule=Schedule(kind="constant", warmup_epochs=0.05),
 )
-LARGEST_FACTOR = 64
-_LEGW_PRESETS = {
-    f"cpu-{128 * 2**i}": replace(
-        legw(_LSTM, 2**i),
-        source=f"LEGW 5.1.1, batch 128 x {2**i}; base rate and warmup are ours",
-    )
-    for i in range(LARGEST_FACTOR.bit_length())
-}
 
 # MagmaDNN, section 3.1; pixels as its example programs scale them, v / 128 - 1.
 _MAGMADNN = Config(
     division="open",
-    optimizer=Optimizer(name="sgd", base_learning_rate=0.05, momentum=0.0, scaled_momentum=True),
     schedule=Schedule(kind="constant", warmup_epochs=0.0),
     data=Data(pixel_scale=1 / 128, pixel_offset=-1.0),
 )
-_MAGMADNN_PRESETS = {
-    "cpu-mlp": replace(
-        _MAGMADNN,
-        source="MagmaDNN 3.1: layers of 528, sigmoid, rate 0.05, weight decay 0.001, batch 100, 5 epochs; the paper "
-        "reports times only, the target is ours",
-        model="mlp",
-        global_batch_size=100,
-        train_epochs=5.0,
-        quality_target=0.9,
-        hidden_layers=1,
-        optimizer=replace(_MAGMADNN.optimizer, weight_decay=0.001),
-    ),
-    "cpu-cnn": replace(
-        _MAGMADNN,
-        source="MagmaDNN/magmadnn examples/cnn_2d.cpp: batch 128, 20 epochs, rate 0.05; the target is ours",
-        model="cnn",
-        global_batch_size=128,
-        train_epochs=20.0,
-    ),
-}
 
-# --- A laptop, a minute: the generated digits of mnist/tiny.py.
-_CPU_TINY = replace(
-    _LSTM,
-    source="this repository: tuned for two CPU cores on the set that mnist/tiny.py generates",
-    division="open",
-    smoke_run=True,
-    num_train_examples=4000,
-    num_eval_examples=1037,
-    global_batch_size=64,
-    eval_batch_size=128,
-    train_epochs=20.0,
-    lstm_units=64,
-    optimizer=replace(_LSTM.optimizer, base_learning_rate=0.05),
-    schedule=replace(_LSTM.schedule, warmup_epochs=0.5),
+PRESETS: dict[str, Config] = named(
+    {
+        # A laptop, a minute: the generated digits of mnist/tiny.py.
+        "cpu-tiny": Config(
+            source="this repository: tuned for two CPU cores on the set that mnist/tiny.py generates",
+            division="open",
+            smoke_run=True,
+            num_train_examples=4000,
+            num_eval_examples=1037,
+            global_batch_size=64,
+            eval_batch_size=128,
+            train_epochs=20.0,
+            lstm_units=64,
+            optimizer=Optimizer(name="sgd", base_learning_rate=0.05, momentum=0.9, scaled_momentum=True),
+            schedule=Schedule(kind="constant", warmup_epochs=0.5),
+        ),
+        # "cpu-128" to "cpu-8192".
+        **legw_family(
+            _LEGW,
+            name="cpu-{batch}",
+            source="LEGW 5.1.1, batch 128 x {factor}; base rate and warmup are ours",
+            doublings=6,
+        ),
+        "cpu-mlp": replace(
+            _MAGMADNN,
+            source="MagmaDNN 3.1: layers of 528, sigmoid, rate 0.05, weight decay 0.001, batch 100, 5 epochs; the "
+            "paper reports times only, the target is ours",
+            model="mlp",
+            global_batch_size=100,
+            train_epochs=5.0,
+            quality_target=0.9,
+            hidden_layers=1,
+            optimizer=Optimizer(
+                name="sgd", base_learning_rate=0.05, momentum=0.0, weight_decay=0.001, scaled_momentum=True
+            ),
+        ),
+        "cpu-cnn": replace(
+            _MAGMADNN,
+            source="MagmaDNN/magmadnn examples/cnn_2d.cpp: batch 128, 20 epochs, rate 0.05; the target is ours",
+            model="cnn",
+            global_batch_size=128,
+            train_epochs=20.0,
+            optimizer=Optimizer(name="sgd", base_learning_rate=0.05, momentum=0.0, scaled_momentum=True),
+        ),
+    }
 )
-
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {"cpu-tiny": _CPU_TINY, **_LEGW_PRESETS, **_MAGMADNN_PRESETS}.items()
-}

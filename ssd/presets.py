@@ -1,6 +1,6 @@
 """Presets of the SSD benchmark, and what of a configuration is logged. TensorFlow-free.
 
-docs/ssd-presets.md says for each preset where its values come from and which closed rule, if any, they break.
+docs/presets/ssd.md says for each preset where its values come from and which closed rule, if any, it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
 their Google/ folder; NV6, NV7 likewise in NVIDIA/.
 """
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.clock import Clock
+from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from ssd.config import Config, Data
 
@@ -38,39 +39,32 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     }
     if schedule.kind == "step":
         pairs["opt_learning_rate_decay_boundary_epochs"] = list(schedule.boundaries)
-    return [(key, value, {}) for key, value in pairs.items()]
+    return without_metadata(pairs)
 
 
 # Momentum as TensorFlow 1 has it, the rate outside of the velocity; the decay is in the loss, of every variable.
-_SGD = Optimizer(
-    name="sgd",
-    base_learning_rate=3e-3 * 1024 / 32,
-    momentum=0.9,
-    weight_decay=5e-4,
-    skip_kinds=(),
-    scaled_momentum=True,
-)
-_BASE = Config(
-    replicas="tpu",
-    optimizer=_SGD,
-    logged_rate_batch=32,
-    batch_norm_span=64,
-)
+_SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
 
 # --- Round v0.6. Its schedules count 120,000 images an epoch. Published evaluations come after 120,000 and 160,000
 # steps of 32 images, then every 20,000; ours after the first of these and then every 20,000: one more, at 140,000.
-_V06 = replace(
-    _BASE,
+_V06 = Config(
     ruleset="0.6.0",
+    replicas="tpu",
+    epoch_images=120000,
+    first_block_epochs=32.0,
+    epochs_per_block=16 / 3,
+    batch_norm_span=64,
+    logged_rate_batch=32,
+    space_to_depth=True,
+)
+_V06_1024 = replace(
+    _V06,
     global_batch_size=1024,
     eval_batch_size=1024,
-    epoch_images=120000,
     train_epochs=64.0,
-    first_block_epochs=32.0,
     first_block_steps=3750,
-    epochs_per_block=16 / 3,
     steps_per_block=625,
-    space_to_depth=True,
+    optimizer=replace(_SGD, base_learning_rate=3e-3 * 1024 / 32),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=585.0, boundaries=(42.6, 53.3)),
 )
 _V06_2048 = replace(
@@ -84,54 +78,77 @@ _V06_2048 = replace(
     schedule=Schedule(kind="step", warmup_epochs=20.0, warmup_steps=1171.0, boundaries=(56.0, 70.0)),
 )
 
-
-def _v06(base: Config, replicas: int, partitions: int = 1) -> Config:
-    name = f"tpu-v3-{replicas}"
-    return replace(
-        base,
-        hardware=name,
-        source=f"G6 benchmarks/ssd/{name}/run_and_time.sh; mlperf_facts 1.2",
-        num_replicas=replicas,
-        partitions=partitions,
-    )
-
-
 _V06_PRESETS = {
     "tpu-v3-32": replace(
-        _v06(_V06, 32),
-        space_to_depth=False,
+        _V06_1024,
+        hardware="tpu-v3-32",
         source="G6 benchmarks/ssd/tpu-v3-32/run_and_time.sh and results/tpu-v3-32/ssd",
+        num_replicas=32,
+        space_to_depth=False,
     ),
-    "tpu-v3-128": _v06(_V06, 128),
-    "tpu-v3-256": _v06(_V06, 256),
-    "tpu-v3-512": _v06(_V06_2048, 512),
-    "tpu-v3-1024": _v06(_V06_2048, 1024, partitions=4),
-    "tpu-v3-2048": _v06(_V06_2048, 2048, partitions=4),
+    "tpu-v3-128": replace(
+        _V06_1024,
+        hardware="tpu-v3-128",
+        source="G6 benchmarks/ssd/tpu-v3-128/run_and_time.sh; mlperf_facts 1.2",
+        num_replicas=128,
+    ),
+    "tpu-v3-256": replace(
+        _V06_1024,
+        hardware="tpu-v3-256",
+        source="G6 benchmarks/ssd/tpu-v3-256/run_and_time.sh; mlperf_facts 1.2",
+        num_replicas=256,
+    ),
+    "tpu-v3-512": replace(
+        _V06_2048,
+        hardware="tpu-v3-512",
+        source="G6 benchmarks/ssd/tpu-v3-512/run_and_time.sh; mlperf_facts 1.2",
+        num_replicas=512,
+    ),
+    "tpu-v3-1024": replace(
+        _V06_2048,
+        hardware="tpu-v3-1024",
+        source="G6 benchmarks/ssd/tpu-v3-1024/run_and_time.sh; mlperf_facts 1.2",
+        num_replicas=1024,
+        partitions=4,
+    ),
+    "tpu-v3-2048": replace(
+        _V06_2048,
+        hardware="tpu-v3-2048",
+        source="G6 benchmarks/ssd/tpu-v3-2048/run_and_time.sh; mlperf_facts 1.2",
+        num_replicas=2048,
+        partitions=4,
+    ),
 }
 
 # --- Round v0.7: evaluations every five epochs of 118,287 images.
-_V07 = replace(
-    _BASE,
+_V07 = Config(
     ruleset="0.7.0",
+    replicas="tpu",
+    epoch_images=118287,
+    epochs_per_block=5.0,
+    batch_norm_span=64,
+    logged_rate_batch=32,
+    space_to_depth=True,
+)
+_V07_1024 = replace(
+    _V07,
     global_batch_size=1024,
     eval_batch_size=1024,
-    epoch_images=118287,
     train_epochs=64.0,
-    epochs_per_block=5.0,
     steps_per_block=578,
-    space_to_depth=True,
     optimizer=replace(_SGD, base_learning_rate=3.1e-3 * 1024 / 32),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=577.0, boundaries=(40.0, 50.0)),
 )
+
 _V07_PRESETS = {
     "tpu-v4-16": replace(
-        _V07,
+        _V07_1024,
         hardware="tpu-v4-16",
         source="G7 results/tpu-v4-16-TF/ssd; mlperf_facts 1.2",
         num_replicas=16,
     ),
     "tpu-v4-128": replace(
-        _V07,
+        _V07_1024,
         hardware="tpu-v4-128",
         source="G7 results/tpu-v4-128-TF/ssd; mlperf_facts 1.2",
         num_replicas=128,
@@ -161,95 +178,86 @@ _V07_PRESETS = {
         optimizer=replace(_SGD, base_learning_rate=1.25e-3 * 4096 / 32),
         schedule=Schedule(kind="step", warmup_epochs=25.0, warmup_steps=721.0, boundaries=(72.0, 90.0)),
     ),
+    "v100-8": Config(
+        hardware="v100-8",
+        source="NV7 benchmarks/ssd/implementations/pytorch/config_DGX1.sh: batch, rate, decay and warmup; mlperf_facts "
+        "4; NV6 results/dgx1_ngc19.05_pytorch/ssd, of the same values: span, max_samples, first drop in epoch 44",
+        ruleset="0.7.0",
+        replicas="horovod",
+        precision="fp16",
+        loss_scale=128.0,
+        num_replicas=8,
+        global_batch_size=960,
+        eval_batch_size=1280,
+        train_epochs=80.0,
+        first_block_epochs=40.0,
+        epochs_per_block=5.0,
+        batch_norm_span=120,
+        optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
+        schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
+        data=Data(crop_attempts=1),
+    ),
 }
-_V07_PRESETS["v100-8"] = replace(
-    _V07,
-    hardware="v100-8",
-    source="NV7 benchmarks/ssd/implementations/pytorch/config_DGX1.sh: batch, rate, decay and warmup; mlperf_facts 4; "
-    "NV6 results/dgx1_ngc19.05_pytorch/ssd, of the same values: span, max_samples, first drop in epoch 44",
-    replicas="horovod",
-    precision="fp16",
-    loss_scale=128.0,
-    num_replicas=8,
-    global_batch_size=960,
-    eval_batch_size=1280,
-    epoch_images=0,
-    train_epochs=80.0,
-    first_block_epochs=40.0,
-    steps_per_block=0,
-    batch_norm_span=120,
-    logged_rate_batch=0,
-    space_to_depth=False,
-    optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
-    schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
-    data=Data(crop_attempts=1),
-)
 
-# --- A laptop, minutes: all layers of the backbone at a quarter of the width, on the generated data set.
-_CPU_TINY = replace(
-    _BASE,
-    source="this repository: tuned for two CPU cores on the set that ssd/tiny.py generates",
+# --- A laptop: all layers of the backbone at a quarter of the width.
+_CPU = Config(
     division="open",
     smoke_run=True,
     precision="fp32",
-    replicas="single",
-    num_train_examples=1960,
-    num_eval_examples=301,
     global_batch_size=8,
-    eval_batch_size=50,
-    train_epochs=12.0,
-    epochs_per_block=2.0,
-    first_block_epochs=4.0,
-    image_size=96,
-    num_classes=5,
     width=16,
     strided_extras=2,
     valid_extras=1,
-    anchor_scales=(50.0, 90.0, 150.0, 210.0, 270.0),
-    anchor_steps=(25.0, 50.0, 100.0, 300.0),
     anchors_per_cell=(4, 6, 6, 4),
-    candidates=50,
-    detections=50,
-    batch_norm_span=0,
-    logged_rate_batch=0,
     optimizer=replace(_SGD, base_learning_rate=0.03),
-    schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
-    data=Data(
-        shuffle_buffer=2000,
-        max_boxes=8,
-        crop_sides=(0.7, 1.0),
-        saturation=0.2,
-        contrast=0.2,
+)
+
+_CPU_PRESETS = {
+    # Minutes: the generated data set.
+    "cpu-tiny": replace(
+        _CPU,
+        source="this repository: tuned for two CPU cores on the set that ssd/tiny.py generates",
+        num_train_examples=1960,
+        num_eval_examples=301,
+        eval_batch_size=50,
+        train_epochs=12.0,
+        epochs_per_block=2.0,
+        first_block_epochs=4.0,
+        image_size=96,
+        num_classes=5,
+        anchor_scales=(50.0, 90.0, 150.0, 210.0, 270.0),
+        anchor_steps=(25.0, 50.0, 100.0, 300.0),
+        candidates=50,
+        detections=50,
+        schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
+        data=Data(
+            shuffle_buffer=2000,
+            max_boxes=8,
+            crop_sides=(0.7, 1.0),
+            saturation=0.2,
+            contrast=0.2,
+        ),
     ),
-)
-
-# --- The nuclei of microscope images, 7 to 22 of 256 pixels wide (studies/nuclei.py). No target: the whole schedule.
-_CPU_NUCLEI = replace(
-    _CPU_TINY,
-    source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
-    num_train_examples=271,
-    num_eval_examples=63,
-    eval_batch_size=21,
-    train_epochs=40.0,
-    epochs_per_block=10.0,
-    first_block_epochs=10.0,
-    quality_target=0.9,
-    image_size=384,
-    num_classes=2,
-    anchor_scales=(12.0, 24.0, 48.0, 96.0, 150.0),
-    anchor_steps=(6.25, 12.5, 25.0, 50.0),
-    candidates=200,
-    detections=100,  # What COCOeval counts.
-    schedule=Schedule(kind="cosine", warmup_epochs=2.0, end_learning_rate=0.0),
-    data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
-)
-
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {
-        "cpu-tiny": _CPU_TINY,
-        "cpu-nuclei": _CPU_NUCLEI,
-        **_V06_PRESETS,
-        **_V07_PRESETS,
-    }.items()
+    # The nuclei of microscope images, 7 to 22 of 256 pixels wide (studies/nuclei.py). No target: the whole schedule.
+    "cpu-nuclei": replace(
+        _CPU,
+        source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
+        num_train_examples=271,
+        num_eval_examples=63,
+        eval_batch_size=21,
+        train_epochs=40.0,
+        epochs_per_block=10.0,
+        first_block_epochs=10.0,
+        quality_target=0.9,
+        image_size=384,
+        num_classes=2,
+        anchor_scales=(12.0, 24.0, 48.0, 96.0, 150.0),
+        anchor_steps=(6.25, 12.5, 25.0, 50.0),
+        candidates=200,
+        detections=100,  # What COCOeval counts.
+        schedule=Schedule(kind="cosine", warmup_epochs=2.0, end_learning_rate=0.0),
+        data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
+    ),
 }
+
+PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})

@@ -6,15 +6,19 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import os
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import pytest
 from mlperf_logging.compliance_checker import mlp_compliance
 
+from common.config import overrides
 from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.run import mllog
@@ -40,6 +44,53 @@ def documented(benchmark: str) -> dict[str, dict[str, str]]:
     return {row[0].strip("`"): dict(zip(head, row, strict=True)) for row in body}
 
 
+def hyperparameters(config: RunConfig) -> list[tuple[str, Any, dict]]:
+    """The [(key, value, metadata)] that the log's header has of `config`."""
+    return importlib.import_module(f"{config.benchmark}.presets").hyperparameters(config)
+
+
+def header(config: RunConfig, path: str = "", value: str = "") -> dict[str, Any]:
+    """{key: value} of them, after `--config.PATH=VALUE` where a path is given."""
+    changed = overrides.override(config, path, value) if path else config
+    return {key: said for key, said, _ in hyperparameters(changed)}
+
+
+def assert_follows_legw(config: RunConfig, base: RunConfig, k: float) -> None:
+    """`config` is `base` at k times the batch: the rate times sqrt(k), the warmup times k."""
+    rate, warmup = base.optimizer.base_learning_rate, base.schedule.warmup_epochs
+    assert config.global_batch_size == k * base.global_batch_size
+    assert config.optimizer.base_learning_rate == pytest.approx(rate * math.sqrt(k))
+    assert config.schedule.warmup_epochs == pytest.approx(warmup * k)
+
+
+def assert_the_flag_gives(config: RunConfig, base: RunConfig, k: int) -> None:
+    """`--config.legw=k` makes `base` what the preset `config` is, and `--config.legw=1/k` undoes it."""
+    got = overrides.override(base, "legw", str(k))
+    assert dataclasses.replace(got, system="", source="") == dataclasses.replace(config, system="", source="")
+    back = overrides.override(got, "legw", str(1 / k))
+    assert (back.global_batch_size, back.schedule) == (base.global_batch_size, base.schedule)
+    rate = base.optimizer.base_learning_rate
+    assert back.optimizer.base_learning_rate == pytest.approx(rate)
+
+
+def assert_the_header_says_what_runs(config: RunConfig) -> None:
+    """Not what fields say that it does not use: a warmup in steps, the momentum of a solver without one."""
+    steps = Clock.of(config).steps_per_epoch
+    schedule = dataclasses.replace(config.schedule, warmup_steps=2 * steps)
+    warmed = header(dataclasses.replace(config, schedule=schedule))
+    assert warmed["opt_learning_rate_warmup_epochs"] == pytest.approx(2.0)
+    assert header(config)["opt_learning_rate_warmup_epochs"] == config.schedule.warmup_epochs
+    assert header(config)["opt_momentum"] == 0.9
+    for name in ("adam", "adagrad", "rmsprop", "adadelta"):
+        assert "opt_momentum" not in header(config, "optimizer.name", name)
+
+
+def assert_the_header_follows(config: RunConfig, *fields: tuple[str, str, str]) -> None:
+    """Nothing is typed twice: the value of a key moves with its field, for each (field, value, key)."""
+    for path, value, key in fields:
+        assert header(config, path, value)[key] == float(value), path
+
+
 def scripted_log(
     config: RunConfig, path: pathlib.Path, reached: float | None = None, missed: float | None = None
 ) -> None:
@@ -47,7 +98,6 @@ def scripted_log(
 
     The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it.
     """
-    hyperparameters = importlib.import_module(f"{config.benchmark}.presets").hyperparameters
     out = mllog.RunLog(path, config)
     out.header(hyperparameters(config), cache_cleared=True)
     out.init_stop()
@@ -114,6 +164,55 @@ def run(
 def runner(benchmark: str, timeout: float = 900) -> Callable[..., subprocess.CompletedProcess]:
     """`run` of one benchmark."""
     return functools.partial(run, benchmark, timeout=timeout)
+
+
+def assert_reaches_its_target(
+    run: Callable[..., subprocess.CompletedProcess], log: str, data_dir: pathlib.Path, results: pathlib.Path
+) -> tuple[str, dict[str, dict]]:
+    """cpu-tiny succeeds, with a log of the open division that the stock checker passes.
+
+    Returns:
+      What the run printed, and {key: last record} of its log, `results` / `log`.
+    """
+    done = run(data_dir, results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert stock_findings(results / log) == []
+    last = {record["key"]: record for record in records(results / log)}
+    assert last["run_stop"]["metadata"]["status"] == "success"
+    assert last["smoke_run"]["value"] is True and last["submission_division"]["value"] == "open"
+    return done.stdout, last
+
+
+def missed(
+    run: Callable[..., subprocess.CompletedProcess],
+    log: str,
+    data_dir: pathlib.Path,
+    results: pathlib.Path,
+    *flags: str,
+) -> list:
+    """The values of eval_accuracy of a run of cpu-tiny with such flags, which misses its target."""
+    done = run(data_dir, results, *flags)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return values(results / log, "eval_accuracy")
+
+
+def untimed_misses(
+    run: Callable[..., subprocess.CompletedProcess],
+    log: str,
+    data_dir: pathlib.Path,
+    results: pathlib.Path,
+    seeds: Mapping[str, int],
+    *flags: str,
+) -> dict[str, list[dict]]:
+    """{name: untimed log} of a run for each seed, all of which miss, with logs that are right but for the target."""
+    logs = {}
+    for name, seed in seeds.items():
+        done = run(data_dir, results / name, f"--seed={seed}", *flags)
+        assert done.returncode == 1, done.stderr
+        assert "leaked" not in done.stderr  # By the evaluation's worker.
+        assert [key_of(finding) for finding in stock_findings(results / name / log)] == ["eval_accuracy"]
+        logs[name] = untimed(results / name / log)
+    return logs
 
 
 def log_name(benchmark: str) -> str:

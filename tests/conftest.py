@@ -1,16 +1,27 @@
-"""Eight logical CPU devices for tests of several replicas, set before TensorFlow starts, if it is imported."""
+"""Settings and fixtures of all tests; eight logical CPU devices, set before TensorFlow starts, if it is imported."""
 
 import os
+import pathlib
 import sys
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGICAL_CPUS = 8
 
+# Their assertions show the values, as those of a test do.
+pytest.register_assert_rewrite("tests.benchmarks", "tests.translation")
+
 # The same examples in every run, however busy the machine.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """An empty folder, which the first run of cpu-tiny in a module fills for the others."""
+    return tmp_path_factory.mktemp("tiny")
 
 
 def pytest_collection_finish():

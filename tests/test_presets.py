@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import importlib
 import itertools
 import json
@@ -72,6 +74,84 @@ def test_it_is_sound(benchmark: str, name: str) -> None:
             assert all(type(v) is element for v in value) or typing.get_origin(element), field
         else:
             assert type(value) is kind, f"{field}={value!r}: an override would give another digest"
+
+
+Names = dict[str, ast.AST | pathlib.Path]
+
+
+@functools.cache
+def names_in(path: pathlib.Path) -> Names:
+    """What the module-level names of a file stand for: an expression, a function, or a file of the same benchmark."""
+    names: Names = {}
+    package = path.parent.name
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            names[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                assert isinstance(target, ast.Name), (
+                    f"{path.name}:{node.lineno}: changes a table after its literal"
+                )
+                names[target.id] = node.value
+        elif isinstance(node, ast.ImportFrom) and node.module == package:
+            names |= {alias.asname or alias.name: path.parent / f"{alias.name}.py" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module.startswith(f"{package}."):
+            assert node.module == f"{package}.config", f"{path.name}:{node.lineno}: takes from another file"
+    return names
+
+
+def expressions(node: ast.AST, path: pathlib.Path) -> Iterator[tuple[str | None, ast.AST, pathlib.Path]]:
+    """(name, expression, file) of each preset of a table; the name is None where one expression makes several."""
+    match node:
+        case ast.Call(func=ast.Name(id="named"), args=[table]):
+            yield from expressions(table, path)
+        case ast.Name(id=table):
+            yield from expressions(names_in(path)[table], path)
+        case ast.Attribute(value=ast.Name(id=module), attr=table):
+            file = names_in(path)[module]
+            yield from expressions(names_in(file)[table], file)
+        case ast.Dict():
+            for key, value in zip(node.keys, node.values, strict=True):
+                if key is None:
+                    yield from expressions(value, path)
+                else:
+                    yield ast.literal_eval(key), value, path
+        case _:
+            yield None, node, path
+
+
+def hops(node: ast.AST, names: Names) -> int:
+    """How many names of its file, one behind another, a reader of an expression looks up."""
+    used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in names}
+    assert not any(isinstance(names[name], pathlib.Path) for name in used), f"{used}: in another file"
+    return max((1 + hops(names[name], names) for name in used), default=0)
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_it_is_read_in_one_place_with_two_hops(benchmark: str) -> None:
+    """From its own lines to its base, or to an optimizer, and on to what that names: no further, and in one file."""
+    path = ROOT / benchmark / "presets.py"
+    found = list(expressions(ast.Name(id="PRESETS"), path))
+    written = [name for name, _, _ in found if name]
+    presets = [name for b, name in EVERY if b == benchmark]
+    families = len(found) - len(written)
+    assert [name for name in presets if not families or name in written] == written
+    far = {name or ast.unparse(node): hops(node, names_in(file)) for name, node, file in found}
+    assert max(far.values()) <= 2, {name: n for name, n in far.items() if n > 2}
+
+
+def test_hops_are_counted_through_functions_and_attributes() -> None:
+    source = "A = Config()\nB = replace(A, x=1)\ndef f(): return replace(B)\nC = f()\nD = replace(A, y=B.x)"
+    names = {n.name if isinstance(n, ast.FunctionDef) else n.targets[0].id: n for n in ast.parse(source).body}
+    values = {name: node if isinstance(node, ast.FunctionDef) else node.value for name, node in names.items()}
+    assert {name: hops(node, values) for name, node in values.items()} == {
+        "A": 0,
+        "B": 1,
+        "f": 2,
+        "C": 3,
+        "D": 2,
+    }
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)

@@ -1,7 +1,7 @@
 """Presets of the Transformer benchmark, and what of a configuration is logged. TensorFlow-free.
 
-docs/transformer-presets.md says for each preset where its values come from and which closed rule, if any, they
-break. Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7,
+docs/presets/transformer.md says for each preset where its values come from and which closed rule, if any, it
+breaks. Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7,
 NV7 = its NVIDIA/ folder; other paths start in Google/.
 """
 
@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.clock import Clock
-from common.config.schema import Optimizer, Schedule
+from common.config.presets import named
+from common.config.schema import Communication, Optimizer, Schedule
 from transformer.config import Config, Data, Decode
 
 
@@ -36,84 +37,101 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     ]
 
 
-_BASE = Config(
-    replicas="tpu",
-    optimizer=Optimizer(name="lazy_adam", base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
-    schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
-)
-
 # --- Round v0.6: BLEU is logged from 0 to 100; an epoch is 1087 steps of 512 sequences or 271 of 2048.
-_V06 = replace(
-    _BASE,
+_V06_512 = Config(
     ruleset="0.6.0",
     quality_target=25.0,
+    replicas="tpu",
     global_batch_size=512,
     eval_batch_size=512,
     train_steps=4 * 1087,
     steps_per_block=1087,
+    optimizer=Optimizer(name="lazy_adam", base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
+    schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
 )
-_V06_2048 = replace(
-    _V06,
+_V06_2048 = Config(
+    ruleset="0.6.0",
+    quality_target=25.0,
+    replicas="tpu",
     global_batch_size=2048,
     eval_batch_size=2048,
     train_steps=7 * 271,
     steps_per_block=271,
-    optimizer=replace(_BASE.optimizer, base_learning_rate=1.3, beta_1=0.86, beta_2=0.92),
-    schedule=replace(_BASE.schedule, warmup_steps=550.0),
+    optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.3, beta_1=0.86, beta_2=0.92, epsilon=1e-9),
+    schedule=Schedule(kind="noam", warmup_steps=550.0, width=1024),
 )
-
-
-def _v06(base: Config, cores: int) -> Config:
-    return replace(
-        base,
-        hardware=f"tpu-v3-{cores}",
-        source=f"G6 benchmarks/transformer/tpu-v3-{cores}/run_and_time.sh",
-        num_replicas=cores,
-    )
-
 
 _V06_PRESETS = {
-    # Gradients are summed in bf16 at 32 cores only (mlperf_facts 1.4).
-    "tpu-v3-32": replace(_v06(_V06, 32), communication=replace(_V06.communication, wire="bf16")),
-    "tpu-v3-128": _v06(_V06, 128),
-    "tpu-v3-256": _v06(_V06, 256),
-    "tpu-v3-512": _v06(_V06_2048, 512),
-    "tpu-v3-1024": _v06(_V06_2048, 1024),
-    "tpu-v3-2048": _v06(_V06_2048, 2048),
+    "tpu-v3-32": replace(
+        _V06_512,
+        hardware="tpu-v3-32",
+        source="G6 benchmarks/transformer/tpu-v3-32/run_and_time.sh",
+        num_replicas=32,
+        # Gradients are summed in bf16 at 32 cores only (mlperf_facts 1.4).
+        communication=Communication(wire="bf16"),
+    ),
+    "tpu-v3-128": replace(
+        _V06_512,
+        hardware="tpu-v3-128",
+        source="G6 benchmarks/transformer/tpu-v3-128/run_and_time.sh",
+        num_replicas=128,
+    ),
+    "tpu-v3-256": replace(
+        _V06_512,
+        hardware="tpu-v3-256",
+        source="G6 benchmarks/transformer/tpu-v3-256/run_and_time.sh",
+        num_replicas=256,
+    ),
+    "tpu-v3-512": replace(
+        _V06_2048,
+        hardware="tpu-v3-512",
+        source="G6 benchmarks/transformer/tpu-v3-512/run_and_time.sh",
+        num_replicas=512,
+    ),
+    "tpu-v3-1024": replace(
+        _V06_2048,
+        hardware="tpu-v3-1024",
+        source="G6 benchmarks/transformer/tpu-v3-1024/run_and_time.sh",
+        num_replicas=1024,
+    ),
+    "tpu-v3-2048": replace(
+        _V06_2048,
+        hardware="tpu-v3-2048",
+        source="G6 benchmarks/transformer/tpu-v3-2048/run_and_time.sh",
+        num_replicas=2048,
+        # Adam is 45 % of a step at a pod's size ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2).
+        communication=Communication(shard_weight_update=True),
+    ),
 }
-# Adam is 45 % of a step at a pod's size ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2).
-_V06_PRESETS["tpu-v3-2048"] = replace(
-    _V06_PRESETS["tpu-v3-2048"],
-    communication=replace(_V06.communication, shard_weight_update=True),
-)
 
 # --- Round v0.7: 566,340 packed sequences are 1107 steps of 512, or 277 of 2048.
-_V07 = replace(
-    _BASE,
+_V07_512 = Config(
     ruleset="0.7.0",
+    replicas="tpu",
     global_batch_size=512,
     eval_batch_size=3072,
     train_epochs=4.0,
-    optimizer=replace(_BASE.optimizer, base_learning_rate=1.875),
-    schedule=replace(_BASE.schedule, warmup_steps=1107.0),
+    optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.875, beta_2=0.98, epsilon=1e-9),
+    schedule=Schedule(kind="noam", warmup_steps=1107.0, width=1024),
 )
-_V07_2048 = replace(
-    _V07,
+_V07_2048 = Config(
+    ruleset="0.7.0",
+    replicas="tpu",
     global_batch_size=2048,
     eval_batch_size=4096,
     train_epochs=7.0,
-    schedule=replace(_BASE.schedule, warmup_steps=831.0),
+    schedule=Schedule(kind="noam", warmup_steps=831.0, width=1024),
 )
 
 _V07_PRESETS = {
     "tpu-v4-16": replace(
-        _V07,
+        _V07_512,
         hardware="tpu-v4-16",
         source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-16-TF/transformer",
         num_replicas=16,
     ),
     "tpu-v4-128": replace(
-        _V07,
+        _V07_512,
         hardware="tpu-v4-128",
         source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-128-TF/transformer",
         num_replicas=128,
@@ -123,7 +141,7 @@ _V07_PRESETS = {
         hardware="tpu-v4-512",
         source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-512-TF/transformer",
         num_replicas=512,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=1.9, beta_1=0.88, beta_2=0.94),
+        optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.9, beta_1=0.88, beta_2=0.94, epsilon=1e-9),
     ),
     "tpu-v3-8192": replace(
         _V07_2048,
@@ -131,7 +149,9 @@ _V07_PRESETS = {
         source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v3-8192-TF/transformer (there each "
         "sequence lies on 4 cores; here on one, and the other three idle)",
         num_replicas=2048,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=1.875, beta_1=0.88, beta_2=0.92),
+        optimizer=Optimizer(
+            name="lazy_adam", base_learning_rate=1.875, beta_1=0.88, beta_2=0.92, epsilon=1e-9
+        ),
     ),
     "tpu-v3-8192-jax": replace(
         _V07_2048,
@@ -140,18 +160,18 @@ _V07_PRESETS = {
         num_replicas=2048,
         # Its log says 256: pairs were cut by the packed length alone.
         max_sequence_length=256,
-        optimizer=replace(
-            _BASE.optimizer,
+        optimizer=Optimizer(
+            name="lazy_adam",
             base_learning_rate=3.3092157691415953,
             beta_1=0.9086575725261137,
             beta_2=0.9198719118104947,
+            epsilon=1e-9,
         ),
-        schedule=replace(_BASE.schedule, warmup_steps=664.0),
+        schedule=Schedule(kind="noam", warmup_steps=664.0, width=1024),
     ),
     # 81,920 tokens are 320 sequences of 256; the peak of 1.9e-3 after 750 steps is a constant of 1.9e-3 * sqrt(750
     # * 1024). Four micro-batches of 10 sequences, whose logits take 1.4 GB: a V100 has 16 or 32 GB.
-    "v100-8": replace(
-        _BASE,
+    "v100-8": Config(
         hardware="v100-8",
         source="NV7 DGX-1 transformer: 81,920 tokens, peak 1.9e-3, warmup 750 (mlperf_facts 4); betas and "
         "epsilon of NVIDIA's v0.6 DGX-1 log",
@@ -164,65 +184,62 @@ _V07_PRESETS = {
         accumulation_steps=4,
         eval_batch_size=512,
         train_epochs=6.0,
-        optimizer=replace(_BASE.optimizer, base_learning_rate=1.665),
-        schedule=replace(_BASE.schedule, warmup_steps=750.0),
+        optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.665, beta_2=0.98, epsilon=1e-9),
+        schedule=Schedule(kind="noam", warmup_steps=750.0, width=1024),
     ),
 }
 
-# --- A laptop, minutes: all twelve layers at a small width on the generated language pair.
-_CPU_TINY = replace(
-    _BASE,
-    source="this repository: tuned for two CPU cores on the language pair that transformer/tiny.py generates",
+# --- A laptop.
+_CPU = Config(
     division="open",
     smoke_run=True,
     precision="fp32",
-    replicas="single",
-    num_train_examples=1220,
-    num_eval_examples=200,
-    global_batch_size=16,
-    eval_batch_size=64,
-    train_epochs=6.0,
-    epochs_per_block=2.0,
-    vocabulary_size=396,
     packed_length=128,
     max_sequence_length=60,
-    width=64,
     hidden=256,
     heads=4,
-    optimizer=replace(_BASE.optimizer, base_learning_rate=1.0),
-    schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
     data=Data(shuffle_buffer=2000),
-    decode=Decode(source_length=40, extra_length=10),
 )
 
-# --- A laptop, most of an hour: captions of photographs, a language pair that people speak (studies/multi30k.py).
-_CPU_MULTI30K = replace(
-    _CPU_TINY,
-    source="this repository, for two CPU cores; layers, widths and dropout as Transformer-Tiny of Wu et al., 'Good for "
-    "Misconceived Reasons: An Empirical Revisiting on the Need for Visual Context in Multimodal Machine Translation'",
-    num_train_examples=3706,
-    num_eval_examples=1014,
-    quality_target=0.39,
-    global_batch_size=32,
-    eval_batch_size=128,
-    train_epochs=28.0,
-    epochs_per_block=4.0,
-    vocabulary_size=8116,
-    layers=4,
-    width=128,
-    residual_dropout=0.3,
-    # A run of 45 minutes ends long before the square root has brought the rate down: a cosine does.
-    optimizer=replace(_BASE.optimizer, base_learning_rate=0.004),
-    schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
-    decode=Decode(source_length=50, extra_length=10),
-)
-
-PRESETS: dict[str, Config] = {
-    name: replace(config, system=name)
-    for name, config in {
-        "cpu-tiny": _CPU_TINY,
-        "cpu-multi30k": _CPU_MULTI30K,
-        **_V06_PRESETS,
-        **_V07_PRESETS,
-    }.items()
+_CPU_PRESETS = {
+    # Minutes: all twelve layers at a small width on the generated language pair.
+    "cpu-tiny": replace(
+        _CPU,
+        source="this repository: tuned for two CPU cores on the language pair that transformer/tiny.py generates",
+        num_train_examples=1220,
+        num_eval_examples=200,
+        global_batch_size=16,
+        eval_batch_size=64,
+        train_epochs=6.0,
+        epochs_per_block=2.0,
+        vocabulary_size=396,
+        width=64,
+        optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.0, beta_2=0.98, epsilon=1e-9),
+        schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
+        decode=Decode(source_length=40, extra_length=10),
+    ),
+    # Most of an hour: captions of photographs, a language pair that people speak (studies/multi30k.py).
+    "cpu-multi30k": replace(
+        _CPU,
+        source="this repository, for two CPU cores; layers, widths and dropout as Transformer-Tiny of Wu et al., 'Good "
+        "for Misconceived Reasons: An Empirical Revisiting on the Need for Visual Context in Multimodal Machine "
+        "Translation'",
+        num_train_examples=3706,
+        num_eval_examples=1014,
+        quality_target=0.39,
+        global_batch_size=32,
+        eval_batch_size=128,
+        train_epochs=28.0,
+        epochs_per_block=4.0,
+        vocabulary_size=8116,
+        layers=4,
+        width=128,
+        residual_dropout=0.3,
+        # A run of 45 minutes ends long before the square root has brought the rate down: a cosine does.
+        optimizer=Optimizer(name="lazy_adam", base_learning_rate=0.004, beta_2=0.98, epsilon=1e-9),
+        schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
+        decode=Decode(source_length=50, extra_length=10),
+    ),
 }
+
+PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})

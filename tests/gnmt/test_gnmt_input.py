@@ -20,6 +20,13 @@ from gnmt.config import Decode
 from gnmt.presets import PRESETS
 from gnmt.task import Task, smoothed_cross_entropy
 from tests.benchmarks import one_batch_a_step
+from tests.translation import (
+    assert_a_lost_sentence_is_refused,
+    conversion_flags,
+    evaluations,
+    gathered,
+    texts,
+)
 
 pytest.importorskip("subword_nmt", reason="subword-nmt absent")
 pytest.importorskip("sacremoses", reason="sacremoses absent")
@@ -110,20 +117,9 @@ def test_buckets_pad_little(data):
 
 def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
     folder, config = data
-    for count, batch in ((1, 4), (2, 2), (3, 4)):
-        found, batches = [], set()
-        for i in range(count):
-            mine = list(
-                pipeline.eval_input(
-                    one_batch_a_step(config, batch, count), folder, Shard(i, count), batch
-                ).as_numpy_iterator()
-            )
-            batches.add(len(mine))
-            found += [x for b in mine for x, w in zip(b["index"], b["weight"]) if w]
-            assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in mine)
-            lengths = [n for b in mine for n in b["source_length"]]
-            assert lengths == sorted(lengths, reverse=True)
-        assert sorted(found) == list(range(config.num_eval_examples)) and len(batches) == 1
+    for mine in evaluations(pipeline.eval_input, config, folder):
+        lengths = [n for b in mine for n in b["source_length"]]
+        assert lengths == sorted(lengths, reverse=True)
 
 
 def test_an_evaluation_is_padded_with_its_shortest_sentence(data):
@@ -162,25 +158,14 @@ def test_quality_is_bleu_of_the_real_sentences(data):
     # What a rare name is made of may not be in so small a vocabulary.
     again = [words.decode(words.encode(text, "en"), "en") for text in texts]
     hypotheses = [*again[:5], *again[6:], again[5]]
-    tokens = np.zeros([12, 100], np.int32)
-    for i, text in enumerate(hypotheses):
-        encoded = [*words.encode(text, "en"), bpe.EOS]
-        tokens[i, : len(encoded)] = encoded
-    order = np.random.default_rng(0).permutation(12)
-    arrays = {
-        "tokens": tokens[order],
-        "index": np.r_[0:10, -1, -1][order],
-        "weight": np.r_[np.ones(10), 0, 0][order],
-    }
+    arrays = gathered([[*words.encode(text, "en"), bpe.EOS] for text in hypotheses], 100)
     assert task.translations(arrays) == hypotheses
     quality = task.quality({}, arrays)
     expected = bleu.sacre(texts, hypotheses, lowercase=True, tokenize="intl")
     assert quality.value == pytest.approx(expected / 100) and quality.reached
     old = Task(dataclasses.replace(config, ruleset="0.6.0", quality_target=24.0), folder).quality({}, arrays)
     assert old.value == pytest.approx(expected)
-    arrays["index"][order.argsort()[0]] = 1
-    with pytest.raises(ValueError, match="10 translations of 9 sentences, 10 expected"):
-        task.quality({}, arrays)
+    assert_a_lost_sentence_is_refused(task, arrays)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -241,23 +226,8 @@ def test_the_pair_is_generated_once_and_is_the_same_again(data, tmp_path):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def texts(folder, name, source, target):
-    paths = folder / f"{name}.src", folder / f"{name}.ref"
-    for path, content in zip(paths, (source, target)):
-        path.write_bytes(content)
-    return [str(p) for p in paths]
-
-
 def run(folder, train, evaluation, *more, out="out"):
-    return convert.main(
-        [
-            str(folder / out),
-            *("--train-source", train[0], "--train-target", train[1]),
-            *("--eval-source", evaluation[0], "--eval-target", evaluation[1]),
-            *("--merges", "20", "--shards", "2", "--workers", "1"),
-            *more,
-        ]
-    )
+    return convert.main(conversion_flags(folder / out, train, evaluation, "--merges", "20", *more))
 
 
 SOURCE = b"".join(b"the cat, number %d, sat\n" % i for i in range(60))

@@ -15,19 +15,10 @@ from gnmt.config import Decode
 from gnmt.presets import PRESETS
 from gnmt.task import Task
 from tests.common.train import loops
+from tests.translation import scoring_here
 
 pytest.importorskip("subword_nmt", reason="subword-nmt absent")
 pytest.importorskip("sacremoses", reason="sacremoses absent")
-
-
-class Here(Task):
-    """Scores in this process; keeps what it scored."""
-
-    evaluate_in_worker = False
-
-    def quality(self, sums, arrays):
-        self.found = self.translations(arrays)
-        return super().quality(sums, arrays)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +50,7 @@ def make(tmp_path_factory):
     )
 
     def make(**changes):
-        task = Here(dataclasses.replace(base, **changes), folder)
+        task = scoring_here(Task)(dataclasses.replace(base, **changes), folder)
         return Loop(task, replicas.make(task.config))
 
     # Loops are traced in a moment, unlike steps written out.

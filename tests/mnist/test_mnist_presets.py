@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import pathlib
 
 import pytest
 
-from common.config import overrides as configs
-from common.config.clock import Clock
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from compliance.check import check_paths
 from mnist.config import Config
 from mnist.model import build
-from mnist.presets import PRESETS, hyperparameters
-from tests.benchmarks import scripted_log
+from mnist.presets import PRESETS
+from tests.benchmarks import (
+    assert_follows_legw,
+    assert_the_flag_gives,
+    assert_the_header_says_what_runs,
+    scripted_log,
+)
 
 BATCHES = [128 * 2**i for i in range(7)]
 
@@ -35,29 +37,16 @@ def test_log_passes_the_checker(name: str, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("batch", BATCHES)
 def test_batches_of_the_paper_follow_legw(batch: int) -> None:
-    base, config = PRESETS["cpu-128"], PRESETS[f"cpu-{batch}"]
-    k = batch / 128
+    config = PRESETS[f"cpu-{batch}"]
     assert config.global_batch_size == batch
-    assert config.optimizer.base_learning_rate == pytest.approx(
-        base.optimizer.base_learning_rate * math.sqrt(k)
-    )
-    assert config.schedule.warmup_epochs == pytest.approx(base.schedule.warmup_epochs * k)
+    assert_follows_legw(config, PRESETS["cpu-128"], batch / 128)
     assert (config.train_epochs, config.optimizer.momentum) == (25.0, 0.9)
     assert (config.schedule.kind, config.optimizer.name) == ("constant", "sgd")
 
 
 def test_the_flag_gives_the_presets() -> None:
     for k in (2, 64):
-        got = configs.override(PRESETS["cpu-128"], "legw", str(k))
-        want = PRESETS[f"cpu-{128 * k}"]
-        assert dataclasses.replace(got, system="", source="") == dataclasses.replace(
-            want, system="", source=""
-        )
-        back = configs.override(got, "legw", str(1 / k))
-        assert (back.global_batch_size, back.schedule) == (128, PRESETS["cpu-128"].schedule)
-        assert back.optimizer.base_learning_rate == pytest.approx(
-            PRESETS["cpu-128"].optimizer.base_learning_rate
-        )
+        assert_the_flag_gives(PRESETS[f"cpu-{128 * k}"], PRESETS["cpu-128"], k)
 
 
 def test_magmadnn_s_figures() -> None:
@@ -90,20 +79,5 @@ def test_the_smallest_image_of_the_convolutional_network() -> None:
         dataclasses.replace(smallest, image_size=5).validate()
 
 
-def header(config: Config) -> dict[str, object]:
-    return {key: value for key, value, _ in hyperparameters(config)}
-
-
 def test_the_header_says_what_the_run_does() -> None:
-    """Not what fields say that it does not use: a warmup in steps, the momentum of a solver without one."""
-    config = PRESETS["cpu-128"]
-    steps = Clock.of(config).steps_per_epoch
-    warmed = dataclasses.replace(
-        config, schedule=dataclasses.replace(config.schedule, warmup_steps=2 * steps)
-    )
-    assert header(warmed)["opt_learning_rate_warmup_epochs"] == pytest.approx(2.0)
-    assert header(config)["opt_learning_rate_warmup_epochs"] == config.schedule.warmup_epochs
-    assert header(config)["opt_momentum"] == 0.9
-    for name in ("adam", "adagrad", "rmsprop", "adadelta"):
-        changed = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, name=name))
-        assert "opt_momentum" not in header(changed)
+    assert_the_header_says_what_runs(PRESETS["cpu-128"])

@@ -8,34 +8,22 @@ import re
 
 import pytest
 
-from tests.benchmarks import log_name, records, runner, stock_findings, untimed
+from tests.benchmarks import assert_reaches_its_target, log_name, missed, runner, untimed_misses
 
 LOG, run = log_name("resnet"), runner("resnet")
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return tmp_path_factory.mktemp("tiny")
-
-
 def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    done = run(data_dir, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    log = tmp_path / LOG
-    assert stock_findings(log) == []
-    values = {r["key"]: r for r in records(log)}
-    assert values["run_stop"]["metadata"]["status"] == "success"
+    told, values = assert_reaches_its_target(run, LOG, data_dir, tmp_path)
     assert values["eval_accuracy"]["value"] >= 0.759
-    assert values["smoke_run"]["value"] is True and values["submission_division"]["value"] == "open"
+    log = tmp_path / LOG
     run_json = json.loads((log.parent / "run.json").read_text())["runs"]["result_0.txt"]
     minutes = (values["run_stop"]["time_ms"] - values["run_start"]["time_ms"]) / 60000
     assert run_json["score_minutes"] == pytest.approx(minutes, abs=1e-4)
     assert run_json["config"]["global_batch_size"] == values["global_batch_size"]["value"]
     assert (log.parent / "curve_0.png").read_bytes().startswith(b"\x89PNG")
     printed = dict(
-        line.split(None, 1)
-        for line in done.stdout.splitlines()
-        if re.match(r"result|score|verdict|curve", line)
+        line.split(None, 1) for line in told.splitlines() if re.match(r"result|score|verdict|curve", line)
     )
     assert printed["result"] == str(log) and printed["verdict"].startswith("passes")
     assert float(printed["score"].split()[0]) == pytest.approx(minutes, abs=1e-3)
@@ -43,23 +31,14 @@ def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_p
 
 def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     short = ["--config.train_epochs=0.5", "--config.epochs_per_block=0.25", "--config.width=8"]
-    logs = {}
-    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        done = run(data_dir, tmp_path / name, f"--seed={seed}", *short)
-        assert done.returncode == 1, done.stderr
-        logs[name] = untimed(tmp_path / name / LOG)
+    logs = untimed_misses(run, LOG, data_dir, tmp_path, {"a": 3, "b": 3, "c": 4}, *short)
     assert logs["a"] == logs["b"]
     losses = {name: [r["value"] for r in log if r["key"] == "train_loss"] for name, log in logs.items()}
     assert losses["a"] and losses["a"] != losses["c"]
-    assert [m.split(" :")[0] for m in stock_findings(tmp_path / "a" / LOG)] == [
-        "Failed checks for eval_accuracy"
-    ]
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("fault", ["residual=false", "freeze_batch_norm=true"])
 def test_a_broken_model_misses_the_target(data_dir: pathlib.Path, tmp_path: pathlib.Path, fault: str) -> None:
-    done = run(data_dir, tmp_path, f"--config.{fault}")
-    assert done.returncode == 1, done.stderr
-    accuracies = [r["value"] for r in records(tmp_path / LOG) if r["key"] == "eval_accuracy"]
+    accuracies = missed(run, LOG, data_dir, tmp_path, f"--config.{fault}")
     assert len(accuracies) == 6 and max(accuracies) < 0.5

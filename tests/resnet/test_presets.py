@@ -17,7 +17,7 @@ from common.config.schema import Optimizer, Schedule
 from common.errors import UserError
 from resnet import tiny
 from resnet.presets import PRESETS, hyperparameters
-from tests.benchmarks import ROOT, broken_rules
+from tests.benchmarks import ROOT, assert_the_header_follows, broken_rules, header
 
 # Headers of published logs: mlcommons/training_results_v0.{6,7} Google/results/*/resnet/result_0.txt.
 # (batch, bn span, base rate, warmup epochs, decay steps, weight decay, momentum, epsilon). The logs of v0.6
@@ -75,7 +75,7 @@ def test_presets_differ() -> None:
 
 @pytest.mark.parametrize("name", LOGS)
 def test_header_says_what_the_published_log_says(name: str) -> None:
-    config, values = PRESETS[name], {k: v for k, v, _ in hyperparameters(PRESETS[name])}
+    config, values = PRESETS[name], header(PRESETS[name])
     prefix = "" if config.ruleset == "0.6.0" else "lars_"
     got = (
         values["global_batch_size"],
@@ -132,7 +132,7 @@ TABLE_1 += [(8192, 4.0, 2.5), (16384, 4.5, 5.0), (32768, 5.0, 10.0)]
 @pytest.mark.parametrize(("batch", "power", "warmup"), TABLE_1)
 def test_table_1_of_legw(form: str, batch: int, power: float, warmup: float) -> None:
     config = PRESETS[f"{form}-{batch}"]
-    said = {key: value for key, value, _ in hyperparameters(config)}
+    said = header(config)
     assert said["global_batch_size"] == batch and config.train_epochs == 90.0
     assert said["lars_opt_base_learning_rate"] == 2**power
     assert said["lars_opt_learning_rate_warmup_epochs"] == warmup
@@ -171,7 +171,7 @@ def test_alexnet_s_solvers(name: str, rate: float, ramp: int, steps: int) -> Non
     assert (config.optimizer.base_learning_rate, config.train_steps) == (rate, steps)
     assert (config.optimizer.weight_decay, config.optimizer.momentum) == (5e-4, 0.9)
     assert config.schedule.warmup_steps == ramp and config.model == "alexnet_bn"
-    said = {key: value for key, value, _ in hyperparameters(config)}
+    said = header(config)
     warmup = next(value for key, value in said.items() if key.endswith("warmup_epochs"))
     assert warmup == pytest.approx(ramp * config.global_batch_size / 1281167)
 
@@ -235,9 +235,9 @@ def test_span_of_zero_is_the_micro_batch() -> None:
 
 
 def test_header_follows_the_configuration() -> None:
-    """Nothing is typed twice: each value of the header moves with its field."""
     config = PRESETS["tpu-v3-8192"]
-    for path, value, key in (
+    assert_the_header_follows(
+        config,
         ("global_batch_size", "32768", "global_batch_size"),
         ("batch_norm_span", "128", "model_bn_span"),
         ("optimizer.base_learning_rate", "1.5", "lars_opt_base_learning_rate"),
@@ -247,9 +247,7 @@ def test_header_follows_the_configuration() -> None:
         ("schedule.warmup_epochs", "7", "lars_opt_learning_rate_warmup_epochs"),
         ("schedule.power", "1", "lars_opt_learning_rate_decay_poly_power"),
         ("schedule.end_learning_rate", "0", "lars_opt_end_learning_rate"),
-    ):
-        values = {k: v for k, v, _ in hyperparameters(configs.override(config, path, value))}
-        assert values[key] == float(value)
+    )
     longer = hyperparameters(dataclasses.replace(config, train_steps=config.train_steps + 100))
     assert ("lars_opt_learning_rate_decay_steps", 1233, {}) in longer
 

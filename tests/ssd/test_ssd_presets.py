@@ -10,7 +10,8 @@ import pytest
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.errors import UserError
-from ssd.presets import PRESETS, hyperparameters
+from ssd.presets import PRESETS
+from tests.benchmarks import assert_the_header_follows, header
 
 # Headers of published logs, Google/results/*/ssd/result_0.txt of rounds v0.6 and v0.7:
 # (batch, bn span, base rate, warmup factor, warmup steps, weight decay, max_samples). v0.6 logged its 8,732 anchors as
@@ -41,7 +42,7 @@ ROWS = {
 
 @pytest.mark.parametrize("name", LOGS)
 def test_header_says_what_the_published_log_says(name: str) -> None:
-    values = {k: v for k, v, _ in hyperparameters(PRESETS[name])}
+    values = header(PRESETS[name])
     keys = ("global_batch_size", "model_bn_span", "opt_base_learning_rate", "opt_learning_rate_warmup_factor")
     keys += ("opt_learning_rate_warmup_steps", "opt_weight_decay", "max_samples")
     assert tuple(values[key] for key in keys) == LOGS[name]
@@ -69,17 +70,15 @@ def test_steps_are_the_published() -> None:
 
 
 def test_header_follows_the_configuration() -> None:
-    """Nothing is typed twice: each value of the header moves with its field."""
     config = dataclasses.replace(PRESETS["v100-8"], logged_rate_batch=0)
-    for path, value, key in (
+    assert_the_header_follows(
+        config,
         ("batch_norm_span", "60", "model_bn_span"),
         ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
         ("optimizer.weight_decay", "0.25", "opt_weight_decay"),
         ("schedule.warmup_steps", "7", "opt_learning_rate_warmup_steps"),
         ("data.crop_attempts", "9", "max_samples"),
-    ):
-        values = {k: v for k, v, _ in hyperparameters(configs.override(config, path, value))}
-        assert values[key] == float(value)
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,13 @@ from common.data import tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.text import bleu, conversion, subwords
-from tests.benchmarks import one_batch_a_step
+from tests.translation import (
+    assert_a_lost_sentence_is_refused,
+    conversion_flags,
+    evaluations,
+    gathered,
+    texts,
+)
 from transformer import convert, packing, tiny
 from transformer import input as pipeline
 from transformer.config import Decode
@@ -116,18 +122,7 @@ def test_entering_late_gives_what_comes_then(data):
 
 def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
     folder, config = data
-    for count, batch in ((1, 4), (2, 2), (3, 4)):
-        found, batches = [], set()
-        for i in range(count):
-            mine = list(
-                pipeline.eval_input(
-                    one_batch_a_step(config, batch, count), folder, Shard(i, count), batch
-                ).as_numpy_iterator()
-            )
-            batches.add(len(mine))
-            found += [x for b in mine for x, w in zip(b["index"], b["weight"]) if w]
-            assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in mine)
-        assert sorted(found) == list(range(config.num_eval_examples)) and len(batches) == 1
+    assert len(list(evaluations(pipeline.eval_input, config, folder))) == 1 + 2 + 3
 
 
 def test_synthetic_batches_look_like_real_ones(data):
@@ -143,25 +138,14 @@ def test_quality_is_bleu_of_the_real_sentences(data):
     words = pipeline.Subwords(folder / config.data.vocabulary)
     texts = pipeline.references(config, folder)
     hypotheses = [texts[0].upper(), *texts[1:5], *texts[6:], texts[5]]
-    tokens = np.zeros([12, 400], np.int32)
-    for i, text in enumerate(hypotheses):
-        encoded = words.encode(text)
-        tokens[i, : len(encoded)] = encoded
-    order = np.random.default_rng(0).permutation(12)
-    arrays = {
-        "tokens": tokens[order],
-        "index": np.r_[0:10, -1, -1][order],
-        "weight": np.r_[np.ones(10), 0, 0][order],
-    }
+    arrays = gathered([words.encode(text) for text in hypotheses], 400)
     assert task.translations(arrays) == hypotheses
     quality = task.quality({}, arrays)
     assert quality.value == pytest.approx(bleu.t2t(texts, hypotheses) / 100) and quality.reached
     assert quality.details["sacrebleu"] < quality.details["bleu"]  # Its case counts.
     old = Task(dataclasses.replace(config, ruleset="0.6.0", quality_target=25.0), folder).quality({}, arrays)
     assert old.value == pytest.approx(100 * quality.value)
-    arrays["index"][order.argsort()[0]] = 1
-    with pytest.raises(ValueError, match="10 translations of 9 sentences, 10 expected"):
-        task.quality({}, arrays)
+    assert_a_lost_sentence_is_refused(task, arrays)
 
 
 def test_smoothing_is_the_transformer_s_definition():
@@ -234,23 +218,8 @@ def test_the_pair_is_generated_once(data):
     assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
 
 
-def texts(folder, name, source, target):
-    paths = folder / f"{name}.src", folder / f"{name}.ref"
-    for path, content in zip(paths, (source, target)):
-        path.write_bytes(content)
-    return [str(p) for p in paths]
-
-
 def run(folder, train, evaluation, *more, vocabulary=("--vocabulary-size", "40")):
-    return convert.main(
-        [
-            str(folder / "out"),
-            *("--train-source", train[0], "--train-target", train[1]),
-            *("--eval-source", evaluation[0], "--eval-target", evaluation[1]),
-            *(*vocabulary, "--shards", "2", "--workers", "1"),
-            *more,
-        ]
-    )
+    return convert.main(conversion_flags(folder / "out", train, evaluation, *vocabulary, *more))
 
 
 SOURCE = b"".join(b"the cat number %d sat\n" % i for i in range(60))

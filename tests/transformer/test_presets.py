@@ -8,8 +8,8 @@ import pytest
 
 from common.config import overrides as configs
 from common.config.clock import Clock
-from tests.benchmarks import broken_rules
-from transformer.presets import PRESETS, hyperparameters
+from tests.benchmarks import assert_the_header_follows, broken_rules, header
+from transformer.presets import PRESETS
 
 # Headers of published logs: mlcommons/training_results_v0.{6,7} Google/results/*/transformer/result_0.txt: batch, base
 # rate, warmup steps, betas, max_sequence_length.
@@ -37,13 +37,9 @@ ARITHMETIC = {
 }
 
 
-def header(name: str) -> dict:
-    return {key: value for key, value, _ in hyperparameters(PRESETS[name])}
-
-
 @pytest.mark.parametrize("name", LOGS)
 def test_header_says_what_the_published_log_says(name: str) -> None:
-    values = header(name)
+    values = header(PRESETS[name])
     keys = ("base_learning_rate", "learning_rate_warmup_steps", "adam_beta_1", "adam_beta_2")
     got = (
         values["global_batch_size"],
@@ -90,8 +86,8 @@ def test_the_checker_notices(path: str, value: str, key: str, tmp_path: pathlib.
 
 
 def test_header_follows_the_configuration() -> None:
-    """Nothing is typed twice: each value of the header moves with its field."""
-    for path, value, key in (
+    assert_the_header_follows(
+        PRESETS["tpu-v4-512"],
         ("global_batch_size", "1024", "global_batch_size"),
         ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
         ("optimizer.beta_1", "0.5", "opt_adam_beta_1"),
@@ -99,6 +95,4 @@ def test_header_follows_the_configuration() -> None:
         ("optimizer.epsilon", "0.125", "opt_adam_epsilon"),
         ("schedule.warmup_steps", "7", "opt_learning_rate_warmup_steps"),
         ("max_sequence_length", "64", "max_sequence_length"),
-    ):
-        config = configs.override(PRESETS["tpu-v4-512"], path, value)
-        assert {k: v for k, v, _ in hyperparameters(config)}[key] == float(value)
+    )

@@ -10,22 +10,13 @@ import pytest
 from common.distributed import replicas
 from common.train import events
 from common.train.loop import Loop
+from tests.translation import scoring_here
 from transformer import tiny
 from transformer.config import Decode
 from transformer.presets import PRESETS
 from transformer.task import Task
 
 pytest.importorskip("official.nlp.metrics.bleu", reason="tf-models-official absent")
-
-
-class Here(Task):
-    """Scores in this process; keeps what it scored."""
-
-    evaluate_in_worker = False
-
-    def quality(self, sums, arrays):
-        self.found = self.translations(arrays)
-        return super().quality(sums, arrays)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +45,7 @@ def run(tmp_path_factory):
     )
 
     def run(**changes):
-        task = Here(dataclasses.replace(base, **changes), folder)
+        task = scoring_here(Task)(dataclasses.replace(base, **changes), folder)
         loop = Loop(task, replicas.make(task.config))
         losses = [e.losses for e in loop.run() if isinstance(e, events.Trained)][0]
         weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]

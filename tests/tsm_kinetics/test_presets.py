@@ -12,10 +12,10 @@ from common.errors import UserError
 from common.launch import preset as launch
 from compliance import check
 from compliance.findings import ERROR
-from tests.benchmarks import scripted_log
+from tests.benchmarks import header, scripted_log
 from tsm_kinetics import tiny
 from tsm_kinetics.config import Config
-from tsm_kinetics.presets import PRESETS, hyperparameters
+from tsm_kinetics.presets import PRESETS
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "tsm_kinetics-presets.md"
 NAMES = list(PRESETS)
@@ -151,7 +151,7 @@ def test_header_follows_the_configuration() -> None:
         ("accumulation_steps", "2", "accumulation_steps"),
         ("data.eval_crops", "3", "eval_views"),
     ):
-        values = {k: v for k, v, _ in hyperparameters(configs.override(config, path, value))}
+        values = header(config, path, value)
         assert str(values[key]) in (value, f"{value}.0", "30")
 
 

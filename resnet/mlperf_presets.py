@@ -1,0 +1,268 @@
+"""Presets of ResNet-50 as Google submitted it to MLPerf Training v0.6 and v0.7. TensorFlow-free.
+
+docs/presets/resnet.md says for each where its values come from. Abbreviations in `source`: G6 =
+mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in their Google/ folder. Where a
+script and its log disagree the log was followed, because the log is what was scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from common.config.schema import Optimizer, Schedule
+from resnet.config import Config, Data
+
+# --- Round v0.6: 72 epochs at up to 16384 examples; L2 in the loss besides LARS's own decay; scaled momentum.
+_V06 = Config(
+    ruleset="0.6.0",
+    replicas="tpu",
+    epochs_per_block=4.0,
+    batch_norm_span=128,
+    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
+    data=Data(cache="decoded", private_threads=48),
+)
+
+# At 32768 examples: 2983 = 19 x 157 steps, and at 512 cores and more other decays and LARS's epsilon.
+_V06_32K = replace(
+    _V06,
+    global_batch_size=32768,
+    eval_batch_size=32768,
+    train_steps=2983,
+    steps_per_block=157,
+    optimizer=Optimizer(
+        name="lars",
+        base_learning_rate=31.2,
+        weight_decay=1e-4,
+        l2_in_loss=1e-4,
+        epsilon=1e-5,
+        scaled_momentum=True,
+    ),
+    schedule=Schedule(kind="poly", warmup_epochs=25.0, power=2.0, end_learning_rate=1e-4),
+    data=Data(private_threads=48),
+)
+
+_V06_PRESETS = {
+    "tpu-v3-32": replace(
+        _V06,
+        hardware="tpu-v3-32",
+        source="G6 benchmarks/resnet/tpu-v3-32/run_and_time.sh and results/tpu-v3-32/resnet",
+        num_replicas=32,
+        global_batch_size=4096,
+        eval_batch_size=4096,
+        train_steps=22536,
+        steps_per_block=1252,
+        optimizer=Optimizer(
+            name="lars", base_learning_rate=10.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True
+        ),
+    ),
+    "tpu-v3-128": replace(
+        _V06,
+        hardware="tpu-v3-128",
+        source="G6 benchmarks/resnet/tpu-v3-128/run_and_time.sh and results/tpu-v3-128/resnet",
+        num_replicas=128,
+        global_batch_size=16384,
+        eval_batch_size=16384,
+        train_steps=5634,
+        steps_per_block=313,
+        optimizer=Optimizer(
+            name="lars", base_learning_rate=25.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True
+        ),
+    ),
+    "tpu-v3-256": replace(
+        _V06_32K,
+        hardware="tpu-v3-256",
+        source="G6 benchmarks/resnet/tpu-v3-256/run_and_time.sh and results/tpu-v3-256/resnet",
+        num_replicas=256,
+        optimizer=Optimizer(
+            name="lars", base_learning_rate=33.0, weight_decay=2e-4, l2_in_loss=2e-4, scaled_momentum=True
+        ),
+    ),
+    "tpu-v3-512": replace(
+        _V06_32K,
+        hardware="tpu-v3-512",
+        source="G6 benchmarks/resnet/tpu-v3-512/run_and_time.sh and results/tpu-v3-512/resnet",
+        num_replicas=512,
+        batch_norm_span=64,
+    ),
+    "tpu-v3-1024": replace(
+        _V06_32K,
+        hardware="tpu-v3-1024",
+        source="G6 benchmarks/resnet/tpu-v3-1024/run_and_time.sh and results/tpu-v3-1024/resnet "
+        "(1 of 5 runs failed)",
+        num_replicas=1024,
+        batch_norm_span=32,
+    ),
+    "tpu-v3-2048": replace(
+        _V06_32K,
+        hardware="tpu-v3-2048",
+        source="G6 benchmarks/resnet/tpu-v3-2048/run_and_time.sh and results/tpu-v3-2048/resnet; row 1 of "
+        "Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (scaled momentum, 76.9 s)",
+        num_replicas=2048,
+    ),
+    # The rows of that table that were not submitted: open, see docs/presets/resnet.md.
+    "tpu-v3-2048-unscaled": replace(
+        _V06_32K,
+        hardware="tpu-v3-2048",
+        source="row 2 of Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (figure 6, 72.4 s)",
+        division="open",
+        num_replicas=2048,
+        optimizer=Optimizer(
+            name="lars", base_learning_rate=31.2, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5
+        ),
+    ),
+    "tpu-v3-2048-unscaled-tuned": replace(
+        _V06_32K,
+        hardware="tpu-v3-2048",
+        source="row 3 of Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (the 67.1 s record); 64 "
+        "epochs are 16 blocks of 157 steps, as in G7 resnet-research-JAX-tpu-v3-8192/train.py for this batch",
+        division="open",
+        num_replicas=2048,
+        train_steps=2512,
+        optimizer=Optimizer(
+            name="lars",
+            base_learning_rate=29.0,
+            momentum=0.929,
+            weight_decay=1e-4,
+            l2_in_loss=1e-4,
+            epsilon=1e-5,
+        ),
+        schedule=Schedule(kind="poly", warmup_epochs=18.0, power=2.0, end_learning_rate=1e-4),
+    ),
+}
+
+# --- Round v0.7: unscaled momentum, no L2 in the loss, epsilon 0. Its TensorFlow 1 code:
+_V07_TF1 = Config(
+    ruleset="0.7.0",
+    replicas="tpu",
+    epochs_per_block=4.0,
+    space_to_depth=True,
+    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
+    data=Data(aspect_range=(0.75, 1.33)),
+)
+# At 65536 examples.
+_V07_64K = replace(
+    _V07_TF1,
+    hardware="tpu-v3-8192",
+    num_replicas=8192,
+    global_batch_size=65536,
+    eval_batch_size=65536,
+    steps_per_block=79,
+    batch_norm_span=64,
+    data=Data(cache="decoded", aspect_range=(0.75, 1.33)),
+)
+# The TensorFlow 2 code rounds the steps of an epoch down, in schedule and run, and starts no gamma at 0.
+_V07_TF2 = Config(
+    ruleset="0.7.0",
+    epochs_per_block=4.0,
+    first_block_epochs=3.0,
+    steps_per_epoch_rounding="floor",
+    zero_init_last_gamma=False,
+    kernel_initializer="he_normal",
+)
+
+_V07_PRESETS = {
+    "v100-8": replace(
+        _V07_TF2,
+        hardware="v100-8",
+        source="G7 results/gpu-v100-8-TF2.0/resnet: warmup 5, decay over 35 x 513 + 1 steps, first "
+        "evaluation after 3 epochs (its run_and_time.sh says 4, 39 epochs and 2)",
+        replicas="horovod",
+        precision="fp16",
+        loss_scale=128.0,
+        num_replicas=8,
+        global_batch_size=2496,
+        eval_batch_size=2496,
+        train_steps=40 * 513,
+        first_block_steps=3 * 513,
+        steps_per_block=4 * 513,
+        batch_norm_span=312,
+        optimizer=Optimizer(name="lars", base_learning_rate=9.5, weight_decay=2e-4),
+        schedule=Schedule(
+            kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 513, power=2.0, end_learning_rate=1e-4
+        ),
+        data=Data(aspect_range=(0.75, 1.33), private_threads=32),
+    ),
+    "tpu-v3-32-v0.7": replace(
+        _V07_TF2,
+        hardware="tpu-v3-32",
+        source="G7 benchmarks/resnet/tpu-v3-32-TF2.0/run_and_time.sh and results/tpu-v3-32-TF2.0/resnet "
+        "(which counts epochs from 0)",
+        replicas="tpu",
+        num_replicas=32,
+        global_batch_size=4096,
+        eval_batch_size=4096,
+        train_steps=41 * 312,
+        first_block_steps=3 * 312,
+        steps_per_block=4 * 312,
+        batch_norm_span=128,
+        optimizer=Optimizer(name="lars", base_learning_rate=13.0, weight_decay=2e-4),
+        schedule=Schedule(
+            kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 312, power=2.0, end_learning_rate=1e-4
+        ),
+        data=Data(cache="decoded", aspect_range=(0.75, 1.33)),
+    ),
+    "tpu-v4-16": replace(
+        _V07_TF1,
+        hardware="tpu-v4-16",
+        source="G7 benchmarks/resnet/tpu-v4-16-TF/run_and_time.sh and results/tpu-v4-16-TF/resnet (whose "
+        "evaluation at epoch '38', the tenth, comes after 25020 steps, which are 40.0 epochs)",
+        num_replicas=16,
+        global_batch_size=2048,
+        eval_batch_size=2048,
+        train_steps=25656,
+        steps_per_block=2502,
+        batch_norm_span=128,
+        optimizer=Optimizer(name="lars", base_learning_rate=8.5, weight_decay=2e-4),
+        data=Data(aspect_range=(0.75, 1.33), private_threads=100),
+    ),
+    "tpu-v4-128": replace(
+        _V07_TF1,
+        hardware="tpu-v4-128",
+        source="G7 benchmarks/resnet/tpu-v4-128-TF/run_and_time.sh and results/tpu-v4-128-TF/resnet (whose "
+        "evaluation at epoch '42', the eleventh, comes after 6875 steps, which are 44.0 epochs)",
+        num_replicas=64,
+        global_batch_size=8192,
+        eval_batch_size=8192,
+        train_steps=7500,
+        steps_per_block=625,
+        batch_norm_span=128,
+        optimizer=Optimizer(name="lars", base_learning_rate=17.0, weight_decay=2e-4),
+        data=Data(aspect_range=(0.75, 1.33), private_threads=100),
+    ),
+    "tpu-v4-512": replace(
+        _V07_TF1,
+        hardware="tpu-v4-512",
+        source="G7 benchmarks/resnet/tpu-v4-512-TF/run_and_time.sh and results/tpu-v4-512-TF/resnet",
+        num_replicas=512,
+        global_batch_size=8192,
+        eval_batch_size=8192,
+        train_steps=6875,
+        steps_per_block=626,
+        batch_norm_span=64,
+        optimizer=Optimizer(name="lars", base_learning_rate=17.0, weight_decay=2e-4),
+    ),
+    "tpu-v3-8192": replace(
+        _V07_64K,
+        source="G7 benchmarks/resnet/tpu-v3-8192-TF/run_and_time.sh and results/tpu-v3-8192-TF/resnet",
+        train_steps=1738,
+        optimizer=Optimizer(name="lars", base_learning_rate=24.699, momentum=0.951807, weight_decay=1e-4),
+        schedule=Schedule(kind="poly", warmup_epochs=31.0, power=2.0, end_learning_rate=1e-4),
+    ),
+    # JAX counts 79 / 4 = 19.75 steps per epoch: 92 epochs, a warmup of 33, decay over 1166.25 steps.
+    "tpu-v3-8192-jax": replace(
+        _V07_64K,
+        source="G7 resnet-research-JAX-tpu-v3-8192/train.py and results/tpu-v3-8192-JAX/resnet",
+        train_steps=23 * 79,
+        optimizer=Optimizer(
+            name="lars",
+            base_learning_rate=23.080977304670448,
+            momentum=0.9537213777059405,
+            weight_decay=1e-4,
+        ),
+        schedule=Schedule(
+            kind="poly", warmup_epochs=33.0, warmup_steps=33 * 19.75, power=2.0, end_learning_rate=1e-4
+        ),
+    ),
+}
+
+PRESETS: dict[str, Config] = {**_V06_PRESETS, **_V07_PRESETS}

@@ -1,0 +1,207 @@
+"""What the tests of GNMT and the Transformer share: a server of their data, conversions, evaluations."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import http.server
+import io
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from common.config.schema import RunConfig
+from common.distributed.replicas.base import Shard
+from common.train.task import Task
+from tests.benchmarks import ROOT, one_batch_a_step
+
+NEWSTEST = ("newstest2014.en", "newstest2014.de")
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Files, also from a byte on, as a server of archives has them."""
+
+    def send_head(self):
+        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        path = pathlib.Path(self.translate_path(self.path))
+        if not wanted or not path.is_file():
+            return super().send_head()
+        content, first = path.read_bytes(), int(wanted[1])
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(content) - first))
+        self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        return io.BytesIO(content[first:])
+
+    def log_message(self, *_):
+        pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """A small copy of WMT's servers.
+
+    Attributes:
+      folder: what is served: archives in news/, crawl/ and europarl/, newstest2014 in test/.
+      address: of the server.
+      files: those that init_datasets.sh downloads.
+    """
+
+    folder: pathlib.Path
+    address: str
+    files: Sequence[pathlib.Path]
+
+    def init_datasets(
+        self, benchmark: str, data_dir: pathlib.Path, sums: str = "", **variables: str
+    ) -> subprocess.CompletedProcess:
+        """BENCHMARK/init_datasets.sh of this server; `sums` instead of the right checksums."""
+        lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in self.files]
+        note = data_dir.with_suffix(".sums")
+        note.write_text(sums or "".join(lines))
+        environment = {
+            **os.environ,
+            "DATA_DIR": str(data_dir),
+            "PYTHON": sys.executable,
+            "SHA256SUMS": str(note),
+            "SHARDS": "2",
+            "WORKERS": "1",
+            "NEWS_URL": f"{self.address}/news",
+            "CRAWL_URL": f"{self.address}/crawl",
+            "EUROPARL_URL": f"{self.address}/europarl",
+            "NEWSTEST_URL": f"{self.address}/test",
+            **variables,
+        }
+        command = [str(ROOT / benchmark / "init_datasets.sh")]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+
+
+@contextlib.contextmanager
+def serving(folder: pathlib.Path, *files: str) -> Iterator[Server]:
+    """`folder` on a server of this machine; `files`, relative to it, are what init_datasets.sh asks for."""
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{listening.server_port}"
+        yield Server(folder, address, [folder / name for name in files])
+        listening.shutdown()
+
+
+def interrupted(server: Server, raw: pathlib.Path) -> pathlib.Path:
+    """A folder of downloads as an interruption leaves it: a part of the first archive, and a whole text.
+
+    Returns:
+      The archive as it is served.
+    """
+    raw.mkdir()
+    archive = server.files[0]
+    (raw / f"{archive.name}.part").write_bytes(archive.read_bytes()[:100])
+    (raw / NEWSTEST[0]).write_bytes((server.folder / "test" / NEWSTEST[0]).read_bytes())
+    return archive
+
+
+def assert_completed(server: Server, raw: pathlib.Path, errors: str) -> None:
+    """The archive of `interrupted` was completed, and what was whole not asked for again."""
+    assert (raw / server.files[0].name).read_bytes() == server.files[0].read_bytes()
+    assert f"downloading {server.address}/test/{NEWSTEST[0]}" not in errors
+
+
+def assert_refuses_the_checksum(done: subprocess.CompletedProcess, name: str) -> None:
+    """The last line says that the file `name` is not the one expected."""
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert f"{name}: SHA-256 is" in last and "remove the file" in last
+
+
+def assert_failures_are_one_line(server: Server, benchmark: str, data_dir: pathlib.Path) -> None:
+    """A server without a file, and a script without a folder to write to."""
+    done = server.init_datasets(benchmark, data_dir, NEWSTEST_URL=f"{server.address}/nowhere")
+    assert done.returncode == 2
+    assert "error: cannot download" in done.stderr.splitlines()[-1]
+    done = server.init_datasets(benchmark, data_dir, DATA_DIR="")
+    assert done.returncode == 2 and done.stderr.startswith("error: DATA_DIR is not set")
+
+
+def texts(folder: pathlib.Path, name: str, source: bytes, target: bytes) -> list[str]:
+    """The paths of parallel text: NAME.src and NAME.ref in `folder`."""
+    paths = folder / f"{name}.src", folder / f"{name}.ref"
+    for path, content in zip(paths, (source, target)):
+        path.write_bytes(content)
+    return [str(path) for path in paths]
+
+
+def conversion_flags(
+    out: pathlib.Path, train: Sequence[str], evaluation: Sequence[str], *more: str
+) -> list[str]:
+    """Flags of BENCHMARK/convert.py, in two shards by one worker; `train` and `evaluation` as `texts` gives them."""
+    return [
+        str(out),
+        *("--train-source", train[0], "--train-target", train[1]),
+        *("--eval-source", evaluation[0], "--eval-target", evaluation[1]),
+        *("--shards", "2", "--workers", "1"),
+        *more,
+    ]
+
+
+def scoring_here(task: type[Task]) -> type[Task]:
+    """Such a task that scores in this process and keeps the translations that it scored in `found`."""
+
+    class Here(task):
+        evaluate_in_worker = False
+
+        def quality(self, sums, arrays):
+            self.found = self.translations(arrays)
+            return super().quality(sums, arrays)
+
+    return Here
+
+
+def evaluations(eval_input: Callable, config: RunConfig, folder: pathlib.Path) -> Iterator[list[dict]]:
+    """The batches of each replica of one, two and three, after asserting that they count every sentence once."""
+    for count, batch in ((1, 4), (2, 2), (3, 4)):
+        stepped = one_batch_a_step(config, batch, count)
+        parts = [
+            list(eval_input(stepped, folder, Shard(i, count), batch).as_numpy_iterator())
+            for i in range(count)
+        ]
+        found = [x for part in parts for b in part for x, w in zip(b["index"], b["weight"]) if w]
+        for part in parts:
+            assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in part)
+        assert sorted(found) == list(range(config.num_eval_examples))
+        assert len({len(part) for part in parts}) == 1
+        yield from parts
+
+
+def gathered(sentences: Sequence[Sequence[int]], length: int) -> dict[str, np.ndarray]:
+    """What an evaluation of ten sentences gathers, in any order, the last two of twelve rows being padding.
+
+    Args:
+      sentences: tokens of the ten.
+      length: of a row, in tokens.
+    """
+    tokens = np.zeros([12, length], np.int32)
+    for row, sentence in zip(tokens, sentences):
+        row[: len(sentence)] = sentence
+    order = np.random.default_rng(0).permutation(12)
+    return {
+        "tokens": tokens[order],
+        "index": np.r_[0:10, -1, -1][order],
+        "weight": np.r_[np.ones(10), 0, 0][order],
+    }
+
+
+def assert_a_lost_sentence_is_refused(task: Task, arrays: dict[str, np.ndarray]) -> None:
+    """A sentence that was translated twice in place of another does not count as that."""
+    arrays["index"][arrays["index"] == 0] = 1
+    with pytest.raises(ValueError, match="10 translations of 9 sentences, 10 expected"):
+        task.quality({}, arrays)
