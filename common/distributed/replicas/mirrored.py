@@ -8,21 +8,21 @@ compiled function.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
-import tf_keras
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import record
 
-from common.distributed.replicas.base import Groups, Replicas, Shard, placement
+from common.distributed.replicas.base import Groups, Shard, placement
+from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
 
 Values = list[tf.Tensor]
 
 
-class Mirrored(Replicas):
+class Mirrored(StrategyReplicas):
     """`num_replicas` copies in this process.
 
     Raises:
@@ -43,37 +43,8 @@ class Mirrored(Replicas):
             devices = [f"CPU:{i}" for i in range(num_replicas)]
         self.strategy = tf.distribute.MirroredStrategy(devices)
 
-    def scope(self) -> AbstractContextManager[Any]:
-        return self.strategy.scope()
-
-    def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
-        # In a strategy's scope tf_keras divides the batch by the number of replicas.
-        return tf_keras.Input(shape, batch_size=batch_size * self.num_replicas, dtype=dtype)
-
-    def replica_id(self) -> tf.Tensor:
-        return tf.distribute.get_replica_context().replica_id_in_sync_group
-
-    def run(self, function: Callable, args: tuple = ()) -> Any:
-        return self.strategy.run(function, args=args)
-
-    def local_results(self, value: Any) -> list[Any]:
-        return list(self.strategy.experimental_local_results(value))
-
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        return tf.Variable(
-            initial,
-            trainable=False,
-            name=name,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.NONE,
-        )
-
     def assign(self, variables: list[tf.Variable], values: Values) -> None:
-        def update(strategy: tf.distribute.Strategy, values: Values) -> None:
-            for variable, value in zip(variables, values):
-                strategy.extended.update(variable, lambda v, x: v.assign(x), args=(value,), group=False)
-
-        tf.distribute.get_replica_context().merge_call(update, args=(values,))
+        assign_in_merge_call(variables, values)
 
     def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
         return self._collective(_add, _add, groups)(x)

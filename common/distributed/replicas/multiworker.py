@@ -12,19 +12,18 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tf_keras
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import context
 
-from common.distributed.replicas.base import Groups, Replicas, Shard, placement
+from common.distributed.replicas.base import Groups, Shard, placement
 from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
 from common.distributed.replicas.keyed import TIMEOUT_SECONDS, KeyedCollectives, linear
+from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
 
 # A process that gave no sign of life for so long is lost, and the others fail.
@@ -33,7 +32,7 @@ HEARTBEAT_SECONDS = 20
 _closings = itertools.count()
 
 
-class MultiWorker(Replicas):
+class MultiWorker(StrategyReplicas):
     """This process's replicas among `num_replicas` of all processes that TF_CONFIG names.
 
     Collectives are numbered as they are traced, so every process must trace the same functions in the same order.
@@ -65,13 +64,6 @@ class MultiWorker(Replicas):
         """Replicas of a process: its GPUs, or one."""
         return len(tf.config.list_physical_devices("GPU")) or 1
 
-    def scope(self) -> AbstractContextManager[Any]:
-        return self.strategy.scope()
-
-    def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
-        # In a strategy's scope tf_keras divides the batch by the number of replicas.
-        return tf_keras.Input(shape, batch_size=batch_size * self.num_replicas, dtype=dtype)
-
     def replica_id(self) -> int:
         """This replica's number: known when a function is traced, which every replica is for itself."""
         local = tf.distribute.get_replica_context().replica_id_in_sync_group if self._local > 1 else 0
@@ -83,26 +75,10 @@ class MultiWorker(Replicas):
 
     def run(self, function: Callable, args: tuple = ()) -> Any:
         self._collectives.align()
-        return self.strategy.run(function, args=args)
-
-    def local_results(self, value: Any) -> list[Any]:
-        return list(self.strategy.experimental_local_results(value))
-
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        return tf.Variable(
-            initial,
-            trainable=False,
-            name=name,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.NONE,
-        )
+        return super().run(function, args)
 
     def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
-        def update(strategy: tf.distribute.Strategy, values: list[tf.Tensor]) -> None:
-            for variable, value in zip(variables, values):
-                strategy.extended.update(variable, lambda v, x: v.assign(x), args=(value,), group=False)
-
-        tf.distribute.get_replica_context().merge_call(update, args=(values,))
+        assign_in_merge_call(variables, values)
 
     # -- collectives, inside `run` ---------------------------------------------------------------------------------
 

@@ -7,19 +7,18 @@ without Python. One process drives all hosts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-import tf_keras
 from tensorflow.python.tpu.ops import tpu_ops
 
-from common.distributed.replicas.base import Groups, Replicas, Shard, placement
+from common.distributed.replicas.base import Groups, Shard, placement
+from common.distributed.replicas.strategy import StrategyReplicas
 from common.errors import UserError
 
 
-class Tpu(Replicas):
+class Tpu(StrategyReplicas):
     """`num_replicas` TPU cores, of this TPU VM or of the TPU that the environment variable TPU_NAME names. Unrun.
 
     Raises:
@@ -37,31 +36,6 @@ class Tpu(Replicas):
             raise UserError(
                 f"config.num_replicas={num_replicas}: this TPU has {cores} cores; set --config.num_replicas={cores}"
             )
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return self.strategy.scope()
-
-    def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
-        # In a strategy's scope tf_keras divides the batch by the number of replicas.
-        return tf_keras.Input(shape, batch_size=batch_size * self.num_replicas, dtype=dtype)
-
-    def replica_id(self) -> tf.Tensor:
-        return tf.distribute.get_replica_context().replica_id_in_sync_group
-
-    def run(self, function: Callable, args: tuple = ()) -> Any:
-        return self.strategy.run(function, args=args)
-
-    def local_results(self, value: Any) -> list[Any]:
-        return list(self.strategy.experimental_local_results(value))
-
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        return tf.Variable(
-            initial,
-            trainable=False,
-            name=name,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.NONE,
-        )
 
     # -- collectives: TensorFlow has registered their gradients ----------------------------------------------------
 
