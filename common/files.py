@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIX = "free some space there"
-# The checkout, or the folder that holds this package.
+# The checkout, or the installed package; which of them it is.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+INSTALLED = __name__ != "common.files"
 # numpy's and zipfile's, for a cut or altered file or one of another kind, when it is opened and when an array of it is
 # read; NotImplementedError and RuntimeError where the altered bytes are flags of the archive.
 NPZ_DAMAGE = (

@@ -14,8 +14,8 @@ import os
 import sys
 from pathlib import Path
 
-from common.config import benchmarks
 from common.errors import UserError
+from common.files import INSTALLED
 from compliance.package_inputs import (
     IMPLEMENTATION,
     SAFE_NAME,
@@ -106,7 +106,7 @@ def plan(
 
 def _checkout() -> Path:
     """The checkout that this module is part of."""
-    if benchmarks.PREFIX:
+    if INSTALLED:
         raise UserError(
             "--source: not given, and an installed package has no commits; name the checkout that ran"
         )

@@ -6,7 +6,8 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.schema import RunConfig, rule_field, system_field
+from common.config.closed_fields import rule_field, system_field
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 CACHES = ("none", "encoded")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from common.config.schema import RunConfig, system_field
+from common.config.closed_fields import system_field
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 MODELS = ("lstm", "mlp", "cnn")

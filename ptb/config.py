@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from common.config.schema import RunConfig, rule_field, system_field
+from common.config.closed_fields import rule_field, system_field
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 SPLITS = ("test", "valid")

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.schema import RunConfig, system_field
+from common.config.closed_fields import system_field
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 MODELS = ("resnet50", "alexnet_bn")

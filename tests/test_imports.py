@@ -1,30 +1,41 @@
-"""The directions in which the parts of the project may import one another."""
+"""The directions in which the parts of the project import one another, at any depth of folders."""
 
 import ast
+import dataclasses
+import functools
+import importlib
 import pathlib
 import subprocess
 import sys
 
 import pytest
 
-from common.config import benchmarks
+from common.config.benchmarks import NAMES as BENCHMARKS
+from common.config.schema import RunConfig
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-BENCHMARKS = benchmarks.NAMES
-HIDDEN = (
-    "common.train.loop",
-    "common.run.mllog",
-    "common.train.evaluation_pool",
-    "common.train.checkpoint",
-    "common.train.step",
+# The rooms of common/ from the ground up: each imports those before it, and itself.
+ROOMS = (
+    *("errors", "files", "config", "launch", "optim", "distributed", "data", "layers", "train"),
+    *("detection", "text", "export", "run", "search"),
 )
-BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu")
+# What stands above a benchmark: it hands its task over and sees one replica.
+HIDDEN = (
+    *("common.train.loop", "common.train.step", "common.train.checkpoint", "common.train.evaluation_pool"),
+    *("common.run", "common.search", "common.export"),
+)
+# A benchmark's command line hands over to these.
+ENTRIES = ("common.run.cli",)
+BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu", "strategy", "keyed", "cluster")
 
 
+@functools.cache
 def imports(path):
     """Full names of all that a file imports, wherever in it."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
-        yield from _imported(node, path)
+        found += _imported(node, path)
+    return found
 
 
 def _imported(node, path=""):
@@ -35,19 +46,79 @@ def _imported(node, path=""):
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def found(folder, forbidden):
-    def within(name):
-        return any(name == part or name.startswith(part + ".") for part in forbidden)
+def files(*folders):
+    """The Python files of folders, at any depth, or single ones."""
+    found = []
+    for folder in folders:
+        path = ROOT / folder
+        found += [path] if path.is_file() else sorted(path.rglob("*.py"))
+    assert found, folders
+    return found
 
-    return [f"{p}: {n}" for p in sorted((ROOT / folder).rglob("*.py")) for n in imports(p) if within(n)]
+
+def within(name, parts):
+    return any(name == part or name.startswith(part + ".") for part in parts)
 
 
-def test_there_are_benchmarks():
-    assert "resnet" in BENCHMARKS
+def found(folder, forbidden, allowed=()):
+    return [
+        f"{p.relative_to(ROOT)}: {n}"
+        for p in files(folder)
+        for n in imports(p)
+        if within(n, forbidden) and not within(n, allowed)
+    ]
+
+
+def module_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@functools.cache
+def graph():
+    """{module: modules of the project that it imports, wherever in it}."""
+    folders = ["common", "compliance", "systems", "studies", "bench", *BENCHMARKS]
+    modules = {module_of(path): path for path in files(*folders)}
+
+    def resolved(name):
+        while name and name not in modules:
+            name = name.rpartition(".")[0]
+        return name
+
+    return {m: {resolved(n) for n in imports(path)} - {m, ""} for m, path in modules.items()}
+
+
+def test_there_are_benchmarks_and_rooms():
+    assert "resnet" in BENCHMARKS and len(BENCHMARKS) == 8
+    entries = {p.stem for p in (ROOT / "common").iterdir() if p.is_dir() or p.suffix == ".py"}
+    assert entries - {"__init__", "__pycache__"} == set(ROOMS), "every room has its place among ROOMS"
+    assert len([p for p in (ROOT / "common").iterdir() if p.name != "__pycache__"]) <= 16
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_common_imports_those_below_it(room):
+    path = "common/" + (room if (ROOT / "common" / room).is_dir() else f"{room}.py")
+    above = [f"common.{name}" for name in ROOMS[ROOMS.index(room) + 1 :]]
+    assert found(path, above) == []
 
 
 def test_common_imports_no_benchmark():
     assert found("common", [*BENCHMARKS, "tests", "bench", "studies"]) == []
+
+
+def test_only_a_run_and_a_search_ask_the_checker_and_the_systems():
+    judging = ("common/run", "common/search")
+    hits = [hit for hit in found("common", ["compliance", "systems"]) if not hit.startswith(judging)]
+    assert hits == []
+
+
+def test_the_checker_imports_errors_and_files_of_common_alone():
+    assert found("compliance", ["common"], ["common.errors", "common.files"]) == []
+
+
+def test_the_systems_import_errors_files_and_configurations_of_common_alone():
+    assert (
+        found("systems", ["common", "compliance"], ["common.errors", "common.files", "common.config"]) == []
+    )
 
 
 @pytest.mark.parametrize("part", ["compliance", "systems"])
@@ -62,24 +133,61 @@ def test_a_benchmark_sees_one_replica(benchmark):
     """Neither the loop nor the log nor a backend; nor another benchmark."""
     backends = [f"common.distributed.replicas.{name}" for name in BACKENDS]
     others = [name for name in BENCHMARKS if name != benchmark]
-    assert found(benchmark, [*HIDDEN, *backends, *others]) == []
+    assert found(benchmark, [*HIDDEN, *backends, *others, "compliance", "systems"], ENTRIES) == []
+
+
+def test_no_two_files_import_each_other():
+    """Not through others either; imports inside functions count."""
+    edges, state, circles = graph(), {}, []
+
+    def visit(module, path):
+        if state.get(module) == "open":
+            circles.append(path[path.index(module) :])
+        if module in state:
+            return
+        state[module] = "open"
+        for other in sorted(edges[module]):
+            visit(other, [*path, other])
+        state[module] = "done"
+
+    for module in edges:
+        visit(module, [module])
+    assert circles == []
 
 
 def test_only_replicas_know_tensorflow_s_strategies():
-    for path in sorted((ROOT / "common").rglob("*.py")):
-        if path.is_relative_to(ROOT / "common/distributed/replicas"):
-            continue
-        assert "tf.distribute" not in path.read_text(), path
+    for path in files("common"):
+        if not path.is_relative_to(ROOT / "common/distributed/replicas"):
+            assert "tf.distribute" not in path.read_text(), path
 
 
-def test_a_bench_script_finds_the_project():
-    """`python bench/NAME.py` has bench/ on its path, not the project."""
-    packages = {p.parent.name for p in ROOT.glob("*/__init__.py")}
-    for path in sorted((ROOT / "bench").glob("[a-z]*.py")):
-        body = ast.parse(path.read_text()).body
-        names = {name.split(".")[0] for node in body for name in _imported(node)}
-        if names & packages:
-            assert "sys.path.insert(0," in path.read_text(), path
+def test_no_room_of_common_names_a_field_of_one_benchmark():
+    shared = {field.name for field in dataclasses.fields(RunConfig)}
+    configs = [importlib.import_module(f"{name}.config").Config for name in BENCHMARKS]
+    fields = [{field.name for field in dataclasses.fields(config)} - shared for config in configs]
+    own = {
+        name for i, names in enumerate(fields) for name in names - set().union(*fields[:i], *fields[i + 1 :])
+    }
+    hits = []
+    for path in files("common"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in own:
+                of = (
+                    node.value.attr
+                    if isinstance(node.value, ast.Attribute)
+                    else getattr(node.value, "id", "")
+                )
+                hits += [f"{path}:{node.lineno}: {node.attr}"] if of.strip("_") == "config" else []
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr"):
+                names = [a.value for a in node.args if isinstance(a, ast.Constant)]
+                hits += [f"{path}:{node.lineno}: {name}" for name in names if name in own]
+    assert "eval_workers" in own and hits == []
+
+
+def test_no_file_of_bench_edits_its_path():
+    """They are run as `python -m bench.NAME`."""
+    for path in files("bench"):
+        assert "sys.path." not in path.read_text(), path
 
 
 PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in sys.modules])"
@@ -90,8 +198,8 @@ PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in
     [
         "compliance.cli, compliance.check, compliance.report, compliance.compare, compliance.package, systems",
         *(f"{name}.presets" for name in BENCHMARKS),
-        "common.config.clock, common.config.overrides, common.train.events, common.run.mllog",
-        "common.run.results, common.run.progress",
+        ", ".join(module_of(path) for path in files("common/config", "common/errors.py", "common/files.py")),
+        "common.train.events, common.run.mllog, common.run.results, common.run.progress, common.run.options",
     ],
 )
 def test_tensorflow_stays_out(modules):

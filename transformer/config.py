@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from common.config.schema import RunConfig, data_field, system_field
+from common.config.closed_fields import data_field, system_field
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 # What the converter leaves beside the records: how it cut the text, and what it counted.

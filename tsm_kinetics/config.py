@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config.schema import RunConfig, system_field
+from common.config.closed_fields import system_field
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 # Frames of a clip: Table 1 of "Training Kinetics in 15 Minutes".

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import typing
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from common.config.closed_fields import rule_field, system_field
 from common.errors import UserError, near
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
@@ -16,44 +16,6 @@ REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu")
 SUMMATIONS = ("flat", "hierarchical", "2d")
 WIRES = ("full", "bf16")
 LARGEST_SEED = 2**32 - 1  # Of np.random.seed.
-
-
-def system_field(default: Any) -> Any:
-    """A field that describes the system and not the model: a closed run may change it.
-
-    Which machine, how its work is divided and stored, the same function computed otherwise, and when a run evaluates
-    and ends, which the log's blocks show.
-    """
-    return dataclasses.field(default=default, metadata={"closed": "free"})
-
-
-def data_field(default: Any) -> Any:
-    """A field that counts what cleaning and cutting into tokens leave of the rules' data: a closed run may change it.
-
-    It differs from one preparation to the next, and the run is held to it.
-    """
-    return system_field(default)
-
-
-def rule_field(default: Any) -> Any:
-    """A field that says which rules hold or what the problem is: no closed run changes it, even where the log shows it.
-
-    Of a field that is neither, a closed run may change what the log's header shows to the rules.
-    """
-    return dataclasses.field(default=default, metadata={"closed": "fixed"})
-
-
-def closed_rule(config: type, path: str) -> str:
-    """Says "free", "fixed" or "" for the field at `path` ("optimizer.momentum") of a configuration class.
-
-    What a group says holds for its fields, what a class says for its subclasses' defaults.
-    """
-    head, _, rest = path.partition(".")
-    for cls in config.__mro__:
-        field = cls.__dict__.get("__dataclass_fields__", {}).get(head)
-        if field is not None and "closed" in field.metadata:
-            return field.metadata["closed"]
-    return closed_rule(typing.get_type_hints(config)[head], rest) if rest else ""
 
 
 @dataclasses.dataclass(frozen=True)

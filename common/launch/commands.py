@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from common.config import benchmarks
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.files import ROOT
+from common.files import INSTALLED, ROOT
 
 SBATCH = "common/launch/slurm.sbatch"  # From the root of a checkout, where commands are started.
-if benchmarks.PREFIX:
+if INSTALLED:
     SBATCH = str(ROOT / SBATCH)
 LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
 # A TPU v3 or v4 chip has two cores. Presets have a replica on each, on each chip (v4's megacore), or on a part of the
@@ -153,6 +153,6 @@ def _tpu_vm(config: RunConfig, where: Shape, program: Sequence[str]) -> list[str
     name = os.environ.get("TPU_NAME", config.hardware)
     zone = [f"--zone={os.environ['ZONE']}"] if os.environ.get("ZONE") else []
     library = " TPU_LOAD_LIBRARY=0" if where.hosts > 1 else ""
-    folder = "" if benchmarks.PREFIX else "cd timetotrain && "  # A checkout there.
+    folder = "" if INSTALLED else "cd timetotrain && "  # A checkout there.
     remote = f"{folder}TPU_NAME={shlex.quote(name)}{library} {shlex.join(program)}"
     return ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *zone, "--worker=0", f"--command={remote}"]

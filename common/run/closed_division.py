@@ -2,7 +2,7 @@
 
 The closed division compares systems, not models: a submitter chooses hardware, numerics and the hyperparameters that
 the rules list. A field's own metadata says so where it describes the system or the problem (`system_field`,
-`rule_field` of common/config/schema.py). Of the other fields a closed run may change those with a key in the
+`rule_field` of common/config/closed_fields.py). Of the other fields a closed run may change those with a key in the
 benchmark's rule files, so that the log's header shows them and the checker judges them.
 """
 
@@ -15,7 +15,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from common.config.schema import RunConfig, closed_rule
+from common.config.closed_fields import closed_rule
+from common.config.schema import RunConfig
 from common.errors import UserError
 
 C = TypeVar("C", bound=RunConfig)

@@ -16,7 +16,6 @@ from importlib import metadata
 from typing import Any
 
 from common import files
-from common.config import benchmarks
 from common.config.digest import digest, to_dict
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -81,7 +80,7 @@ def versions() -> dict[str, str]:
 def git_state() -> dict[str, Any]:
     """Commit of the code that ran and whether files differ from it; empty outside a checkout."""
     unknown = {"commit": "", "dirty": True}
-    if benchmarks.PREFIX:  # A repository around an installed package is another one.
+    if files.INSTALLED:  # A repository around an installed package is another one.
         return unknown
 
     def git(*arguments: str) -> str:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from common.config import benchmarks
+from common.files import INSTALLED
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
         "what", choices=("fit", "docs"), help="fit: data/constants.json; docs: docs/prediction.md"
     )
     arguments = parser.parse_args(argv)
-    if benchmarks.PREFIX:
+    if INSTALLED:
         parser.error("it writes files of a checkout; run `python -m systems.predict` there")
     if arguments.what == "fit":
         from systems.predict import fitting

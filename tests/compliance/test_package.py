@@ -88,7 +88,7 @@ def call(results, output, source, *more):
 
 
 def test_an_installed_package_asks_for_the_checkout(tmp_path, results, monkeypatch):
-    monkeypatch.setattr(package.benchmarks, "PREFIX", "timetotrain.")
+    monkeypatch.setattr(package, "INSTALLED", True)
     parser = argparse.ArgumentParser()
     package.add_arguments(parser)
     words = [results("resnet"), "--org", "Example", "--system", SYSTEM, "-o", tmp_path / "out"]

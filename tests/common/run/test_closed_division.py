@@ -10,8 +10,8 @@ import json
 import pytest
 
 from common.config import overrides as configs
+from common.config.closed_fields import closed_rule
 from common.config.digest import digest
-from common.config.schema import closed_rule
 from common.errors import UserError
 from common.run import closed_division, results
 from common.run.mllog import RunLog

@@ -92,5 +92,5 @@ def test_a_run_json_whose_runs_are_no_mapping_is_one_line(tmp_path, runs) -> Non
 
 def test_an_installed_package_has_no_commit(monkeypatch) -> None:
     """A repository around site-packages is not that of the code that ran."""
-    monkeypatch.setattr(results.benchmarks, "PREFIX", "timetotrain.")
+    monkeypatch.setattr(results.files, "INSTALLED", True)
     assert results.git_state() == {"commit": "", "dirty": True}
