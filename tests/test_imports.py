@@ -1,6 +1,7 @@
 """The directions in which the parts of the project may import one another."""
 
 import ast
+import graphlib
 import pathlib
 import subprocess
 import sys
@@ -55,6 +56,30 @@ def test_the_checker_and_the_systems_import_no_tensorflow_and_no_benchmark(part)
     assert found(part, ["tensorflow", "tf_keras", "absl", *BENCHMARKS]) == []
     # The prediction alone computes with arrays; its command imports them when asked.
     assert [hit for hit in found(part, ["numpy"]) if "systems/predict/" not in hit] == []
+
+
+@pytest.mark.parametrize("part", ["compliance", "systems"])
+def test_no_module_imports_one_that_imports_it(part):
+    """Within functions neither; `CycleError` names the circle."""
+    paths = {
+        path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in (ROOT / part).rglob("*.py")
+    }
+    modules = {path: name.removesuffix(".__init__") for path, name in paths.items()}
+    graph = {
+        module: {
+            # A name in a module, a module, or a name in a package.
+            next((m for m in (name, name.rpartition(".")[0]) if m in modules.values()), module)
+            for name in imports(path)
+        }
+        - {module}
+        for path, module in modules.items()
+    }
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(modules)
+
+
+def test_the_writer_of_files_imports_nothing_of_the_project_but_errors():
+    ours = {name for name in imports(ROOT / "common/files.py") if name.startswith("common")}
+    assert ours == {"common.errors.UserError"}
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
