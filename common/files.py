@@ -1,14 +1,16 @@
-"""Files that are whole or as they were: what took hours to measure meets a full disk at the end. TensorFlow-free."""
+"""Writes files and folders that are whole or as they were, on a full disk and after a kill too. Free of TensorFlow."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import io
+import os
 import pathlib
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.errors import UserError
@@ -28,6 +30,40 @@ NPZ_DAMAGE = (
 )
 
 
+@contextlib.contextmanager
+def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Where to make a file or a folder that gets its name `path` when the `with` block ends without an exception.
+
+    The place is `path`'s own name in an empty folder `.NAME.<random>.partial` beside it, which is removed at the end;
+    processes that write the same file do not meet. What is made there has the permissions that the umask leaves. A
+    link stays one: what it points to is replaced. A device or a pipe is its own place.
+
+    Args:
+      path: of the file or folder; its parent exists. A folder of that name is replaced only by a folder, and only
+        when it is empty.
+
+    Raises:
+      OSError: the parent cannot be written, or the disk is full; `path` is as it was, as after any other exception.
+    """
+    path = pathlib.Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        yield path
+        return
+    if path.is_symlink():
+        path = pathlib.Path(os.path.realpath(path))
+    with tempfile.TemporaryDirectory(
+        prefix=f".{path.name}.", suffix=".partial", dir=path.parent, ignore_cleanup_errors=True
+    ) as folder:
+        made = pathlib.Path(folder, path.name)
+        yield made
+        os.replace(made, path)
+
+
+def left_behind(folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
+    """Unfinished files in `folder` whose names match `pattern`: of killed processes, or of one that is writing now."""
+    return list(folder.glob(f".{pattern}.*.partial"))
+
+
 def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
     """Writes a file that is whole or absent, or as it was.
 
@@ -39,14 +75,11 @@ def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
     Raises:
       UserError: the folder is not writable, or the disk is full; so do the other functions.
     """
-    temporary = path.with_suffix(path.suffix + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        with whole(path) as made:
+            made.write_bytes(data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot write: {error.strerror}; {fix}") from error
 
 

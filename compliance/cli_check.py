@@ -39,9 +39,9 @@ def run(options: argparse.Namespace) -> int:
         findings += _cross_check(outcome.logs)
     text = FORMATS[options.format](findings, outcome.files)
     if options.output:
-        from compliance.output import write_atomically  # imports what a check without --output does not need
+        from compliance.output import write  # imports what a check without --output does not need
 
-        write_atomically(options.output, text + "\n")
+        write(options.output, text + "\n")
     else:
         # A terminal that cannot show a character shows its escape.
         sys.stdout.reconfigure(errors="backslashreplace")

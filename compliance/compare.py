@@ -11,7 +11,7 @@ from statistics import fmean
 import systems
 from common.errors import UserError
 from compliance import charts
-from compliance.output import minutes, render, value, write_atomically
+from compliance.output import minutes, render, value, write
 from compliance.scores import ScoreCard, beside, score_directory
 from systems.schema import NAMES
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         print(text.encode("utf-8", errors="backslashreplace").decode(), end="")
     else:
-        write_atomically(args.output, text)
+        write(args.output, text)
         print(f"Wrote {args.output}.")
     return 0
 

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from functools import cache
 from pathlib import Path
 
+from common import files
 from common.errors import UserError
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def write_atomically(name: str | Path, text: str) -> None:
-    """The whole text under the name, or what was there before. A link stays one, and /dev/null a device.
+def write(name: str | Path, text: str) -> None:
+    """Writes a document: the whole text under the name, or what was there before (`common.files.whole`).
 
-    Raises UserError when it cannot be written.
+    Raises:
+      UserError: it cannot be written.
     """
-    path = Path(os.path.realpath(name) if os.path.islink(name) else name)
     # Text of a log may hold half of a surrogate pair, which has no UTF-8 form.
     data = text.encode("utf-8", errors="backslashreplace")
-    temporary = None
     try:
-        if path.exists() and not path.is_file():
+        with files.whole(name) as path:
             path.write_bytes(data)
-            return
-        with tempfile.NamedTemporaryFile(
-            "wb", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise UserError(
             f"{name}: cannot write ({error.strerror}); name a file in a folder that exists"
         ) from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from compliance import charts
 from compliance.check import check_paths
 from compliance.findings import ERROR, Finding
-from compliance.output import render, write_atomically
+from compliance.output import render, write
 from compliance.runs import Run
 from compliance.scores import Published, ScoreCard, beside, result_folders, score_directory
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Writes the page and says so; 0, whatever is found in the logs: that is for `check` to answer."""
     cards = [score_directory(folder, args.ruleset) for folder in result_folders(args.path)]
     findings = [check_paths([card.path], args.ruleset) for card in cards]
-    write_atomically(args.output, page(cards, findings))
+    write(args.output, page(cards, findings))
     runs = sum(len(card.runs) for card in cards)
     print(f"Wrote {args.output}: {_count(runs, 'run')} in {_count(len(cards), 'folder')}.")
     return 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import UserError
+from common.files import whole
 
 IMAGES, LABELS = 2051, 2049
 # The official names, without ".gz": {split: (images, labels)}.
@@ -82,6 +83,5 @@ def write(path: str | os.PathLike, array: np.ndarray) -> None:
     magic = IMAGES if array.ndim == 3 else LABELS
     data = struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.astype(np.uint8).tobytes()
     # No time in the header: equal arrays are equal files.
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    partial.replace(path)
+    with whole(path) as made:
+        made.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import lzma
 import os
-import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.errors import UserError
+from common.files import whole
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -46,15 +46,14 @@ def unpack(name: str) -> Path:
             "(docs/data.md says what is in it)"
         )
 
-    def fill(partial: Path) -> Path:
+    def fill(made: Path) -> None:
         try:
             with tarfile.open(archive) as tar:
-                tar.extractall(partial, filter="data")
-            if not (partial / name).is_dir():
+                tar.extractall(made.parent, filter="data")
+            if not made.is_dir():
                 raise tarfile.TarError(f"no folder {name} in it")
         except (tarfile.TarError, EOFError, lzma.LZMAError) as error:
             raise UserError(f"{archive}: cannot unpack it: {error}; get it again") from error
-        return partial / name
 
     return filled(folder, fill)
 
@@ -66,31 +65,29 @@ def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
       UserError: the archive is not there, is damaged, or lacks one of them.
     """
 
-    def fill(partial: Path) -> Path:
+    def fill(made: Path) -> None:
         try:
             with zipfile.ZipFile(archive) as content:
-                content.extractall(partial, names)
+                content.extractall(made, names)
         except (FileNotFoundError, zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
             raise UserError(f"{archive}: cannot unpack {', '.join(names)}: {error}; get it again") from error
-        return partial
 
     return filled(folder, fill)
 
 
-def filled(folder: Path, fill: Callable[[Path], Path]) -> Path:
+def filled(folder: Path, fill: Callable[[Path], object]) -> Path:
     """`folder`, which is made where it is not there: under its name it is whole.
 
     Args:
       folder: its place.
-      fill: is given a folder for a while, and gives the one in it, or itself, that is to be `folder`.
+      fill: makes it at the path that it is given, whose name is `folder`'s and whose parent is an empty folder.
     """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
         try:
-            made = fill(partial)
-            if not folder.is_dir():  # Another study may have been first.
-                os.replace(made, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            with whole(folder) as made:
+                fill(made)
+        except OSError:
+            if not folder.is_dir():  # Else another study was first.
+                raise
     return folder

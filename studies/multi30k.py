@@ -81,14 +81,10 @@ def _convert(benchmark: str) -> pathlib.Path:
     source = unpack("text") / "multi30k"
     folder = cache() / f"multi30k-{benchmark}"  # Not within the text, which may be a link to data of others.
 
-    def fill(partial: pathlib.Path) -> pathlib.Path:
-        _fill(benchmark, source, partial / folder.name)
-        return partial / folder.name
-
     try:
         if folder.is_dir() and not (folder / "test.reference").is_file():
             shutil.rmtree(folder)  # What an earlier version of the study left half-way.
-        return filled(folder, fill)
+        return filled(folder, lambda made: _fill(benchmark, source, made))
     except OSError as error:
         raise UserError(
             f"{folder}: cannot write: {error.strerror or error}; free space there or set TTT_CACHE"

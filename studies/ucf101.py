@@ -26,6 +26,7 @@ from common.config import overrides as configs
 from common.config.clock import Clock
 from common.config.digest import digest
 from common.errors import UserError
+from common.files import whole
 from common.run import closed_division
 from studies import ucf101_report as report
 from studies.data import ROOT, unpack
@@ -245,9 +246,8 @@ def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]
                 f"{runner.folder / 'rows' / row.id}.json to train it again"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps([dataclasses.asdict(p) for p in table]))
-        partial.replace(path)
+        with whole(path) as made:
+            made.write_text(json.dumps([dataclasses.asdict(p) for p in table]))
     return [report.Prediction(**fields) for fields in json.loads(path.read_text())]
 
 

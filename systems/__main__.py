@@ -10,6 +10,7 @@ from pathlib import Path
 
 import systems
 from common.errors import UserError
+from common.files import whole
 from systems.predict import cli as predict
 from systems.schema import FIELDS, NAMES, validate
 
@@ -90,7 +91,8 @@ def _detect(args: argparse.Namespace) -> int:
         print(_json(description))
     else:
         try:
-            args.output.write_text(_json(description) + "\n", encoding="utf-8")
+            with whole(args.output) as made:
+                made.write_text(_json(description) + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"{args.output}: cannot write ({error.strerror}); give another -o FILE") from None
         print(f"Wrote {args.output}.")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.files import whole
 from common.text import conversion, parallel, subwords
 from common.text.conversion import Text
 from common.text.subwords import Subwords
@@ -124,8 +125,8 @@ def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Setti
                 return subwords.build(path, clean, vocabulary)
         words = Subwords(vocabulary)
         if vocabulary.resolve() != path.resolve():
-            with _whole(path) as partial:
-                shutil.copyfile(vocabulary, partial)
+            with whole(path) as made:
+                shutil.copyfile(vocabulary, made)
     words.path = path
     return words
 
@@ -142,19 +143,8 @@ def _clean(folder: Path, train: Text, drop_bad: bool) -> list[Path]:
 
 
 def _write_text(path: Path, lines: Iterable[str]) -> None:
-    with _writing(path), _whole(path) as partial:
-        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
-
-
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """Where to write a file that gets its name when it is complete."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with _writing(path), whole(path) as made:
+        made.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from common.data import tfrecords
 from common.errors import UserError
-from common.files import NPZ_DAMAGE
+from common.files import NPZ_DAMAGE, whole
 from tsm_kinetics.video import Clip
 
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh filled"
@@ -72,14 +72,11 @@ def write(path: Path, clips: Iterable[tuple[str, int, Clip]], failed: Sequence[s
         "failed": np.array(failed, dtype=str),
     }
     target = index_path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.npz")
     try:
-        np.savez(partial, **arrays)
-        os.replace(partial, target)
+        with whole(target) as made:
+            np.savez(made, **arrays)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror}; free some space") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return written
 
 

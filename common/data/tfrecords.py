@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from common.data import pipeline
 from common.errors import UserError
+from common.files import whole
 
 # A frame: length u64, masked CRC of it u32, payload, masked CRC u32 (tensorflow/core/lib/io/record_writer.h)
 _HEADER, _FOOTER = 12, 4
@@ -85,22 +85,17 @@ def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
       UserError: the folder cannot be written or the disk is full.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     written = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tf.io.TFRecordWriter(os.fspath(partial)) as writer:
+        with whole(path) as made, tf.io.TFRecordWriter(os.fspath(made)) as writer:
             for record in records:
                 writer.write(record)
                 written += 1
-        os.replace(partial, path)
     except (OSError, tf.errors.OpError) as error:
         raise UserError(
             f"cannot write {path}: {_first_line(error)}; free some space or name another folder"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
     return written
 
 

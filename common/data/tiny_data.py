@@ -13,10 +13,11 @@ from typing import Any
 
 from common.config import benchmarks
 from common.errors import UserError
+from common.files import left_behind, whole
 
 NOTE = "tiny.json"
-_PARTIAL = f"{NOTE}.partial"
-_EARLIER_UNFINISHED = "unfinished"  # The note of an interrupted call, as earlier versions wrote it.
+# The note of an interrupted call, and the file that was to become it, of earlier versions.
+_EARLIER_UNFINISHED, _EARLIER_PARTIAL = "unfinished", f"{NOTE}.partial"
 
 
 def main(
@@ -92,14 +93,13 @@ def unfinished(benchmark: str) -> str:
 
 def _present(folder: Path, patterns: Sequence[str]) -> list[str]:
     names = {path.name for pattern in patterns for path in folder.glob(pattern)}
-    return sorted(names - {NOTE, _PARTIAL})
+    return sorted(names - {NOTE, _EARLIER_PARTIAL, *(path.name for path in left_behind(folder, NOTE))})
 
 
 def _write(note: Path, content: Mapping[str, Any]) -> None:
     """Whole or not at all: a note that cannot be read is somebody else's."""
-    partial = note.with_name(_PARTIAL)
-    partial.write_text(json.dumps(content, sort_keys=True))
-    partial.replace(note)
+    with whole(note) as made:
+        made.write_text(json.dumps(content, sort_keys=True))
 
 
 def _noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:

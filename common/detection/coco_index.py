@@ -24,7 +24,7 @@ import tensorflow as tf
 from common.data import tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.files import NPZ_DAMAGE
+from common.files import NPZ_DAMAGE, whole
 
 VERSION = 1  # Of the index file.
 _HEADER, _FOOTER = 12, 4  # Of a record's frame, see common/data/tfrecords.py.
@@ -116,11 +116,8 @@ def _index_file(files: Sequence[str]) -> Path | None:
 
 def _keep(path: Path, index: Index, state: tuple) -> None:
     """In a folder that cannot be written the index is made anew every time."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with contextlib.suppress(OSError):
-        with open(partial, "wb") as file:
-            np.savez(file, state_of_files=repr(state), **{f"{n}_of": getattr(index, n) for n in _COLUMNS})
-        partial.replace(path)
+    with contextlib.suppress(OSError), whole(path) as made:
+        np.savez(made, state_of_files=repr(state), **{f"{n}_of": getattr(index, n) for n in _COLUMNS})
 
 
 def _scan(number: int, path: str) -> list[tuple[int, ...]]:

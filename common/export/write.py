@@ -10,7 +10,6 @@ import json
 import math
 import os
 import pathlib
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
@@ -24,6 +23,7 @@ from common.config.schema import RunConfig
 from common.errors import UserError
 from common.export import cost, rules, stablehlo
 from common.export.steps import Argument, Steps, batch_of
+from common.files import whole
 from common.train.describe import forward_macs
 
 FORMAT = 1
@@ -58,17 +58,14 @@ def write(
         evaluation that it cannot compile is left out and named in the manifest.
     """
     path = _place(folder)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with contextlib.ExitStack() as stack:
         with _writing(folder):
-            # Of an export that was killed: in a container, the numbers of processes come again.
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-        manifest = _write(task, config, folder, partial, reference, say)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made = stack.enter_context(whole(path))
+            made.mkdir()
+        manifest = _write(task, config, folder, made, reference, say)
         with _writing(folder):
-            os.replace(partial, path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            stack.close()
     say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python bench/replay.py {path}")
     return manifest
 

@@ -19,6 +19,7 @@ import tqdm
 
 from common.data import tfrecords
 from common.errors import UserError
+from common.files import whole
 from common.text import parallel
 
 CHUNK = 5000  # Pairs that a worker takes at once.
@@ -99,22 +100,18 @@ def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int,
       UserError: fewer rows (called `unit`) than shards, or `folder` cannot be written.
     """
     names = [tfrecords.shard_name("train", i, shards) for i in range(shards)]
-    partial = [folder / f".{name}.{os.getpid()}.partial" for name in names]
     count = 0
     try:
-        with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(tf.io.TFRecordWriter(os.fspath(path))) for path in partial]
-            for count, row in enumerate(rows, 1):  # noqa: B007
-                writers[(count - 1) % shards].write(_serialized(row))
-        if count < shards:
-            raise UserError(f"--shards {shards}: there are {count} {unit}; use fewer shards")
-        for path, name in zip(partial, names):
-            os.replace(path, folder / name)
+        with contextlib.ExitStack() as unnamed:
+            places = [unnamed.enter_context(whole(folder / name)) for name in names]
+            with contextlib.ExitStack() as stack:
+                writers = [stack.enter_context(tf.io.TFRecordWriter(os.fspath(place))) for place in places]
+                for count, row in enumerate(rows, 1):  # noqa: B007
+                    writers[(count - 1) % shards].write(_serialized(row))
+            if count < shards:
+                raise UserError(f"--shards {shards}: there are {count} {unit}; use fewer shards")
     except (OSError, tf.errors.OpError) as error:
         raise UserError(f"cannot write into {folder}: {error}; free some space") from error
-    finally:
-        for path in partial:
-            path.unlink(missing_ok=True)
     return count
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from common.errors import UserError
+from common.files import whole
 from common.text import official
 
 PAD, EOS = 0, 1
@@ -79,13 +80,12 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
     path = Path(path)
     if path.exists():
         raise UserError(f"{path}: exists; remove it, or use it as the vocabulary")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        found = _search(partial, [os.fspath(text) for text in texts], size)
-        if found is None:
-            raise UserError(f"{texts[0]}: too little text for a vocabulary; give a vocabulary instead")
-        partial.write_text(found, encoding="utf-8", newline="\n")
-        partial.replace(path)
+        with whole(path) as made:
+            found = _search(made, [os.fspath(text) for text in texts], size)
+            if found is None:
+                raise UserError(f"{texts[0]}: too little text for a vocabulary; give a vocabulary instead")
+            made.write_text(found, encoding="utf-8", newline="\n")
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror}; free some space or name another folder"
@@ -94,12 +94,10 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
         raise UserError(
             f"cannot write {path}: {error.message}; free some space or name another folder"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
     return Subwords(path)
 
 
-def _search(partial: Path, texts: Sequence[str], size: int) -> str | None:
+def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
     """Bisects for the least count of a subword that gives about `size` of them, to a hundredth (T2T: 327 of 32,768).
 
     tf-models-official's own search fails on small texts, in which no subword occurs as often as its first guess asks.
@@ -113,17 +111,17 @@ def _search(partial: Path, texts: Sequence[str], size: int) -> str | None:
     try:
         while low <= high:
             count = (low + high) // 2
-            partial.unlink(missing_ok=True)
+            scratch.unlink(missing_ok=True)
             try:
                 made = tokenizer.Subtokenizer.init_from_files(
-                    os.fspath(partial), texts, size, 1, min_count=count, reserved_tokens=list(RESERVED)
+                    os.fspath(scratch), texts, size, 1, min_count=count, reserved_tokens=list(RESERVED)
                 )
             except ValueError:  # Not even a character occurs so often.
                 high = count - 1
                 continue
             entries = len(made.subtoken_list)
             if best is None or abs(entries - size) < best[0]:
-                best = abs(entries - size), partial.read_text(encoding="utf-8")
+                best = abs(entries - size), scratch.read_text(encoding="utf-8")
             if best[0] <= size // 100:
                 break
             low, high = (count + 1, high) if entries > size else (low, count - 1)

@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import zipfile
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from common.config.digest import digest, to_dict
 from common.config.schema import Communication
 from common.distributed.weight_update import SlotValues
 from common.errors import UserError
-from common.files import NPZ_DAMAGE
+from common.files import NPZ_DAMAGE, left_behind, whole
 from common.layers import batch_norm
 from common.train.loop import Loop
 
@@ -74,19 +75,12 @@ def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Pat
 
 
 def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None:
-    temporary = path.with_suffix(".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_partial(path.parent)
-        with open(temporary, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_partial(path.parent)
+    with whole(path) as made, open(made, "wb") as file:
+        np.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
     # The new name is on the disk before an older checkpoint goes.
     _flush_folder(path.parent)
     for old in checkpoints(path.parent)[:-keep]:
@@ -95,7 +89,9 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None
 
 def _remove_partial(folder: pathlib.Path) -> None:
     """Removes what a process that was killed within a save left behind; only process 0 writes, so none is in use."""
-    for path in _named(folder, "partial"):
+    for path in left_behind(folder, "checkpoint_*.npz"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in _named(folder, "partial"):  # Of an earlier version.
         with contextlib.suppress(OSError):
             path.unlink()
 

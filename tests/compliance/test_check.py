@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import compliance.lines
-import compliance.tree
+import compliance.tree_runs
 from common.errors import UserError
 from compliance import formats
-from compliance.check import PACKAGING_ERRORS, check, check_log, check_paths
+from compliance.check import PACKAGING_ERRORS, check, check_paths
+from compliance.check_log import check_log
 from compliance.findings import Finding, Groups
-from compliance.tree import _compare
+from compliance.tree_system import compare
 from systems import schema
 from tests.compliance import result_logs
 
@@ -183,7 +184,7 @@ def test_a_folder_of_logs_with_other_names_is_checked(tmp_path):
 
 
 def test_many_logs_give_the_same_findings_as_one_by_one(tmp_path, monkeypatch):
-    from compliance import check as module
+    from compliance import check_log as module
 
     org = tree(tmp_path)
     place = org / "results" / SYSTEM / "resnet"
@@ -251,7 +252,7 @@ def test_what_the_packager_refuses_exists():
     ],
 )
 def test_names_of_systems_as_they_were_published(platform, directory, says):
-    assert _compare(platform, directory) == _compare(directory, platform) == says
+    assert compare(platform, directory) == compare(directory, platform) == says
 
 
 def test_a_placeholder_in_a_description_is_advice_and_an_error_for_the_packager(tmp_path):
@@ -297,7 +298,7 @@ def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path,
     for index in (1, 2, 3):
         shutil.copy(place / "result_0.txt", place / f"result_{index}.txt")
     refusing_open, _ = denied("result_1.txt")
-    monkeypatch.setattr(compliance.tree, "open", refusing_open, raising=False)
+    monkeypatch.setattr(compliance.tree_runs, "open", refusing_open, raising=False)
     # Refused only after its own check, and from the beginning: one finding either way.
     for also in ([], [compliance.lines]):
         for module in also:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compliance.check import check_log
+from compliance.check_log import check_log
 from compliance.engine import StreamChecker
 from compliance.findings import Finding
 from compliance.logs import BadLine, Record, parse_line

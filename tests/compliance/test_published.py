@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from compliance.check import check, check_log
+from compliance.check import check
+from compliance.check_log import check_log
 from tests.compliance import published_logs, stock_here
 
 # round: (pass, fail, crash) of the stock checker over the logs at hand; a crash is a failure for us.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compliance import stock
-from compliance.check import check_log
+from compliance.check_log import check_log
 from compliance.cli import main
 from tests.compliance import result_logs
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from compliance.check import check_log
+from compliance.check_log import check_log
 from compliance.findings import ERROR
 from tests.benchmarks import log_name, missed, records, runner, untimed
 

@@ -10,7 +10,7 @@ import pytest
 from common.config import overrides as configs
 from common.errors import UserError
 from common.launch import preset as launch
-from compliance import check
+from compliance.check_log import check_log
 from compliance.findings import ERROR
 from tests.benchmarks import header, scripted_log
 from tsm_kinetics import tiny
@@ -74,7 +74,7 @@ def test_the_launcher_is_slurm_with_horovod_on_six_gpus_a_node(name: str) -> Non
 
 def faults(config: Config, path: pathlib.Path, value: float | None = None) -> list[str]:
     scripted_log(config, path, value)
-    found = check.check_log(str(path)).findings
+    found = check_log(str(path)).findings
     return [f"{finding.rule}: {finding.message}" for finding in found if finding.severity == ERROR]
 
 

@@ -222,6 +222,10 @@ def test_only_the_last_two_stay_and_partial_files_do_not_count(tmp_path, loop):
 def test_a_save_removes_what_a_killed_one_left_behind(tmp_path, loop):
     for name in ("checkpoint_00000001.partial", "checkpoint_mine.partial", "result_0.txt.partial"):
         (tmp_path / name).write_bytes(b"half")
+    (
+        folder := tmp_path / ".checkpoint_00000001.npz.a0_b1c2d.partial"
+    ).mkdir()  # As `common.files.whole` names it.
+    (folder / "checkpoint_00000001.npz").write_bytes(b"half")
     loop.state.step.assign(2)
     path = checkpoint.save(loop, tmp_path)
     left = ["checkpoint_mine.partial", "result_0.txt.partial"]
