@@ -1,5 +1,8 @@
 """Settings and fixtures of all tests; eight logical CPU devices, set before TensorFlow starts, if it is imported."""
 
+import contextlib
+import ctypes
+import gc
 import os
 import pathlib
 import sys
@@ -22,6 +25,17 @@ settings.load_profile("repeatable")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An empty folder, which the first run of cpu-tiny in a module fills for the others."""
     return tmp_path_factory.mktemp("tiny")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_freed():
+    """Frees, after each module, the graphs and variables that its tests leave, and what the allocator holds back."""
+    yield
+    if "tf_keras" in sys.modules:
+        sys.modules["tf_keras"].backend.clear_session()
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # Not glibc.
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def pytest_collection_finish():
