@@ -236,22 +236,14 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m gnmt.convert`."""
     arguments = _parser().parse_args(argv)
-    try:
-        told = convert(
-            arguments.data_dir,
-            *conversion.texts(arguments),
-            _settings(arguments),
-        )
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    print(", ".join(f"{name} {count}" for name, count in told.items()))
-    print(
-        f"run with --config.num_eval_examples={told['eval']} --config.vocabulary_size={told['vocabulary']} and, where "
-        f"config.max_sequence_length is at least {arguments.max_length}, "
-        f"--config.num_train_examples={told['pairs']}"
+    return conversion.report(
+        lambda: convert(arguments.data_dir, *conversion.texts(arguments), _settings(arguments)),
+        lambda counts: (
+            f"run with --config.num_eval_examples={counts['eval']} --config.vocabulary_size={counts['vocabulary']} "
+            f"and, where config.max_sequence_length is at least {arguments.max_length}, "
+            f"--config.num_train_examples={counts['pairs']}"
+        ),
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #   MAX_LENGTH         tokens of a side that are kept, its ends included                    (75)
 #   SHARDS             files to write                                                       (100)
 #   WORKERS            processes                                                            (one per core)
+source "$(dirname "${BASH_SOURCE[0]}")/../common/text/wmt.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" gnmt \
   "the records (8 GB free: downloads and records)"
 
@@ -40,29 +41,13 @@ SUMS
 
 mkdir -p "$RAW_DIR"
 
-# get URL FILE...
-get() {
-  local url=$1
-  shift
-  for file in "$@"; do
-    download "$url/$file" "$RAW_DIR/$file" "get the file elsewhere and put it into $RAW_DIR"
-  done
-}
-
 get "$NEWSTEST_URL" newstest2014.en newstest2014.de
 get "$NEWS_URL" "$NEWS"
 get "$CRAWL_URL" "$CRAWL"
 get "$EUROPARL_URL" "$EUROPARL"
 
-echo "verifying" >&2
-if [[ -n ${SHA256SUMS:-} ]]; then sums=$(cat "$SHA256SUMS"); else sums=$(published_sums); fi
-while read -r sum name; do verify "$RAW_DIR/$name" "$sum"; done <<<"$sums"
-
-for language in en de; do
-  unpack "$RAW_DIR/$NEWS" "*news-commentary-v11.de-en.$language" "$RAW_DIR/news-commentary-v11.de-en.$language"
-  unpack "$RAW_DIR/$CRAWL" "*commoncrawl.de-en.$language" "$RAW_DIR/commoncrawl.de-en.$language"
-  unpack "$RAW_DIR/$EUROPARL" "*europarl-v7.de-en.$language" "$RAW_DIR/europarl-v7.de-en.$language"
-done
+verify_all
+unpack_corpora news-commentary-v11
 
 encoding=(--merges "${MERGES:-32000}")
 [[ -n ${CODES:-} ]] && encoding=(--codes "$CODES" --vocabulary "${VOCABULARY:-}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from common.distributed.replicas.base import Replicas, Shard
+from common.distributed.replicas.base import Replicas
 from common.layers.cross_entropy import sparse_cross_entropy
 from common.layers.precision import Precision
 from common.text import bleu
@@ -24,6 +24,7 @@ from gnmt.config import Config
 class Task(task.Task):
     """Translation with a byte-pair encoding that both languages share."""
 
+    input = pipeline
     evaluate_in_worker = True
 
     def __init__(self, config: Config, data_dir: str | None):
@@ -31,17 +32,8 @@ class Task(task.Task):
         # One shape for each bucket.
         self.batch_shapes = [{"source": [n], "target": [n]} for n in config.bucket_limits]
 
-    def check_input(self) -> None:
-        pipeline.check(self.config, self.data_dir)
-
     def build(self, replicas: Replicas, precision: Precision) -> model.Gnmt:
         return model.build(self.config, replicas, precision)
-
-    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
-
-    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
         """Of training: a batch of each bucket in turn."""

@@ -227,9 +227,7 @@ def _batches(
 
     spec = (tf.TensorSpec([None], tf.int64),) * 3
     numbers = tf.data.Dataset.from_generator(plan, output_signature=spec).unbatch()
-    images = numbers.map(
-        read, num_parallel_calls=pipeline.parallel_calls(data.private_threads), deterministic=True
-    )
+    images = pipeline.prepared(numbers, read, data.private_threads)
     # Deterministic: an image that overtakes another would fall into a batch of the other orientation.
     return pipeline.ahead(images.batch(batch_size, drop_remainder=True), True, data.private_threads)
 

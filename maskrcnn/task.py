@@ -29,6 +29,7 @@ _KINDS = {"BBOX": "bbox", "SEGM": "segm"}
 class Task(task.Task):
     """Detection and segmentation of objects on COCO, or on anything in its TFRecord layout with its annotation file."""
 
+    input = pipeline
     evaluate_in_worker = True
     chooses = True  # Regions.
 
@@ -38,10 +39,6 @@ class Task(task.Task):
         shapes = [{"image": (*shape, 3)} for shape in config.shapes]
         self.batch_shapes = self.eval_batch_shapes = shapes if len(shapes) > 1 else ()
         self.evaluation_workers = config.eval_workers or min(os.cpu_count() or 1, MOST_WORKERS)
-
-    def check_input(self) -> None:
-        self.check_weights_file()
-        pipeline.check(self.config, self.data_dir)
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
@@ -53,15 +50,9 @@ class Task(task.Task):
             backbone.load(network, self.config.backbone, replicas)
         return network
 
-    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
-
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         steps = Clock.of(self.config).eval_steps
         return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, steps)
-
-    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return pipeline.synthetic(self.config, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         found = losses(model, self._normalised(batch), self.config, model.next_draw())

@@ -20,6 +20,8 @@ from mnist import model
 class Task(task.Task):
     """Classification of MNIST, or of anything in its files' format."""
 
+    input = pipeline
+
     def check_input(self) -> None:
         for training in (True, False):
             pipeline.load(self.config, self.data_dir, training)
@@ -35,9 +37,6 @@ class Task(task.Task):
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         arrays = pipeline.load(self.config, self.data_dir, training=False)
         return pipeline.eval_input(self.config, arrays, shard, batch_size)
-
-    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return pipeline.synthetic(self.config, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = self._logits(model, batch, training=True)

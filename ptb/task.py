@@ -21,6 +21,8 @@ from ptb import model
 class Task(task.Task):
     """Prediction of the next word on the Penn Treebank, or on any text in its files' format."""
 
+    input = pipeline
+
     def check_input(self) -> None:
         for training in (True, False):
             pipeline.load(self.config, self.data_dir, training)
@@ -36,9 +38,6 @@ class Task(task.Task):
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         words = pipeline.load(self.config, self.data_dir, training=False)
         return pipeline.eval_input(self.config, words, shard, batch_size)
-
-    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return pipeline.synthetic(self.config, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         """Summed over the words of a sequence, averaged over sequences, as ptb_word_lm.py does."""

@@ -74,11 +74,7 @@ def train_input(
         cache=data.cache != "none",
         deterministic=data.deterministic,
     )
-    images = stream.map(
-        augment,
-        num_parallel_calls=pipeline.parallel_calls(data.private_threads),
-        deterministic=data.deterministic,
-    )
+    images = pipeline.prepared(stream, augment, data.private_threads, data.deterministic)
     return pipeline.ahead(
         images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
     )
@@ -115,9 +111,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
         return {"image": _central_crop(encoded, config.image_size, data), "label": label}
 
     stream = record_stream.once(files, shard, parse, cache=data.cache == "encoded")
-    images = stream.map(
-        crop, num_parallel_calls=pipeline.parallel_calls(data.private_threads), deterministic=True
-    )
+    images = pipeline.prepared(stream, crop, data.private_threads)
     if data.cache == "decoded":  # The crop is always the same: keep its result.
         images = images.cache()
     black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}

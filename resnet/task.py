@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.distributed.replicas.base import Replicas, Shard
+from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers.precision import Precision
 from common.train import task
@@ -23,8 +23,7 @@ MODELS = {"resnet50": model.build, "alexnet_bn": alexnet.build}
 class Task(task.Task):
     """Image classification on ImageNet, or on anything in its TFRecord layout."""
 
-    def check_input(self) -> None:
-        pipeline.check(self.config, self.data_dir)
+    input = pipeline
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
@@ -32,15 +31,6 @@ class Task(task.Task):
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision
         return MODELS[self.config.model](self.config, replicas, precision)
-
-    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
-
-    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size)
-
-    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return pipeline.synthetic(self.config, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = self._logits(model, batch, training=True)

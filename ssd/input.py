@@ -64,11 +64,7 @@ def train_input(
         cache=data.cache == "encoded",
         deterministic=data.deterministic,
     )
-    images = stream.map(
-        augmented,
-        num_parallel_calls=pipeline.parallel_calls(data.private_threads),
-        deterministic=data.deterministic,
-    )
+    images = pipeline.prepared(stream, augmented, data.private_threads, data.deterministic)
     return pipeline.ahead(
         images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
     )
@@ -102,9 +98,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
         return _padded(image, *none, found["image_id"], data)
 
     stream = record_stream.once(files, shard, parse, cache=data.cache == "encoded")
-    images = stream.map(
-        resized, num_parallel_calls=pipeline.parallel_calls(data.private_threads), deterministic=True
-    )
+    images = pipeline.prepared(stream, resized, data.private_threads)
     side = config.image_size
     black = _padded(tf.zeros([side, side, 3], tf.uint8), tf.zeros([0, 4]), tf.zeros([0], tf.int32), -1, data)
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)

@@ -11,7 +11,7 @@ import tf_keras
 
 from common.detection import boxes as box_ops
 from common.detection import nms
-from common.distributed.replicas.base import Replicas, Shard
+from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers.precision import Precision
 from common.train import task
@@ -27,12 +27,9 @@ MAX_LOG_RATIO = math.log(1000 / 16)
 class Task(task.Task):
     """Object detection on COCO, or on anything in its TFRecord layout with its annotation file."""
 
+    input = pipeline
     evaluate_in_worker = True
     chooses = True  # Hard negatives.
-
-    def check_input(self) -> None:
-        pipeline.check(self.config, self.data_dir)
-        self.check_weights_file()
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
@@ -43,15 +40,6 @@ class Task(task.Task):
         if self.config.backbone and self.data_dir:
             backbone.load(network, self.config.backbone, replicas)
         return network
-
-    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
-
-    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size)
-
-    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return pipeline.synthetic(self.config, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         codes, logits = self._outputs(model, batch, training=True)

@@ -204,29 +204,26 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m transformer.convert`."""
     arguments = _parser().parse_args(argv)
-    try:
-        told = convert(
-            arguments.data_dir,
-            *conversion.texts(arguments),
-            arguments.vocabulary or arguments.vocabulary_size,
-            Settings(
-                arguments.max_length,
-                arguments.packed_length,
-                arguments.shards,
-                arguments.drop_bad,
-                arguments.workers,
-            ),
+
+    def made() -> Mapping[str, int]:
+        settings = Settings(
+            arguments.max_length,
+            arguments.packed_length,
+            arguments.shards,
+            arguments.drop_bad,
+            arguments.workers,
         )
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    print(", ".join(f"{name} {count}" for name, count in told.items()))
-    print(
-        f"run with --config.num_train_examples={told['packed']} --config.num_eval_examples={told['eval']} "
-        f"--config.vocabulary_size={told['vocabulary']} --config.packed_length={arguments.packed_length} "
-        f"--config.max_sequence_length={arguments.max_length}"
+        vocabulary = arguments.vocabulary or arguments.vocabulary_size
+        return convert(arguments.data_dir, *conversion.texts(arguments), vocabulary, settings)
+
+    return conversion.report(
+        made,
+        lambda counts: (
+            f"run with --config.num_train_examples={counts['packed']} --config.num_eval_examples={counts['eval']} "
+            f"--config.vocabulary_size={counts['vocabulary']} --config.packed_length={arguments.packed_length} "
+            f"--config.max_sequence_length={arguments.max_length}"
+        ),
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 #   SHA256SUMS         file of the checksums to verify with                                 (the published ones)
 #   SHARDS             files to write                                                       (100)
 #   WORKERS            processes                                                            (one per core)
+source "$(dirname "${BASH_SOURCE[0]}")/../common/text/wmt.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" transformer \
   "the records (6 GB free: downloads and records)"
 
@@ -41,30 +42,14 @@ SUMS
 
 mkdir -p "$RAW_DIR"
 
-# get URL FILE...
-get() {
-  local url=$1
-  shift
-  for file in "$@"; do
-    download "$url/$file" "$RAW_DIR/$file" "get the file elsewhere and put it into $RAW_DIR"
-  done
-}
-
 get "$VOCABULARY_URL" "$VOCABULARY"
 get "$NEWSTEST_URL" newstest2014.en newstest2014.de
 get "$NEWS_URL" "$NEWS"
 get "$CRAWL_URL" "$CRAWL"
 get "$EUROPARL_URL" "$EUROPARL"
 
-echo "verifying" >&2
-if [[ -n ${SHA256SUMS:-} ]]; then sums=$(cat "$SHA256SUMS"); else sums=$(published_sums); fi
-while read -r sum name; do verify "$RAW_DIR/$name" "$sum"; done <<<"$sums"
-
-for language in en de; do
-  unpack "$RAW_DIR/$NEWS" "*news-commentary-v12.de-en.$language" "$RAW_DIR/news-commentary-v12.de-en.$language"
-  unpack "$RAW_DIR/$CRAWL" "*commoncrawl.de-en.$language" "$RAW_DIR/commoncrawl.de-en.$language"
-  unpack "$RAW_DIR/$EUROPARL" "*europarl-v7.de-en.$language" "$RAW_DIR/europarl-v7.de-en.$language"
-done
+verify_all
+unpack_corpora news-commentary-v12
 
 exec "$PYTHON" -m transformer.convert "$DATA_DIR" --drop-bad \
   --train-source "$RAW_DIR"/{news-commentary-v12,commoncrawl,europarl-v7}.de-en.en \

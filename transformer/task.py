@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from common.distributed.replicas.base import Replicas, Shard
+from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers.cross_entropy import sparse_cross_entropy
 from common.layers.precision import Precision
@@ -26,25 +26,14 @@ from transformer.config import Config
 class Task(task.Task):
     """Translation with a subword vocabulary that both languages share."""
 
+    input = pipeline
     evaluate_in_worker = True
-
-    def check_input(self) -> None:
-        pipeline.check(self.config, self.data_dir)
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
 
     def build(self, replicas: Replicas, precision: Precision) -> model.Transformer:
         return model.build(self.config, replicas, precision)
-
-    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        return pipeline.train_input(self.config, self.data_dir, shard, batch_size, start_step)
-
-    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        return pipeline.eval_input(self.config, self.data_dir, shard, batch_size)
-
-    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return pipeline.synthetic(self.config, batch_size)
 
     def loss(self, model_: model.Transformer, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = model_([batch[name] for name in model.INPUTS], training=True)

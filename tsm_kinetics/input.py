@@ -115,9 +115,7 @@ def train_input(
         return _element(frames, label) | {"weight": tf.constant(1.0)}
 
     numbers = tf.data.Dataset.range(start_step * share, 2**62)
-    clips = numbers.map(
-        decode, num_parallel_calls=pipeline.parallel_calls(config.data.private_threads), deterministic=True
-    )
+    clips = pipeline.prepared(numbers, decode, config.data.private_threads)
     return pipeline.ahead(clips.batch(batch_size, drop_remainder=True), True, config.data.private_threads)
 
 
@@ -143,9 +141,7 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
         return _element(_decoded(encoded, windows, data.eval_size), label)
 
     videos = tf.data.Dataset.from_tensor_slices(mine.astype(np.int64))
-    examples = videos.map(
-        decode, num_parallel_calls=pipeline.parallel_calls(data.private_threads), deterministic=True
-    )
+    examples = pipeline.prepared(videos, decode, data.private_threads)
     shape = [config.views * config.frames, data.eval_size, data.eval_size, 3]
     nothing = {"frames": tf.zeros(shape, tf.uint8), "label": -1}
     batches = padding.num_batches(sizes, batch_size, per_step)

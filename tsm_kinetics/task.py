@@ -21,6 +21,7 @@ from tsm_kinetics import model, pretrained
 class Task(task.Task):
     """Classification of Kinetics-400, or of any videos that tsm_kinetics.convert has converted."""
 
+    input = pipeline
     input_errors = (*task.Task.input_errors, tf.errors.UnknownError)  # An exception in a numpy_function.
 
     def check_input(self) -> None:
@@ -45,9 +46,6 @@ class Task(task.Task):
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         index = pipeline.load(self.config, self.data_dir, training=False)
         return pipeline.eval_input(self.config, index, shard, batch_size)
-
-    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        return pipeline.synthetic(self.config, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         size = self.config.image_size

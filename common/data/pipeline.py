@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -26,6 +27,15 @@ def untuned(data: tf.data.Dataset) -> tf.data.Dataset:
 def parallel_calls(private_threads: int = 0) -> int:
     """For `num_parallel_calls`: as many as there are threads, 0 private ones being those of all data sets."""
     return private_threads or len(os.sched_getaffinity(0))
+
+
+def prepared(
+    examples: tf.data.Dataset, prepare: Callable, private_threads: int, deterministic: bool = True
+) -> tf.data.Dataset:
+    """`examples` with `prepare` applied to each, on all threads."""
+    return examples.map(
+        prepare, num_parallel_calls=parallel_calls(private_threads), deterministic=deterministic
+    )
 
 
 def ahead(batches: tf.data.Dataset, deterministic: bool, private_threads: int) -> tf.data.Dataset:

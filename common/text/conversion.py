@@ -79,6 +79,22 @@ def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
         yield in_order
 
 
+def report(convert: Callable[[], Mapping[str, int]], advice: Callable[[Mapping[str, int]], str]) -> int:
+    """Ends a converter's command line: prints the counts that `convert()` returns, and how to run with them.
+
+    Returns:
+      The exit status.
+    """
+    try:
+        counts = convert()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(", ".join(f"{name} {count}" for name, count in counts.items()))
+    print(advice(counts))
+    return 0
+
+
 def chunks(items: Iterable) -> Iterator[list]:
     """`items` in lists that a worker takes at once."""
     items = iter(items)

@@ -12,6 +12,7 @@ import enum
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,8 @@ class Task(abc.ABC):
     A benchmark overrides the abstract half, and of the rest what is its own.
 
     Attributes:
+      input: the benchmark's input.py, whose functions `check`, `train_input`, `eval_input` and `synthetic` make its
+        batches, unless the methods of these names are overridden.
       config: the run's configuration.
       data_dir: the folder with the data; None where none is needed (--describe, --dry_run, --export).
       evaluate_in_worker: `quality` runs in a worker process while the next block trains.
@@ -80,6 +83,7 @@ class Task(abc.ABC):
       input_errors: what TensorFlow raises where the data is damaged.
     """
 
+    input: ModuleType
     evaluate_in_worker: bool = False
     evaluation_workers: int = 0
     batch_shapes: Sequence[Shape] = ()
@@ -102,28 +106,8 @@ class Task(abc.ABC):
     # -- what every benchmark has ----------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def check_input(self) -> None:
-        """Checks that the data is there; cheap, called before anything is built.
-
-        Raises:
-          UserError: it is not.
-        """
-
-    @abc.abstractmethod
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         """The network; called in the replicas' scope."""
-
-    @abc.abstractmethod
-    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        """Endless, seeded batches of one replica; as an uninterrupted run would give them from `start_step` on."""
-
-    @abc.abstractmethod
-    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        """Finite, padded to equal work on every replica; padding has `weight` 0."""
-
-    @abc.abstractmethod
-    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        """Endless training batches without data, with the element_spec of `train_input`; each shape in turn."""
 
     @abc.abstractmethod
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
@@ -149,6 +133,27 @@ class Task(abc.ABC):
         """
 
     # -- what a benchmark may have -----------------------------------------------------------------------------------
+
+    def check_input(self) -> None:
+        """Checks that the data and the initial weights are there; cheap, called before anything is built.
+
+        Raises:
+          UserError: they are not.
+        """
+        self.check_weights_file()
+        self.input.check(self.config, self.data_dir)
+
+    def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
+        """Endless, seeded batches of one replica; as an uninterrupted run would give them from `start_step` on."""
+        return self.input.train_input(self.config, self.data_dir, shard, batch_size, start_step)
+
+    def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
+        """Finite, padded to equal work on every replica; padding has `weight` 0."""
+        return self.input.eval_input(self.config, self.data_dir, shard, batch_size)
+
+    def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
+        """Endless training batches without data, with the element_spec of `train_input`; each shape in turn."""
+        return self.input.synthetic(self.config, batch_size)
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
         """As `synthetic_input`, for evaluation: the same batches, unless evaluation's look different."""
