@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup text demo test e2e study bench lint lock clean horovod
+.PHONY: help setup text demo test quick e2e study bench lint lock clean horovod
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -25,6 +25,10 @@ test: $(VENV)/.dev ## what CI runs: lint, then all tests but the long ones
 	@$(MAKE) -s horovod || echo "going on without Horovod: its tests will be skipped" >&2
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" $(ARGS)
+
+quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two minutes
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
+	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" --quick $(ARGS)
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step
 	@$(PY) -m pytest -m e2e $(ARGS)

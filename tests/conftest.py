@@ -21,6 +21,22 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
 
+SLOW = pathlib.Path(__file__).with_name("slow.txt")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --quick, which `make quick` gives."""
+    parser.addoption("--quick", action="store_true", help="leave out the files that tests/slow.txt names")
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """Leaves slow files out where --quick asks for it; they are not even imported."""
+    if not config.getoption("--quick"):
+        return None
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    return name in SLOW.read_text().splitlines() or None
+
+
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An empty folder, which the first run of cpu-tiny in a module fills for the others."""

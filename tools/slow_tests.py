@@ -1,0 +1,40 @@
+"""Lists the test files that `make quick` leaves out: python -m tools.slow_tests REPORT.xml > tests/slow.txt
+
+REPORT.xml comes from `make test ARGS=--junitxml=REPORT.xml` on two quiet cores.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+# Seconds, set-up included: with fewer, all files together stay below the two minutes that `make quick` may take.
+LIMIT = 2.0
+HEAD = "# Test files that take more than {limit:g} s on two quiet cores; `python -m tools.slow_tests` renews this list."
+
+
+def seconds(report: Path) -> Counter[str]:
+    """{test file: seconds of its tests} of a JUnit report by pytest."""
+    found: Counter[str] = Counter()
+    for case in ElementTree.parse(report).iter("testcase"):
+        parts = case.attrib["classname"].split(".")
+        while parts and not Path(*parts).with_suffix(".py").is_file():
+            parts.pop()
+        if parts:
+            found[Path(*parts).with_suffix(".py").as_posix()] += float(case.attrib["time"])
+    return found
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 1 or argv[0].startswith("-"):
+        print(__doc__)
+        return 0 if argv in (["--help"], ["-h"]) else 2
+    slow = sorted(name for name, time in seconds(Path(argv[0])).items() if time > LIMIT)
+    print("\n".join([HEAD.format(limit=LIMIT), *slow]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
