@@ -6,3 +6,5 @@
 - processes/: other programs that scripts start, and the fault that one of them has injected.
 - programs/: what is read from compiled programs: costs from a step's HLO, speeds and errors of a replayed export.
 """
+
+import common  # noqa: F401, sets what TensorFlow reads as it is imported, as in a run

@@ -18,17 +18,16 @@ that of the replica with the most; `imbalance` is how much longer than if all ha
 from __future__ import annotations
 
 import gzip
-import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
 
 from bench.harness import arguments
+from bench.harness.errors import status_of
 from bench.harness.results import head, write
 from common.data.bucketing import Buckets, equal_width
 from common.distributed.replicas.base import Shard
@@ -210,4 +209,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of(main))

@@ -9,11 +9,9 @@ timed as it is, normalisation being left to the device, and with that normalisat
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -22,17 +20,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import tensorflow as tf
 from official.vision.configs import image_classification
 from official.vision.dataloaders import classification_input, input_reader_factory
 
-from bench.harness.results import RESULTS, machine, write
+from bench.harness import arguments
+from bench.harness.errors import status_of
+from bench.harness.results import head, write
 from bench.harness.rounds import alternate
 from common.data import images, tfrecords
 from common.distributed.replicas.base import Shard
-from common.errors import UserError
 from resnet import input as resnet_input
 from resnet.config import Config, Data
 from studies.data import unpack
@@ -161,7 +158,7 @@ def choices(folder: Path) -> dict[str, float]:
 
 def run(rounds: int) -> dict[str, Any]:
     """All rounds, their medians and ratios."""
-    about = machine("tf-models-official", "numpy")
+    about = head("tf-models-official", "numpy")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_records(folder)
@@ -181,6 +178,7 @@ def run(rounds: int) -> dict[str, Any]:
     }
     bare, mine, same, default = (median["per_core"][name] for name in pipelines)
     return {
+        **about,
         "what": f"augmented {SIZE} px training images, batch {BATCH}, from photographs of short side 256",
         "images_per_second_per_core": median["per_core"],
         "images_per_second_wall": median["wall"],
@@ -191,29 +189,20 @@ def run(rounds: int) -> dict[str, Any]:
         "bar": BAR,
         "rounds": {name: [round(r["per_core"], 1) for r in of] for name, of in results.items()},
         "microseconds_per_image": costs,
-        "machine": about,
     }
 
 
 def main() -> int:
     """Prints the table, writes the JSON; the exit status says whether the bar was reached."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", type=Path, default=RESULTS / "resnet_input.json")
-    arguments = parser.parse_args()
-    try:
-        result = run(arguments.rounds)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    write(result, arguments.output)
+    parser = arguments.parser(__doc__, "resnet_input.json", rounds=7)
+    options = parser.parse_args()
+    result = run(options.rounds)
+    write(result, options.output)
     ratio = result["ratio_to_tf_models_bicubic_with_normalisation"]
     print(json.dumps(result["images_per_second_per_core"], indent=2))
-    print(f"{ratio:.2f} times tf-models' pipeline, normalisation included (bar: {BAR}); {arguments.output}")
+    print(f"{ratio:.2f} times tf-models' pipeline, normalisation included (bar: {BAR}); {options.output}")
     return 0 if ratio >= BAR else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

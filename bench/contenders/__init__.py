@@ -3,5 +3,3 @@
 `MODULE.make(*ARGUMENTS)` gives a function that takes N steps, and what the contender says of itself. Modules named
 torch_* and jax_* run in interpreters that have PyTorch or JAX and nothing that this project depends on.
 """
-
-import common  # noqa: F401, sets what TensorFlow reads as it is imported, as in a run
