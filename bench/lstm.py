@@ -25,11 +25,11 @@ from bench.harness.steps import (
     Case,
     about,
     commands,
+    judged,
     manifest,
     measure,
+    measure_case,
     on_one_replica,
-    report,
-    verdict,
 )
 from gnmt.config import Config
 from gnmt.presets import PRESETS
@@ -74,7 +74,7 @@ def layers(options: argparse.Namespace, python: str | None) -> Part:
                 calls = commands(MODULE, LAYERS, TORCH_MODULE, python, "layer", json.dumps(shape))
                 steps = min(MOST_STEPS, max(1, ROUND_TOKENS // (batch * length)))
                 rows = measure(calls, steps, options.rounds)
-                yield name, {"steps": steps, **_judged(name, rows)}
+                yield name, _with_plain({"steps": steps, **judged(name, rows, [PLAIN])})
 
 
 def networks(options: argparse.Namespace, python: str | None) -> Part:
@@ -83,17 +83,12 @@ def networks(options: argparse.Namespace, python: str | None) -> Part:
         case = CASES[name]
         told = manifest(config_of(case))
         calls = commands(MODULE, NETWORKS, TORCH_MODULE, python, "gnmt", told)
-        rows = measure(calls, case.steps, options.rounds, case.in_pairs)
-        for row in rows.values():
-            row["target_tokens_per_second"] = case.batch * case.length / row["seconds"]
-        yield name, {"settings": case._asdict(), **_judged(f"gnmt {name}", rows)}
+        yield name, _with_plain(measure_case(f"gnmt {name}", case, calls, options.rounds, [PLAIN]))
 
 
-def _judged(name: str, rows: dict[str, dict]) -> dict[str, Any]:
-    """The rows, the verdict, and what the plain form takes."""
-    found = verdict(rows, [PLAIN])
-    report(name, rows, found)
-    return {"contenders": rows, **found, "plain_over_hoisted": rows[PLAIN]["ratio_to_ours"]}
+def _with_plain(found: dict[str, Any]) -> dict[str, Any]:
+    """A case with what the plain form takes over the hoisted one."""
+    return {**found, "plain_over_hoisted": found["contenders"][PLAIN]["ratio_to_ours"]}
 
 
 def hoisting(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -18,16 +18,7 @@ import dataclasses
 from bench.harness import arguments
 from bench.harness.interpreters import peers
 from bench.harness.results import write
-from bench.harness.steps import (
-    Case,
-    about,
-    commands,
-    manifest,
-    measure,
-    on_one_replica,
-    report,
-    verdict,
-)
+from bench.harness.steps import Case, about, commands, manifest, measure_case, on_one_replica
 from transformer.config import Config, Decode
 from transformer.presets import PRESETS
 
@@ -69,13 +60,7 @@ def main() -> None:
         case = CASES[name]._replace(**given)
         told = ("transformer", manifest(config_of(case)))
         calls = commands("tensorflow_transformer", NAMES, "torch_translation", python, *told)
-        rows = measure(calls, case.steps, rounds, case.in_pairs)
-        found = verdict(rows)
-        report(name, rows, found)
-        tokens = case.batch * case.length
-        for row in rows.values():
-            row["target_tokens_per_second"] = tokens / row["seconds"]
-        result["cases"][name] = {"settings": case._asdict(), "contenders": rows, **found}
+        result["cases"][name] = measure_case(name, case, calls, rounds)
         if not options.quick:
             write(result, options.output)
 

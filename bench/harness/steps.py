@@ -102,16 +102,25 @@ def verdict(rows: Mapping[str, Mapping[str, Any]], variants: Sequence[str] = ())
     }
 
 
-def report(case: str, rows: Mapping[str, Mapping[str, Any]], found: Mapping[str, Any]) -> None:
-    """Prints a case's rows and its verdict."""
-    for name, row in rows.items():
-        print(f"{case} {name:16} {1e3 * row['seconds']:9.2f} ms/step, {row['ratio_to_ours']:.3f} x ours")
+def judged(name: str, rows: Mapping[str, Mapping[str, Any]], variants: Sequence[str] = ()) -> dict[str, Any]:
+    """The rows and their `verdict`, both printed as those of case `name`."""
+    found = verdict(rows, variants)
+    for contender, row in rows.items():
+        print(f"{name} {contender:16} {1e3 * row['seconds']:9.2f} ms/step, {row['ratio_to_ours']:.3f} x ours")
     said = "met" if found["meets_bar"] else "missed"
-    ratio = f"{found['best_tf_peer_over_ours']:.3f}"
-    print(
-        f"{case} best TensorFlow peer: {found['best_tf_peer']}, {ratio} x ours (bar {BAR}: {said})",
-        flush=True,
-    )
+    best = f"{found['best_tf_peer']}, {found['best_tf_peer_over_ours']:.3f} x ours"
+    print(f"{name} best TensorFlow peer: {best} (bar {BAR}: {said})", flush=True)
+    return {"contenders": rows, **found}
+
+
+def measure_case(
+    name: str, case: Case, called: Mapping[str, Sequence[str]], rounds: int, variants: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A case's settings, rows with tokens per second, and verdict; `variants` of ours are no peers."""
+    rows = measure(called, case.steps, rounds, case.in_pairs)
+    for row in rows.values():
+        row["target_tokens_per_second"] = case.batch * case.length / row["seconds"]
+    return {"settings": case._asdict(), **judged(name, rows, variants)}
 
 
 def about(torch_python: str | None, **settings: Any) -> dict[str, Any]:
