@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance.json")
     options = parser.parse_args()
+    about = {**head(), "mlperf_logging": version("mlperf-logging"), "rounds": options.rounds}
     check = [sys.executable, "-m", "compliance", "check"]
     stock = [
         sys.executable,
@@ -148,7 +149,6 @@ def main() -> None:
             for side, one in row.items()
         )
         print(f"{name}: {'; '.join(figures)}")
-    about = {**head(), "mlperf_logging": version("mlperf-logging"), "rounds": options.rounds}
     write({**about, "rows": rows}, options.output)
 
 

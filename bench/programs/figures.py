@@ -97,6 +97,7 @@ def verdict(report: dict, precision: str, same_platform: bool, tolerance: float 
 
 
 def peak_of(device: Any, precision: str) -> float | None:
+    """TFLOP/s of PEAKS for a jax device, or None."""
     kind = device.device_kind
     return next((peaks.get(precision) for name, peaks in PEAKS.items() if name in kind), None)
 

@@ -9,11 +9,11 @@ result once moves fewer bytes, or a kernel that cannot fuse its inputs (a produc
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Iterator
 
-SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}
+from bench.programs import instructions
+from bench.programs.instructions import Instruction
+
 # Looked through: layout, types, and what is generated in place.
 _FREE = frozenset(
     [
@@ -69,9 +69,6 @@ _KINDS |= {"reduce-window": "pool", "select-and-scatter": "pool"}
 
 _SMALL = 4096  # Bytes: what touches no more works on scalars and shapes, and is left out.
 
-_LINE = re.compile(r"^\s*(ROOT )?%(\S+) = (\((?:[^()]|\([^()]*\))*\)|\S+) ([\w-]+)\((.*)$")
-_SHAPE = re.compile(r"(\w+)\[([\d,<=]*)\]")
-
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
@@ -88,21 +85,6 @@ class Kernel:
     n: float = 0.0
     k: float = 0.0
     groups: float = 1.0
-
-
-@dataclasses.dataclass
-class _Instruction:
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    opcode: str
-    operands: list[str]
-    attributes: str
-    root: bool = False
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
 
 class Choices:
@@ -126,49 +108,9 @@ class Choices:
 
 def kernels(text: str, choices: Choices | None = None) -> list[Kernel]:
     """The kernels of a program's entry computation, calls inlined, loops with a known number of turns multiplied."""
-    computations = dict(_computations(text))
+    computations = dict(instructions.computations_of(text))
     entry = re.search(r"^ENTRY %(\S+)", text, re.M)[1]
     return _Fusion(computations, computations[entry], choices or Choices()).kernels()
-
-
-def _computations(text: str) -> Iterator[tuple[str, list[_Instruction]]]:
-    name, body = None, []
-    for line in text.splitlines():
-        if line.endswith("{") and line.startswith(("%", "ENTRY")):
-            name, body = line.removeprefix("ENTRY ").split()[0].lstrip("%"), []
-        elif line.startswith("}") and name:
-            yield name, body
-            name = None
-        elif name and (match := _LINE.match(line)):
-            body.append(_instruction(match))
-
-
-def _instruction(match: re.Match) -> _Instruction:
-    root, name, kind, opcode, rest = match.groups()
-    end = _closing(rest)
-    dtype, dims = _SHAPE.search(kind).groups() if _SHAPE.search(kind) else ("token", "")
-    shape = tuple(int(d.strip("<=")) for d in dims.split(",") if d)
-    operands = re.findall(r"%([\w.\-]+)", rest[:end])
-    return _Instruction(name, dtype, shape, opcode, operands, rest[end + 1 :], bool(root))
-
-
-def _closing(text: str) -> int:
-    """Where the bracket that `text` begins inside of is closed."""
-    depth = 1
-    for place, letter in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if not depth:
-            return place
-    return len(text)
-
-
-def _alive(body: list[_Instruction]) -> Iterator[_Instruction]:
-    """The instructions that the result depends on, in order: a gradient that nobody asks for is never computed."""
-    needed = {one.name for one in body if one.root}
-    for one in reversed(body):
-        if one.name in needed:
-            needed.update(one.operands)
-    return (one for one in body if one.name in needed)
 
 
 class _Fusion:
@@ -176,11 +118,11 @@ class _Fusion:
 
     def __init__(
         self,
-        computations: dict[str, list[_Instruction]],
-        body: list[_Instruction],
+        computations: dict[str, list[Instruction]],
+        body: list[Instruction],
         choices: Choices,
     ):
-        self.computations, self.body, self.choose = computations, list(_alive(body)), choices
+        self.computations, self.body, self.choose = computations, list(instructions.alive(body)), choices
         self.at = {i.name: i for i in self.body}
         self.users: dict[str, int] = {}
         self.stored: dict[str, int] = {}  # name -> bytes of an element in memory
@@ -196,35 +138,36 @@ class _Fusion:
                 if one.root or one.opcode in _MATRIX or one.opcode in _HEAVY - _FUSIBLE:
                     self.stored[source] = min(size, self.stored.get(source, 8))
             if one.opcode == "parameter" or one.opcode in _MATRIX or one.opcode in _HEAVY:
-                self.stored.setdefault(one.name, _bytes(one.dtype))
+                self.stored.setdefault(one.name, instructions.bytes_of(one.dtype))
 
     def _source(self, name: str) -> tuple[str, int]:
         """The instruction behind what is only looked through, and the narrowest type on the way."""
-        size = _bytes(self.at[name].dtype)
+        size = instructions.bytes_of(self.at[name].dtype)
         while self.at[name].opcode in _FREE and self.at[name].operands:
             inner = self.at[name].operands[0]
             if self.at[inner].opcode.startswith("batch-norm"):
                 return name, size
             name = inner
             if self.at[name].dtype in ("f32", "bf16", "f16", "f64"):
-                size = min(size, _bytes(self.at[name].dtype))
+                size = min(size, instructions.bytes_of(self.at[name].dtype))
         return name, size
 
     def kernels(self) -> list[Kernel]:
+        """In the order of the program."""
         for one in self.body:
             self._visit(one)
         return self.out
 
-    def _visit(self, one: _Instruction) -> None:
+    def _visit(self, one: Instruction) -> None:
         if one.opcode in ("call", "while", "conditional"):
             self._nested(one)
-            self.leaves[one.name] = {one.name: one.size * _bytes(one.dtype)}
+            self.leaves[one.name] = {one.name: one.size * instructions.bytes_of(one.dtype)}
             return
         reads: dict[str, float] = {}
         for operand in one.operands:
             reads |= self.leaves.get(operand, {})
         if one.opcode == "parameter":
-            self.leaves[one.name] = {one.name: one.size * _bytes(one.dtype)}
+            self.leaves[one.name] = {one.name: one.size * instructions.bytes_of(one.dtype)}
         elif one.opcode in _FREE:
             self._free(one, reads)
         elif one.opcode in _MATRIX or one.opcode in _HEAVY:
@@ -232,7 +175,7 @@ class _Fusion:
         else:
             self._elementwise(one, reads)
 
-    def _free(self, one: _Instruction, reads: dict[str, float]) -> None:
+    def _free(self, one: Instruction, reads: dict[str, float]) -> None:
         source = one.operands and self.at[one.operands[0]]
         if source and source.opcode.startswith("batch-norm") and one.size == self.at[source.operands[0]].size:
             # The normalised tensor, or the gradient of what was normalised: element-wise, of what the kernel read.
@@ -246,13 +189,13 @@ class _Fusion:
         else:
             self.leaves[one.name] = reads
 
-    def _elementwise(self, one: _Instruction, reads: dict[str, float]) -> None:
+    def _elementwise(self, one: Instruction, reads: dict[str, float]) -> None:
         users = self.users.get(one.name, 0)
-        mine = one.size * _bytes(one.dtype)
+        mine = one.size * instructions.bytes_of(one.dtype)
         size = self.stored.get(one.name)
         total = sum(reads.values())
         if size is None and users > 1 and self.choose(users * total > total + (1 + users) * mine):
-            size = _bytes(one.dtype)
+            size = instructions.bytes_of(one.dtype)
         if size is None:
             self.leaves[one.name] = reads
             return
@@ -260,7 +203,7 @@ class _Fusion:
         self._emit("elementwise", one, reads, written, size)
         self.leaves[one.name] = {one.name: float(written)}
 
-    def _kernel(self, one: _Instruction, reads: dict[str, float]) -> None:
+    def _kernel(self, one: Instruction, reads: dict[str, float]) -> None:
         size = self.stored[one.name]
         written = 0.0 if one.opcode.startswith("batch-norm") else float(one.size * size)
         if one.opcode in _MATRIX:
@@ -275,92 +218,20 @@ class _Fusion:
         self._emit(_KINDS.get(one.opcode, "other"), one, reads, written, size)
         self.leaves[one.name] = {one.name: written}
 
-    def _emit(self, kind: str, one: _Instruction, reads: dict[str, float], written: float, size: int) -> None:
+    def _emit(self, kind: str, one: Instruction, reads: dict[str, float], written: float, size: int) -> None:
         total = sum(reads.values()) + written
         if one.opcode not in _MATRIX and self.choose(max((written, *reads.values()), default=0) < _SMALL):
             return
         wide = written if size >= 4 else 0.0
         wide += sum(b for n, b in reads.items() if self._wide(n))
-        matrix = _matrix(one, self.at) if one.opcode in _MATRIX else {}
+        matrix = instructions.matrix_of(one, self.at) if one.opcode in _MATRIX else {}
         self.out.append(Kernel(kind, total, wide, **matrix))
 
     def _wide(self, name: str) -> bool:
-        return self.stored.get(name, _bytes(self.at[name].dtype)) >= 4
+        return self.stored.get(name, instructions.bytes_of(self.at[name].dtype)) >= 4
 
-    def _nested(self, one: _Instruction) -> None:
-        for attribute, turns in (("to_apply", 1), ("body", _turns(one, self.computations))):
+    def _nested(self, one: Instruction) -> None:
+        for attribute, turns in (("to_apply", 1), ("body", instructions.turns_of(one, self.computations))):
             if match := re.search(rf"{attribute}=%?([\w.\-]+)", one.attributes):
                 inner = _Fusion(self.computations, self.computations[match[1]], self.choose).kernels()
                 self.out += inner * turns
-
-
-def _bytes(dtype: str) -> int:
-    return SIZES.get(dtype, 4)
-
-
-def _turns(one: _Instruction, computations: dict[str, list[_Instruction]]) -> int:
-    """Turns of a loop that counts to a constant."""
-    match = re.search(r"condition=%?([\w.\-]+)", one.attributes)
-    if not match:
-        return 1
-    for inner in computations[match[1]]:
-        if inner.opcode == "constant" and inner.dtype in ("s32", "s64", "u32"):
-            return int(re.match(r".*?(\d+)", inner.attributes or "0")[1]) if inner.attributes else 1
-    return 1
-
-
-def _matrix(one: _Instruction, at: dict[str, _Instruction]) -> dict[str, float]:
-    left, right = (at[name].shape for name in one.operands[:2])
-    if one.opcode == "dot":
-        batch, contracted = _dims(one, "lhs_batch_dims"), _dims(one, "lhs_contracting_dims")
-        groups = math.prod(left[d] for d in batch)
-        k = math.prod(left[d] for d in contracted)
-        m = math.prod(left) // (groups * k)
-        n = math.prod(right) // (groups * k)
-        return {"flops": 2.0 * groups * m * n * k, "m": m, "n": n, "k": k, "groups": groups}
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.attributes)
-    kernel, output = labels[2], labels[3]
-    n = one.shape[output.index("f")]
-    m = one.size // n
-    spatial = 1
-    for number, window in enumerate(_windows(one, len(output) - 2)):
-        spatial *= _valid(left[labels[1].index(str(number))], one.shape[output.index(str(number))], **window)
-    inputs = right[kernel.index("i")]
-    flops = 2.0 * one.shape[output.index("b")] * n * spatial * inputs
-    return {"flops": flops, "m": m, "n": n, "k": flops / (2.0 * m * n)}
-
-
-def _dims(one: _Instruction, attribute: str) -> list[int]:
-    match = re.search(rf"{attribute}={{([\d,]*)}}", one.attributes)
-    return [int(d) for d in match[1].split(",") if d] if match else []
-
-
-def _windows(one: _Instruction, dimensions: int) -> list[dict[str, int]]:
-    inside = re.search(r"window={([^}]*)}", one.attributes)
-    fields = dict(f.split("=") for f in inside[1].split()) if inside else {}
-    result = []
-    for d in range(dimensions):
-
-        def of(name: str, default: str, d: int = d) -> str:
-            return fields[name].split("x")[d] if name in fields else default
-
-        result.append(
-            {
-                "size": int(of("size", "1")),
-                "stride": int(of("stride", "1")),
-                "low": int(of("pad", "0_0").split("_")[0]),
-                "base": int(of("lhs_dilate", "1")),
-                "hole": int(of("rhs_dilate", "1")),
-            }
-        )
-    return result
-
-
-def _valid(length: int, outputs: int, size: int, stride: int, low: int, base: int, hole: int) -> int:
-    """Pairs of an output and a place in the window that lies on an element, in one dimension."""
-    count = 0
-    for place in range(size):
-        for output in range(outputs):
-            position = output * stride + place * hole - low
-            count += position % base == 0 and 0 <= position // base < length
-    return count
