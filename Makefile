@@ -37,7 +37,8 @@ study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)
 
 bench: $(VENV)/.dev ## measured comparisons with named peers, into bench/results/
-	@failed=; for script in bench/[a-z]*.py; do $(PY) $$script $(ARGS) || failed="$$failed $$script"; done; \
+	@failed=; for script in bench/[a-z]*.py; do module=bench.$$(basename $$script .py); \
+	  $(PY) -m $$module $(ARGS) || failed="$$failed $$module"; done; \
 	  [ -z "$$failed" ] || { echo "error: these ended with an error, see above:$$failed" >&2; exit 1; }
 
 lint: $(VENV)/.dev ## format and lint

@@ -12,34 +12,27 @@ that of the replica with the most; `imbalance` is how much longer than if all ha
   are smaller, which costs less here and is another shape to compile; ours are of one size, padded and of mixed lengths
 - unbucketed: all padded to the longest of all, one shape; unbucketed_longest: each replica to its own longest
 
-    python bench/bucketing.py [--sets multi30k newstest2014 newstest2014_x8] [--buckets 5 10 20] [--batch N]
+    python -m bench.bucketing [--sets multi30k newstest2014 newstest2014_x8] [--buckets 5 10 20] [--batch N]
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import gzip
-import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import numpy as np
-from _rounds import ROOT, machine
+import tensorflow as tf
 
-sys.path.insert(0, str(ROOT))
-
-import tensorflow as tf  # noqa: E402
-
-from common.data.bucketing import Buckets, equal_width  # noqa: E402
-from common.distributed.replicas.base import Shard  # noqa: E402
-from common.text.subwords import Subwords  # noqa: E402
-from studies.data import unpack  # noqa: E402
+from bench.harness import arguments
+from bench.harness.errors import status_of
+from bench.harness.results import head, write
+from common.data.bucketing import Buckets, equal_width
+from common.distributed.replicas.base import Shard
+from common.text.subwords import Subwords
+from studies.data import unpack
 
 REPLICAS, EPOCHS = 4, 2
 BAR = 3.0  # Padding share of the unbucketed batches over ours, at least.
@@ -189,17 +182,15 @@ SETS = ("multi30k", "newstest2014", f"newstest2014_x{REPEATED}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments.parser(__doc__, "bucketing.json")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
     parser.add_argument("--buckets", type=int, nargs="+", default=[5, 10, 20], help="of equal width")
     parser.add_argument("--batch", type=int, default=128, help=f"pairs of a step, of all {REPLICAS} replicas")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "bucketing.json")
     options = parser.parse_args()
     if options.batch % REPLICAS:
         parser.error(f"--batch={options.batch}: does not divide into {REPLICAS} replicas")
     result: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **head(),
         "settings": {"replicas": REPLICAS, "batch": options.batch, "epochs": EPOCHS, "bar": BAR},
         "sets": {},
     }
@@ -214,9 +205,8 @@ def main() -> None:
                 cost = f"imbalance {row['imbalance']:6.1%}, {row['cost_per_real_token']:.2f} a real token"
                 once = "" if row["every_example_once_an_epoch"] else ", NOT every example once"
                 print(f"{name}, {count} buckets, {plan:18} {padding}, {cost}, {row['shapes']} shapes{once}")
-    options.output.parent.mkdir(exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    write(result, options.output)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status_of(main))

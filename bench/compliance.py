@@ -1,6 +1,6 @@
 """How fast `compliance check` is, beside the stock checker on the same machine in the same run.
 
-`python bench/compliance.py [--logs DIR] [-o FILE]`: the v0.7 subset of the published logs (unpacked in
+`python -m bench.compliance [--logs DIR] [-o FILE]`: the v0.7 subset of the published logs (unpacked in
 DIR), one log from the shell including start-up, and a generated log of 200 MB of MLLOG lines, with the
 memory each side needed. Median of `--rounds` rounds, ours and theirs alternating; writes a JSON file with
 the machine and versions.
@@ -8,10 +8,9 @@ the machine and versions.
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,12 +19,11 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # In front of this folder, in which `compliance` is this file.
+from bench.harness import ROOT, arguments
+from bench.harness.results import RESULTS, head, write
+from bench.harness.rounds import alternate
+from compliance.rules import compiled
 
-from compliance.rules import compiled  # noqa: E402
-
-_RESULT = Path(__file__).parent / "results" / "compliance.json"
 # The stock command-line checks one file a process; in one process is how package_checker uses it.
 _STOCK_TREE = """
 import logging, sys
@@ -99,10 +97,7 @@ def generate(path: Path, size: int) -> int:
 
 def _compare(rounds: int, ours: list[str], theirs: list[str] | None, text: str = "") -> dict:
     sides = {"ours": (ours, ""), **({"stock": (theirs, text)} if theirs else {})}
-    measured: dict[str, list[tuple[float, float, float]]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side, (command, given) in sides.items():
-            measured[side].append(_measure(command, given))
+    measured = alternate({side: functools.partial(_measure, *given) for side, given in sides.items()}, rounds)
     return {
         side: {
             "seconds": round(statistics.median(row[0] for row in rows), 3),
@@ -116,12 +111,12 @@ def _compare(rounds: int, ours: list[str], theirs: list[str] | None, text: str =
 
 def main() -> None:
     """Measures, prints a table and writes the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = arguments.parser(__doc__, rounds=5)
     parser.add_argument("--logs", type=Path, help="the unpacked v0.7 subset (a folder with <org>/results/)")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=200)
-    parser.add_argument("-o", "--output", type=Path, default=_RESULT)
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance.json")
     options = parser.parse_args()
+    about = {**head(), "mlperf_logging": version("mlperf-logging"), "rounds": options.rounds}
     check = [sys.executable, "-m", "compliance", "check"]
     stock = [
         sys.executable,
@@ -154,29 +149,7 @@ def main() -> None:
             for side, one in row.items()
         )
         print(f"{name}: {'; '.join(figures)}")
-    machine = {
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg(),
-        "python": platform.python_version(),
-    }
-    result = {
-        "machine": machine,
-        "mlperf_logging": version("mlperf-logging"),
-        "rounds": options.rounds,
-        "rows": rows,
-    }
-    options.output.parent.mkdir(exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    write({**about, "rows": rows}, options.output)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """FLOPs and bytes of every full-size network's training step and forward pass, for `python -m systems predict`.
 
-    python bench/costs.py [NETWORK...] [--write]
+    python -m bench.costs [NETWORK...] [--write]
 
-Traces each network (nothing is compiled or run), reads its HLO with `_hlo`, and compares the result with
+Traces each network (nothing is compiled or run), reads its HLO with programs/hlo.py, and compares the result with
 systems/predict/costs/NETWORK.json: kernels in which every size is a line in the replica's batch, found from two
 batches. --write writes those files instead.
 """
@@ -14,20 +14,18 @@ import dataclasses
 import importlib
 import json
 import math
-import pathlib
 import sys
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import tensorflow as tf
+import tf_keras
 
-import tensorflow as tf  # noqa: E402
-import tf_keras  # noqa: E402
+from bench.harness import ROOT
+from bench.programs import hlo
+from common.distributed.replicas.single import Single
+from common.layers.precision import precision
 
-from bench import _hlo  # noqa: E402
-from common.distributed.replicas.single import Single  # noqa: E402
-from common.layers.precision import precision  # noqa: E402
-
-FOLDER = pathlib.Path(__file__).resolve().parents[1] / "systems/predict/costs"
+FOLDER = ROOT / "systems/predict/costs"
 # Network -> benchmark, preset, fields changed, the two batches.
 NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int]]] = {
     "resnet50": ("resnet", "tpu-v3-2048", {}, (16, 32)),
@@ -48,15 +46,15 @@ def cost(network: str) -> dict[str, Any]:
     module = importlib.import_module(f"{benchmark}.task")
     config = importlib.import_module(f"{benchmark}.presets").PRESETS[preset]
     result: dict[str, Any] = {"network": network, "benchmark": benchmark, "source": "HLO of the traced step"}
-    passes: dict[str, list[list[_hlo.Kernel]]] = {"train": [], "forward": []}
-    choices = {name: _hlo.Choices() for name in passes}
+    passes: dict[str, list[list[hlo.Kernel]]] = {"train": [], "forward": []}
+    choices = {name: hlo.Choices() for name in passes}
     for batch in reversed(batches):
         task = module.Task(_single(config, batch, changes), None)
         model = task.build(Single(), precision("bf16", 1.0))
         data = next(iter(task.synthetic_input(batch)))
         for name, step in (("train", _train(task, model)), ("forward", _forward(task, model))):
             text = step.experimental_get_compiler_ir(data)(stage="hlo")
-            passes[name].append(_hlo.kernels(text, choices[name]))
+            passes[name].append(hlo.kernels(text, choices[name]))
             choices[name].replay()
         result |= _sizes(model)
         tf_keras.backend.clear_session()
@@ -104,7 +102,7 @@ def _sizes(model: tf_keras.Model) -> dict[str, Any]:
     }
 
 
-def lines(small: list[_hlo.Kernel], large: list[_hlo.Kernel], b1: int, b2: int) -> list[list[Any]]:
+def lines(small: list[hlo.Kernel], large: list[hlo.Kernel], b1: int, b2: int) -> list[list[Any]]:
     """Kernels of two batches as [kind, count, [a, b] of each size]: a + b * batch. Equal ones are counted.
 
     Raises:

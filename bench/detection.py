@@ -3,40 +3,30 @@
 Operations of one kind take the same inputs and, where that is said, give the same results (checked before timing);
 their rounds alternate. What counts is the median over rounds of (their seconds / our seconds) in the same round.
 
-    python bench/detection.py [--rounds N] [--only NAME...] [--compile] [--size H W] [--output FILE]
+    python -m bench.detection [--rounds N] [--only NAME...] [--compile] [--size H W] [--output FILE]
 
 "step" is the training step of one image of `--size` (as large as published by default), each contender in a process of
-its own: see _maskrcnn_contenders.py for what differs. `--compile` puts every operation behind XLA, ours and theirs, as
-on a GPU; one that XLA has no kernel for is reported as such. Without it they run as on a CPU, as the step always does.
+its own: see contenders/tensorflow_maskrcnn.py for what differs. `--compile` puts every operation behind XLA, ours and
+theirs, as on a GPU; one that XLA has no kernel for is reported as such. Without it they run as on a CPU, as the step
+always does.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import functools
-import json
-import os
-import platform
-import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, alternate, compare, ratio
+import numpy as np
+import tensorflow as tf
+from official.vision.ops import nms as official_nms
+from official.vision.ops import sampling_ops, spatial_transform_ops
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-from official.vision.ops import nms as official_nms  # noqa: E402
-from official.vision.ops import sampling_ops, spatial_transform_ops  # noqa: E402
-
-from common.detection import nms, roi_align, sampling, topk  # noqa: E402
+from bench.harness import arguments
+from bench.harness.results import head, write
+from bench.harness.rounds import alternate, command, compare, rows_of
+from common.detection import nms, roi_align, sampling, topk
 
 # Their seconds over ours, at least; ROIAlign has no bar of its own, it is part of Mask R-CNN's step.
 BARS = {"topk": 1.2, "nms_proposals": 1.2, "nms_classes": 1.2, "step": 1.0}
@@ -196,28 +186,19 @@ def measure(name: str, rounds: int, jit: bool) -> dict[str, Any]:
     if compiled:
         check({contender: run() for contender, run in compiled.items()})
     seconds = {contender: functools.partial(_seconds, run) for contender, run in compiled.items()}
-    return {"contenders": alternated(seconds, rounds), "cannot": missing, "bar": BARS.get(name)}
+    return {
+        "contenders": rows_of(alternate(seconds, rounds), digits=6),
+        "cannot": missing,
+        "bar": BARS.get(name),
+    }
 
 
 def measure_step(size: Sequence[int], rounds: int) -> dict[str, Any]:
     """Mask R-CNN's training step of one image in fp32."""
-    script = str(ROOT / "bench" / "_maskrcnn_contenders.py")
-    names, settings = ("ours", "official"), ["fp32", "1", *map(str, size)]
-    rows = compare({name: [sys.executable, script, name, *settings] for name in names}, 1, rounds)
+    settings = ["fp32", "1", *map(str, size)]
+    called = {name: command("tensorflow_maskrcnn", name, *settings) for name in ("ours", "official")}
+    rows = compare(called, 1, rounds)
     return {"contenders": rows, "cannot": {}, "bar": BARS["step"], "size": list(size)}
-
-
-def alternated(contenders: dict[str, Callable[[], float]], rounds: int) -> dict[str, dict]:
-    """Seconds of every contender in alternating rounds, and the ratios to ours; None where ours is not among them."""
-    times = alternate(contenders, rounds)
-    return {
-        contender: {
-            "seconds": statistics.median(own),
-            "rounds_seconds": [round(t, 6) for t in own],
-            "ratio_to_ours": ratio(own, times["ours"]) if "ours" in times else None,
-        }
-        for contender, own in times.items()
-    }
 
 
 def _seconds(run: Callable[[], Any]) -> float:
@@ -230,22 +211,15 @@ def _seconds(run: Callable[[], Any]) -> float:
     return (time.perf_counter() - began) / calls
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
+def main() -> None:
+    parser = arguments.parser(__doc__, "detection.json", rounds=7)
     parser.add_argument("--only", nargs="+", choices=[*CASES, "step"], default=[*CASES, "step"])
     parser.add_argument("--size", nargs=2, type=int, metavar=("H", "W"), default=[832, 1344])
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "detection.json")
     options = parser.parse_args()
-    devices = tf.config.list_physical_devices("GPU")
-    about = {
-        "date": datetime.date.today().isoformat(),
-        "machine": {"cpus": os.cpu_count(), "gpus": len(devices), "load": os.getloadavg()[0]},
-        "versions": {name: version(name) for name in ("tensorflow", "tf-models-official")},
-        "python": platform.python_version(),
-        "compiled": options.compile,
-    }
+    about = head("tf-models-official")
+    about["machine"]["gpus"] = len(tf.config.list_physical_devices("GPU"))
+    about["compiled"] = options.compile
     found = {}
     for name in options.only:
         if name == "step":
@@ -257,10 +231,8 @@ def main() -> int:
             print(f"{name:22} {contender:10} {row['seconds'] * 1e3:10.2f} ms {over}", flush=True)
         for contender, reason in found[name]["cannot"].items():
             print(f"{name:22} {contender:10} cannot: {reason}", flush=True)
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps({**about, "cases": found}, indent=1) + "\n")
-    return 0
+        write({**about, "cases": found}, options.output)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

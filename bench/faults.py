@@ -3,21 +3,17 @@
 A run trains handwritten digits; once its first block has ended, the fault is injected. Measured: seconds from the
 fault to the last exit of any process, the launcher's message, the status in rank 0's log, processes left over.
 
-    python bench/faults.py [--repeats 3] [--backends horovod multiworker] [--faults ...] [--output FILE]
+    python -m bench.faults [--repeats 3] [--backends horovod multiworker] [--faults ...] [--output FILE]
 
 The full disk is a tmpfs of 1 MB where this may be mounted (root), else a limit on the size of rank 0's files.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
-import datetime
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import resource
 import signal
@@ -29,7 +25,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench.harness import ROOT, arguments
+from bench.harness.results import head, write
+
 START_SECONDS, END_SECONDS = 180, 120
 SLOW_SECONDS = 30  # A slow run is watched so long, then stopped.
 LIMITS = {"frozen": 45.0}  # Seconds from fault to last exit; of all others OTHERS.
@@ -90,7 +88,7 @@ def started(backend: str, data: Path, small_disk: bool) -> Iterator[Run]:
         if small_disk:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", name], capture_output=True)
         command = [sys.executable, "-m", "common.launch", f"--replicas={backend}", "--processes=2", "--"]
-        command += [sys.executable, "-m", "bench._faulty", "--system=cpu-tiny", f"--data_dir={data}"]
+        command += [sys.executable, "-m", "bench.processes.faulty", "--system=cpu-tiny", f"--data_dir={data}"]
         command += [f"--result_dir={name}", f"--replicas={backend}", "--config.num_replicas=2"]
         # A small network and a target out of reach, so that the run ends by its fault.
         command += ["--config.model=mlp", "--config.quality_target=2", "--config.train_epochs=100000"]
@@ -194,31 +192,13 @@ def log_status(folder: Path) -> str:
     return last["metadata"].get("status", "") if last["key"] == "run_stop" else f"ends in {last['key']}"
 
 
-def machine() -> dict[str, Any]:
-    """Where this ran."""
-    names = ("tensorflow", "horovod")
-    return {
-        "cpus": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in names if _installed(name)},
-    }
-
-
-def _installed(name: str) -> bool:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return bool(importlib.metadata.version(name))
-    return False
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main() -> None:
+    parser = arguments.parser(__doc__, "faults.json")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "faults.json")
     options = parser.parse_args()
-    about = {"date": datetime.date.today().isoformat(), "machine": machine(), "processes": 2}
+    about = {**head("horovod"), "processes": 2}
     found: dict[str, dict[str, list]] = {}
     if options.output.exists():  # Faults that are not asked for keep their results.
         found = json.loads(options.output.read_text())["runs"]
@@ -230,9 +210,8 @@ def main() -> int:
                 for _ in range(options.repeats):
                     runs.append(inject(backend, fault, Path(data)))
                     print(backend, fault, json.dumps(runs[-1]), flush=True)
-                options.output.write_text(json.dumps({**about, "runs": found}, indent=1) + "\n")
+                write({**about, "runs": found}, options.output)
     print(table(found))
-    return 0
 
 
 def table(found: dict[str, dict[str, list]]) -> str:
@@ -248,4 +227,4 @@ def table(found: dict[str, dict[str, list]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

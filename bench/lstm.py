@@ -6,7 +6,7 @@ out, PyTorch's. Then the whole training step of GNMT, "full" in the benchmark's 
 in the preset cpu-multi30k. fp32, all cores. Rounds alternate; what counts is the median over rounds of (their seconds
 / our seconds) in the same round.
 
-    python bench/lstm.py [--parts layer gnmt] [--inputs 1024 2048] [--batches 1 8 32 128] [--lengths 10 48]
+    python -m bench.lstm [--parts layer gnmt] [--inputs 1024 2048] [--batches 1 8 32 128] [--lengths 10 48]
         [--cases full multi30k] [--rounds N] [--torch-python PYTHON] [--quick]
 """
 
@@ -15,29 +15,32 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, peers, write
-from _steps import Case, about, commands, measure, report, verdict
+from bench.harness import arguments
+from bench.harness.interpreters import peers
+from bench.harness.results import write
+from bench.harness.steps import (
+    Case,
+    about,
+    commands,
+    judged,
+    manifest,
+    measure,
+    measure_case,
+    on_one_replica,
+)
+from gnmt.config import Config
+from gnmt.presets import PRESETS
 
-sys.path.insert(0, str(ROOT))
-
-from common.config.digest import to_dict  # noqa: E402
-from common.config.schema import Schedule  # noqa: E402
-from gnmt.config import Config  # noqa: E402
-from gnmt.presets import PRESETS  # noqa: E402
-
+MODULE, TORCH_MODULE = "tensorflow_lstm", "torch_translation"
 LAYERS = ("ours", "plain", "keras", "keras_unrolled")
 NETWORKS = ("ours", "plain", "keras_fit", "keras_tuned")
 PLAIN = "plain"  # Ours without hoisting: no peer.
 PAYS = 1.05  # The plain form's seconds over the hoisted one's from which hoisting pays; less is noise.
 # A round's steps, so that short ones are several.
 ROUND_TOKENS, MOST_STEPS = 4000, 20
-
-
 CASES = {
     "full": Case("v100-8", 8, 30, 1, in_pairs=True),
     "multi30k": Case("cpu-multi30k", 128, 16, 2),
@@ -48,18 +51,12 @@ CASES = {
 def config_of(case: Case) -> Config:
     """The preset's network on one replica, with one bucket."""
     preset = PRESETS[case.preset]
-    return dataclasses.replace(
+    return on_one_replica(
         preset,
-        division="open",
-        replicas="single",
-        num_replicas=1,
-        precision="fp32",
+        case.batch,
         loss_scale=1.0,
-        global_batch_size=case.batch,
-        eval_batch_size=case.batch,
         max_sequence_length=case.length,
         bucket_limits=(case.length,),
-        schedule=Schedule(kind="constant", warmup_epochs=0),
         decode=dataclasses.replace(preset.decode, source_length=case.length, target_length=1),
     )
 
@@ -74,29 +71,24 @@ def layers(options: argparse.Namespace, python: str | None) -> Part:
             for batch in options.batches:
                 name = f"inputs {inputs}, length {length}, batch {batch}"
                 shape = [length, batch, inputs, options.units]
-                calls = commands("_lstm_contenders.py", LAYERS, python, "layer", json.dumps(shape))
+                calls = commands(MODULE, LAYERS, TORCH_MODULE, python, "layer", json.dumps(shape))
                 steps = min(MOST_STEPS, max(1, ROUND_TOKENS // (batch * length)))
                 rows = measure(calls, steps, options.rounds)
-                yield name, {"steps": steps, **_judged(name, rows)}
+                yield name, _with_plain({"steps": steps, **judged(name, rows, [PLAIN])})
 
 
 def networks(options: argparse.Namespace, python: str | None) -> Part:
     """GNMT's training step."""
     for name in options.cases:
         case = CASES[name]
-        manifest = json.dumps({"config": to_dict(config_of(case)), "batch": {"train": case.batch}})
-        calls = commands("_lstm_contenders.py", NETWORKS, python, "gnmt", manifest)
-        rows = measure(calls, case.steps, options.rounds, case.in_pairs)
-        for row in rows.values():
-            row["target_tokens_per_second"] = case.batch * case.length / row["seconds"]
-        yield name, {"settings": case._asdict(), **_judged(f"gnmt {name}", rows)}
+        told = manifest(config_of(case))
+        calls = commands(MODULE, NETWORKS, TORCH_MODULE, python, "gnmt", told)
+        yield name, _with_plain(measure_case(f"gnmt {name}", case, calls, options.rounds, [PLAIN]))
 
 
-def _judged(name: str, rows: dict[str, dict]) -> dict[str, Any]:
-    """The rows, the verdict, and what the plain form takes."""
-    found = verdict(rows, [PLAIN])
-    report(name, rows, found)
-    return {"contenders": rows, **found, "plain_over_hoisted": rows[PLAIN]["ratio_to_ours"]}
+def _with_plain(found: dict[str, Any]) -> dict[str, Any]:
+    """A case with what the plain form takes over the hoisted one."""
+    return {**found, "plain_over_hoisted": found["contenders"][PLAIN]["ratio_to_ours"]}
 
 
 def hoisting(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -110,20 +102,14 @@ def hoisting(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments.parser(__doc__, "", rounds=5)
     parser.add_argument("--parts", nargs="+", default=["layer", "gnmt"], choices=["layer", "gnmt"])
     parser.add_argument("--inputs", type=int, nargs="+", default=[1024, 2048])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 128])
     parser.add_argument("--lengths", type=int, nargs="+", default=[10, 48])
     parser.add_argument("--cases", nargs="+", default=["full", "multi30k"], choices=list(CASES))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
-    )
-    parser.add_argument("--quick", action="store_true", help="one tiny round, to see that everything runs")
-    parser.add_argument(
-        "--output", type=Path, default=ROOT / "bench" / "results", help="folder of lstm_PART.json"
-    )
+    arguments.add_torch_python(parser)
+    arguments.add_quick(parser)
     options = parser.parse_args()
     options.units = 1024
     if options.quick:

@@ -4,18 +4,17 @@ At their base batches, 128 images and 20 streams of 20 words, in fp32: our fused
 of alternating rounds. On MNIST ours multiplies the transform's matrix and the LSTM's first, which the others could do
 by hand: `ours_unfolded` is without it.
 
-    python bench/lstm_small.py [--networks mnist ptb] [--rounds N] [--torch-python PYTHON] [--quick]
+    python -m bench.lstm_small [--networks mnist ptb] [--rounds N] [--torch-python PYTHON] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import sys
-from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, compare, left_out, machine, peers, write
+from bench.harness import arguments
+from bench.harness.interpreters import left_out, peers
+from bench.harness.results import head, write
+from bench.harness.rounds import command, compare
 
 # What a step trains on, and steps of a round.
 EXAMPLES = {"mnist": (128, "images"), "ptb": (20 * 20, "words")}
@@ -29,34 +28,26 @@ def meets_bars(rows: dict[str, dict], missing: list[str]) -> bool | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments.parser(__doc__, "lstm_small.json", rounds=5)
     parser.add_argument("--networks", nargs="+", default=list(EXAMPLES), choices=list(EXAMPLES))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
-    )
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "lstm_small.json")
+    arguments.add_torch_python(parser)
+    arguments.add_quick(parser)
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
     interpreters = peers(options.torch_python)
     missing = left_out(interpreters, ["torch"])
     result: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **head(),
         "settings": {"rounds": rounds, "steps": STEPS, "bars": BARS},
         "missing_peers": missing,
         "networks": {},
         "meets_bars": {},
     }
-    bench = ROOT / "bench"
     for network in options.networks:
         names = ("ours", "ours_unfolded", "keras_fit") if network == "mnist" else ("ours", "keras_fit")
-        commands = {
-            name: [sys.executable, str(bench / "_small_contenders.py"), name, network, "0"] for name in names
-        }
+        commands = {name: command("tensorflow_small", name, network, "0") for name in names}
         for name, python in interpreters.items():
-            commands[name] = [python, str(bench / "_torch_small.py"), network, "0"]
+            commands[name] = command("torch_small", network, "0", python=python)
         steps = 20 if options.quick else STEPS[network]
         rows = compare(commands, steps, rounds)
         examples, unit = EXAMPLES[network]

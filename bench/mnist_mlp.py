@@ -3,18 +3,17 @@
 Layers of 528 units, sigmoid, batch 100, 600 steps an epoch, from data in memory: our fused loop, Keras `fit`, PyTorch
 and JAX, medians of alternating rounds, and the slope per layer.
 
-    python bench/mnist_mlp.py [--layers 1 2 ...] [--rounds N] [--torch-python PYTHON] [--jax-python PYTHON] [--quick]
+    python -m bench.mnist_mlp [--layers 1 2 ...] [--rounds N] [--torch-python PYTHON] [--jax-python PYTHON] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import sys
-from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, compare, left_out, machine, peers, write
+from bench.harness import arguments
+from bench.harness.interpreters import left_out, peers
+from bench.harness.results import head, write
+from bench.harness.rounds import command, compare
 
 STEPS = 600  # Of an epoch.
 # Ours over the fastest, at 1 to 4 layers, the paper's range.
@@ -41,36 +40,27 @@ def verdict(layers: int, rows: dict[str, dict], missing: list[str]) -> dict[str,
 
 
 def commands(layers: int, interpreters: dict[str, str]) -> dict[str, list[str]]:
-    bench = ROOT / "bench"
-    scripts = {"torch": ["_torch_small.py", "mlp"], "jax": ["_jax_mlp.py"]}
-    tensorflow = {
-        name: [sys.executable, str(bench / "_small_contenders.py"), name, "mlp", str(layers)]
-        for name in ("ours", "keras_fit")
-    }
+    """Of every contender; a peer's where an interpreter has it."""
+    modules = {"torch": ["torch_small", "mlp"], "jax": ["jax_perceptron"]}
+    ours = {name: command("tensorflow_small", name, "mlp", str(layers)) for name in ("ours", "keras_fit")}
     others = {
-        name: [python, str(bench / scripts[name][0]), *scripts[name][1:], str(layers)]
-        for name, python in interpreters.items()
+        name: command(*modules[name], str(layers), python=python) for name, python in interpreters.items()
     }
-    return tensorflow | others
+    return ours | others
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments.parser(__doc__, "mnist_mlp.json", rounds=5)
     parser.add_argument("--layers", type=int, nargs="+", default=list(range(1, 9)))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
-    )
+    arguments.add_torch_python(parser)
     parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "mnist_mlp.json")
+    arguments.add_quick(parser)
     options = parser.parse_args()
     rounds, steps = (1, 60) if options.quick else (options.rounds, STEPS)
     interpreters = peers(options.torch_python, options.jax_python)
     missing = left_out(interpreters, PEERS)
     result: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        **head(),
         "settings": {"rounds": rounds, "steps": steps, "bar": BAR, "bar_layers": BAR_LAYERS},
         "missing_peers": missing,
         "layers": {},

@@ -4,17 +4,14 @@ Both read the same TFRecords of real photographs in one process, in alternating 
 is images per second of CPU time: what one core delivers, and what other processes disturb least. Ours is
 timed as it is, normalisation being left to the device, and with that normalisation added on the same core.
 
-    python bench/resnet_input.py [--rounds N] [--output FILE]
+    python -m bench.resnet_input [--rounds N] [--output FILE]
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
+import functools
 import itertools
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -23,19 +20,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import tensorflow as tf
+from official.vision.configs import image_classification
+from official.vision.dataloaders import classification_input, input_reader_factory
 
-import tensorflow as tf  # noqa: E402
-from official.vision.configs import image_classification  # noqa: E402
-from official.vision.dataloaders import classification_input, input_reader_factory  # noqa: E402
-
-from common.data import images, tfrecords  # noqa: E402
-from common.distributed.replicas.base import Shard  # noqa: E402
-from common.errors import UserError  # noqa: E402
-from resnet import input as resnet_input  # noqa: E402
-from resnet.config import Config, Data  # noqa: E402
-from studies.data import unpack  # noqa: E402
+from bench.harness import arguments
+from bench.harness.errors import status_of
+from bench.harness.results import head, write
+from bench.harness.rounds import alternate
+from common.data import images, tfrecords
+from common.distributed.replicas.base import Shard
+from resnet import input as resnet_input
+from resnet.config import Config, Data
+from studies.data import unpack
 
 BATCH, SIZE, SHUFFLE = 128, 224, 1000
 BAR = 1.1  # Times tf-models' pipeline with the same interpolation.
@@ -97,6 +94,13 @@ def measure(make: Callable[[], Iterator[Any]]) -> dict[str, float]:
     return {"per_core": TIMED * BATCH / cpu, "wall": TIMED * BATCH / wall}
 
 
+def told(name: str, make: Callable[[], Iterator[Any]]) -> dict[str, float]:
+    """`measure`, printed."""
+    found = measure(make)
+    print(f"{name}: {found['per_core']:.0f} images/s/core", flush=True)
+    return found
+
+
 def time_op(inputs: list[tf.Tensor], function: Callable[[tf.Tensor], tf.Tensor], repeats: int = 5) -> float:
     """Microseconds of CPU time that `function` takes per image, beyond a pipeline that does nothing."""
     signature = tf.TensorSpec([None] * inputs[0].shape.rank, inputs[0].dtype)
@@ -154,6 +158,7 @@ def choices(folder: Path) -> dict[str, float]:
 
 def run(rounds: int) -> dict[str, Any]:
     """All rounds, their medians and ratios."""
+    about = head("tf-models-official", "numpy")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_records(folder)
@@ -163,14 +168,9 @@ def run(rounds: int) -> dict[str, Any]:
             "tf-models, bicubic": lambda: tf_models(folder, "bicubic"),
             "tf-models, bilinear (its default)": lambda: tf_models(folder, "bilinear"),
         }
-        results: dict[str, list[dict[str, float]]] = {name: [] for name in pipelines}
-        for i in range(rounds):
-            for name, make in pipelines.items():
-                results[name].append(measure(make))
-                print(
-                    f"round {i + 1}/{rounds}: {name}: {results[name][-1]['per_core']:.0f} images/s/core",
-                    flush=True,
-                )
+        results = alternate(
+            {name: functools.partial(told, name, make) for name, make in pipelines.items()}, rounds
+        )
         costs = choices(folder)
     median = {
         unit: {name: round(statistics.median(r[unit] for r in of), 1) for name, of in results.items()}
@@ -178,6 +178,7 @@ def run(rounds: int) -> dict[str, Any]:
     }
     bare, mine, same, default = (median["per_core"][name] for name in pipelines)
     return {
+        **about,
         "what": f"augmented {SIZE} px training images, batch {BATCH}, from photographs of short side 256",
         "images_per_second_per_core": median["per_core"],
         "images_per_second_wall": median["wall"],
@@ -188,46 +189,20 @@ def run(rounds: int) -> dict[str, Any]:
         "bar": BAR,
         "rounds": {name: [round(r["per_core"], 1) for r in of] for name, of in results.items()},
         "microseconds_per_image": costs,
-        "machine": machine(),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """Processor, cores, load and versions."""
-    with open("/proc/cpuinfo") as file:
-        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "")
-    packages = ("tensorflow", "tf-models-official", "numpy")
-    return {
-        "processor": model or platform.processor(),
-        "cores": os.cpu_count(),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "python": platform.python_version(),
-        **{package: importlib.metadata.version(package) for package in packages},
     }
 
 
 def main() -> int:
     """Prints the table, writes the JSON; the exit status says whether the bar was reached."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--output", type=Path, default=Path(__file__).parent / "results" / "resnet_input.json"
-    )
-    arguments = parser.parse_args()
-    try:
-        result = run(arguments.rounds)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(result, indent=2) + "\n")
+    parser = arguments.parser(__doc__, "resnet_input.json", rounds=7)
+    options = parser.parse_args()
+    result = run(options.rounds)
+    write(result, options.output)
     ratio = result["ratio_to_tf_models_bicubic_with_normalisation"]
     print(json.dumps(result["images_per_second_per_core"], indent=2))
-    print(f"{ratio:.2f} times tf-models' pipeline, normalisation included (bar: {BAR}); {arguments.output}")
+    print(f"{ratio:.2f} times tf-models' pipeline, normalisation included (bar: {BAR}); {options.output}")
     return 0 if ratio >= BAR else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -5,7 +5,7 @@ processes under Horovod and multiworker, the variants in alternating rounds. *Up
 update and of its whole step, whole and sharded, over a wire that costs nothing; the bar is 1.3 / N for Adam on the
 Transformer.
 
-    python bench/scaling.py [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--update-rounds N]
+    python -m bench.scaling [--processes 2 4] [--backends horovod multiworker] [--rounds N] [--update-rounds N]
     [--steps N] [--replicas 2 4 8] [--quick] [--output FILE]
 
 `--quick` is one small round of everything. The result is printed as the tables of docs/scaling.md.
@@ -13,20 +13,19 @@ Transformer.
 
 from __future__ import annotations
 
-import argparse
-import datetime
+import functools
 import importlib.util
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, machine, write
+from bench.harness import arguments
+from bench.harness.processes import output_of
+from bench.harness.results import head, write
+from bench.harness.rounds import alternate, ratio
 
 BAR = 1.3
 # (benchmark, system, optimizer): the largest systems of the TPU-v3 paper.
@@ -34,59 +33,37 @@ NETWORKS = [("resnet", "tpu-v3-2048", "lars"), ("transformer", "tpu-v3-2048", "a
 QUICK = [("mnist", "cpu-tiny", "adam")]
 # Share of the step of a whole update on 2048 cores, section 2 of the paper.
 PAPER = {"resnet": 0.06, "transformer": 0.45}
-TIMEOUT_SECONDS = 3600
-
-
-def run(command: list[str]) -> str:
-    """The standard output of a command; ends the script with its last line of error if it fails."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
-    )
-    if done.returncode:
-        sys.exit(f"scaling: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return done.stdout
 
 
 def exchange(backend: str, processes: int, network: tuple[str, str, str], rounds: int, steps: int) -> dict:
     """Of every variant: seconds per step, bytes sent, bytes of slots."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
-        command = [
-            sys.executable,
-            "-m",
-            "common.launch",
-            f"--replicas={backend}",
-            f"--processes={processes}",
-            "--",
-        ]
-        command += [
-            sys.executable,
-            "-m",
-            "bench._exchange",
-            f"--backend={backend}",
-            f"--processes={processes}",
-        ]
-        command += [f"--{name}={value}" for name, value in zip(("benchmark", "system", "optimizer"), network)]
-        run([*command, f"--rounds={rounds}", f"--steps={steps}", f"--output={output}"])
+        launch = ["-m", "common.launch", f"--replicas={backend}", f"--processes={processes}", "--"]
+        process = [sys.executable, "-m", "bench.processes.exchange"]
+        flags = {"backend": backend, "processes": processes}
+        flags |= dict(zip(("benchmark", "system", "optimizer"), network))
+        flags |= {"rounds": rounds, "steps": steps, "output": output}
+        given = [f"--{name}={value}" for name, value in flags.items()]
+        output_of("scaling", [sys.executable, *launch, *process, *given])
         return json.loads(output.read_text())
 
 
 def update(network: tuple[str, str, str], replicas: int, rounds: int, steps: int) -> dict[str, Any]:
     """Processor seconds of the update and the step, whole and sharded, in alternating rounds."""
-    rows: dict[str, list[dict]] = {"whole": [], "sharded": []}
-    script = str(ROOT / "bench" / "_update_cost.py")
-    for i in range(rounds):
-        for mode in list(rows)[:: 1 if i % 2 == 0 else -1]:
-            printed = run([sys.executable, script, *network, str(replicas), mode, str(steps)])
-            rows[mode].append(json.loads(printed.splitlines()[-1]))
+
+    def run(mode: str) -> dict[str, float]:
+        settings = [*network, str(replicas), mode, str(steps)]
+        process = [sys.executable, "-m", "bench.processes.update_cost", *settings]
+        return json.loads(output_of("scaling", process).splitlines()[-1])
+
+    rows = alternate({mode: functools.partial(run, mode) for mode in ("whole", "sharded")}, rounds)
     result = {
         mode: {key: statistics.median(row[key] for row in measured) for key in measured[0]}
         for mode, measured in rows.items()
     }
-    pairs = list(zip(rows["sharded"], rows["whole"]))
-    ratio = statistics.median(s["update_cpu_seconds"] / w["update_cpu_seconds"] for s, w in pairs)
-    return {**result, "ratio": ratio, "bar": BAR / replicas}
+    sharded, whole = ([row["update_cpu_seconds"] for row in rows[mode]] for mode in ("sharded", "whole"))
+    return {**result, "ratio": ratio(sharded, whole), "bar": BAR / replicas}
 
 
 def share(row: dict[str, float]) -> float:
@@ -135,20 +112,17 @@ def tables(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments.parser(__doc__, "scaling.json", rounds=5)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--update-rounds", type=int, default=2, help="rounds of the update's measurement")
     parser.add_argument("--steps", type=int, default=3, help="steps per variant and round")
     parser.add_argument(
         "--replicas", type=int, nargs="+", default=[2, 4, 8], help="of the update's measurement"
     )
-    parser.add_argument("--quick", action="store_true", help="one small round, to see that everything runs")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "scaling.json")
+    arguments.add_quick(parser)
     options = parser.parse_args()
-    has_horovod = importlib.util.find_spec("horovod") is not None
-    if "horovod" in options.backends and not has_horovod:
+    if "horovod" in options.backends and importlib.util.find_spec("horovod") is None:
         sys.exit("scaling: Horovod is not installed; run `make horovod`, or use --backends multiworker")
     networks = QUICK if options.quick else NETWORKS
     if options.quick:
@@ -157,11 +131,11 @@ def main() -> None:
         key: getattr(options, key) for key in ("rounds", "update_rounds", "steps", "processes", "replicas")
     }
     result: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine() | ({"horovod": version("horovod")} if has_horovod else {}),
+        **head("horovod"),
         "settings": settings,
+        "exchange": {},
+        "update": {},
     }
-    result |= {"exchange": {}, "update": {}}
     for processes in options.processes:
         for backend in options.backends:
             measured = exchange(backend, processes, networks[0], options.rounds, options.steps)

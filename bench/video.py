@@ -1,43 +1,35 @@
 """Inference and training of TSM and both I3Ds beside the same networks in PyTorch, and how fast frames are decoded.
 
-    python bench/video.py [--torch-python PYTHON] [--precisions fp32 bf16] [--rounds N] [--quick] [--output FILE]
+    python -m bench.video [--torch-python PYTHON] [--precisions fp32 bf16] [--rounds N] [--quick] [--output FILE]
 
 Each contender is a process with all cores and a resident batch of full-size clips: 8, 16 and 32 frames of 224 pixels.
 Rounds alternate over all networks, ours and PyTorch's, so that a change of the machine's speed meets all of them; what
 counts is the median over rounds of the ratios within a round. The paper's ratios ("Training Kinetics in 15 Minutes",
 Table 1: 2.0 and 1.5 times the clips of I3D 3x1x1) are of inference at batch 16 on a P100.
 
-Frames are decoded on one core, of generated videos as large as Kinetics' (340 x 256): see _video_frames.py.
+Frames are decoded on one core, of generated videos as large as Kinetics' (340 x 256): see contenders/video_frames.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import datetime
 import functools
-import json
-import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from _rounds import ROOT, Contender, alternate, compare, left_out, machine, peers, ratio, write
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(ROOT))
-
-import _video_frames as frames  # noqa: E402
-
-from common.config.digest import to_dict  # noqa: E402
-from common.config.schema import Schedule  # noqa: E402
-from tsm_kinetics.config import FRAMES, Config  # noqa: E402
-from tsm_kinetics.efficiency import PAPER  # noqa: E402
-from tsm_kinetics.presets import PRESETS  # noqa: E402
+from bench.contenders import video_frames as frames
+from bench.harness import arguments
+from bench.harness.interpreters import left_out, peers
+from bench.harness.results import head, write
+from bench.harness.rounds import Contender, alternate, command, compare, ratio
+from bench.harness.steps import manifest, on_one_replica
+from tsm_kinetics.config import FRAMES, Config
+from tsm_kinetics.efficiency import PAPER
+from tsm_kinetics.presets import PRESETS
 
 MODELS = ("tsm", "i3d_3x3x3", "i3d_3x1x1")
 SLOWEST = "i3d_3x1x1"  # The paper's 1.0.
@@ -53,19 +45,14 @@ DECODERS = (
 
 def config_of(model: str, precision: str, batch: int, pixels: int) -> Config:
     """The full-size network on one replica, with the paper's optimizer."""
-    return dataclasses.replace(
+    return on_one_replica(
         PRESETS["summit-1"],
+        batch,
+        precision,
         model=model,
-        division="open",
-        replicas="single",
-        num_replicas=1,
-        precision=precision,
         image_size=pixels,
-        global_batch_size=batch,
-        eval_batch_size=batch,
         num_train_examples=10_000 * batch,
         num_eval_examples=batch,
-        schedule=Schedule(kind="constant", warmup_epochs=0),
     )
 
 
@@ -77,17 +64,10 @@ def commands(
     for model in MODELS:
         config = config_of(model, precision, batch, pixels)
         clips = {"name": "batch/frames", "shape": [batch, config.frames, pixels, pixels, 3]}
-        manifest = {
-            "benchmark": "tsm_kinetics",
-            "config": to_dict(config),
-            "batch": {"train": batch},
-            "precision": precision,
-            "programs": [{"inputs": [clips]}],
-        }
-        text, folder = json.dumps(manifest), ROOT / "bench"
-        found[model, "ours"] = [sys.executable, str(folder / "_video_contenders.py"), mode, text]
+        told = manifest(config, benchmark="tsm_kinetics", programs=[{"inputs": [clips]}])
+        found[model, "ours"] = command("tensorflow_video", mode, told)
         if torch_python:
-            found[model, "torch"] = [torch_python, str(folder / "_torch_images.py"), mode, text]
+            found[model, "torch"] = command("torch_images", mode, told, python=torch_python)
     return found
 
 
@@ -141,12 +121,11 @@ def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> di
     """Frames per second and core of ours and of the bare loops."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        frames.make(Path(folder), videos)
-        script = ROOT / "bench" / "_video_frames.py"
+        frames.draw(Path(folder), videos)
         for names in DECODERS:
             each = frames.BATCH * frames.FRAMES if names[0] == "train_input" else videos.frames
             called = {
-                "ours" if name == names[0] else name: [sys.executable, str(script), name, folder]
+                "ours" if name == names[0] else name: command("video_frames", name, folder, one_core=True)
                 for name in names
             }
             rows = compare(called, steps[names[0]], rounds)
@@ -189,18 +168,14 @@ def say(mode: str, precision: str, rows: Mapping[str, Mapping[str, Any]]) -> Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--precisions", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
+    parser = arguments.parser(__doc__, "video.json", rounds=5)
+    arguments.add_precisions(parser, "fp32")
     parser.add_argument("--pixels", type=int, default=224)
     parser.add_argument("--infer-batch", type=int, default=4)
     parser.add_argument("--train-batch", type=int, default=2)
     parser.add_argument("--steps", type=int, default=1, help="steps per contender and round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--torch-python", help="an interpreter that has torch==2.13.0; without it PyTorch is left out"
-    )
-    parser.add_argument("--quick", action="store_true", help="one small round, to see that everything runs")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench" / "results" / "video.json")
+    arguments.add_torch_python(parser)
+    arguments.add_quick(parser)
     options = parser.parse_args()
     videos, steps = frames.Videos(), {"train_input": 40, "convert": 8}
     if options.quick:
@@ -209,8 +184,7 @@ def main() -> None:
     interpreters = peers(options.torch_python)
     names = ("pixels", "infer_batch", "train_batch", "steps", "rounds")
     result: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine() | {name: version(name) for name in ("av", "opencv-python-headless")},
+        **head("av", "opencv-python-headless"),
         "settings": {name: getattr(options, name) for name in names},
         "missing_peers": left_out(interpreters, ("torch",)),
         "networks": {},

@@ -183,6 +183,23 @@ def test_no_file_of_bench_edits_its_path():
         assert "sys.path." not in path.read_text(), path
 
 
+def test_contenders_of_other_interpreters_need_nothing_of_this_environment():
+    """PyTorch's and JAX's interpreters have their own packages; of the project they read what needs none."""
+    contenders = ROOT / "bench/contenders"
+    paths = [*contenders.glob("torch_*.py"), *contenders.glob("jax_*.py"), contenders / "__main__.py"]
+    paths += [
+        contenders / "__init__.py",
+        *files("bench/__init__.py", "bench/replay_torch.py", "common/__init__.py"),
+    ]
+    allowed = {*sys.stdlib_module_names, "torch", "jax"}
+    for path in paths:
+        others = {name for name in imports(path) if name.split(".")[0] not in allowed}
+        hits = {n for n in others if n != "common" and not n.startswith("bench.contenders.")}
+        assert not hits, f"{path}: {hits}"
+        named = [n.split(".")[2] for n in others if n.startswith("bench.contenders.")]
+        assert all(name.startswith(("torch_", "jax_")) for name in named), path
+
+
 PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in sys.modules])"
 
 

@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import pathlib
 import sys
 
 import numpy as np
 import pytest
 
-BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
+from bench import bucketing, lstm, transformer_step
+from bench.harness import steps
 
 
 @pytest.fixture
-def script(monkeypatch):
-    """Imports a script of bench/, which finds those beside it."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module
-
-
-@pytest.fixture
-def run(script, monkeypatch, tmp_path):
+def run(monkeypatch, tmp_path):
     """What a script writes if a step of its contenders takes so many seconds."""
 
-    def run(name: str, seconds: dict[str, float], *flags: str) -> tuple[dict, list[set[str]]]:
-        module, together = script(name), []
+    def run(module, seconds: dict[str, float], *flags: str) -> tuple[dict, list[set[str]]]:
+        together = []
 
-        def compare(commands: dict, steps: int, rounds: int) -> dict[str, dict]:
+        def compare(commands: dict, count: int, rounds: int) -> dict[str, dict]:
             together.append(set(commands))
             return {
                 n: {
-                    "seconds": seconds[n] * steps,
-                    "rounds_seconds": [seconds[n] * steps] * rounds,
+                    "seconds": seconds[n] * count,
+                    "rounds_seconds": [seconds[n] * count] * rounds,
                     "ratio_to_ours": seconds[n] / seconds["ours"],
                 }
                 for n in commands
             }
 
-        monkeypatch.setattr(script("_steps"), "compare", compare)
-        output = tmp_path if name == "lstm" else tmp_path / "result.json"
+        monkeypatch.setattr(steps, "compare", compare)
+        output = tmp_path if module is lstm else tmp_path / "result.json"
         monkeypatch.setattr(sys, "argv", ["bench", f"--output={output}", *flags])
         module.main()
         written = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
@@ -52,7 +44,7 @@ TRANSFORMER = {"ours": 2.0, "keras_fit": 2.3, "keras_fused_adam": 2.1, "tf_model
 
 
 def test_the_best_tensorflow_peer_decides_not_pytorch(run) -> None:
-    found, together = run("transformer_step", TRANSFORMER, f"--torch-python={sys.executable}")
+    found, together = run(transformer_step, TRANSFORMER, f"--torch-python={sys.executable}")
     assert found["missing_peers"] == []
     big, small = found["cases"]["big"], found["cases"]["multi30k"]
     for case in (big, small):
@@ -69,7 +61,7 @@ def test_the_best_tensorflow_peer_decides_not_pytorch(run) -> None:
 
 
 def test_without_pytorch_the_bar_is_judged_all_the_same(run, capsys) -> None:
-    found, _ = run("transformer_step", {**TRANSFORMER, "keras_fused_adam": 2.25}, "--cases=multi30k")
+    found, _ = run(transformer_step, {**TRANSFORMER, "keras_fused_adam": 2.25}, "--cases=multi30k")
     assert found["missing_peers"] == ["torch"] and "left out: torch" in capsys.readouterr().out
     case = found["cases"]["multi30k"]
     assert case["meets_bar"] is True and case["torch_over_ours"] is None
@@ -79,7 +71,7 @@ def test_hoisting_is_no_peer_and_is_said_where_it_pays(run) -> None:
     layer = {"ours": 1.0, "plain": 0.9, "keras": 3.0, "keras_unrolled": 1.2}
     seconds = {**layer, "keras_fit": 1.5, "keras_tuned": 1.0}
     flags = ["--inputs=1024", "--lengths=10", "--cases=full"]
-    found, together = run("lstm", seconds, "--batches", "1", "8", *flags)
+    found, together = run(lstm, seconds, "--batches", "1", "8", *flags)
     layers, network = found["lstm_layer"], found["lstm_gnmt"]
     assert [case["steps"] for case in layers["cases"].values()] == [20, 20]
     assert all(c["best_tf_peer"] == "keras_unrolled" and c["meets_bar"] for c in layers["cases"].values())
@@ -87,28 +79,26 @@ def test_hoisting_is_no_peer_and_is_said_where_it_pays(run) -> None:
     assert full["best_tf_peer"] == "keras_tuned" and not full["meets_bar"]
     assert len(layers["hoisting"]["costs"]) == 2 and layers["hoisting"]["pays"] == []
     assert len(network["hoisting"]["costs"]) == 1
-    found, _ = run("lstm", {**seconds, "plain": 1.02}, "--batches=1", *flags)
+    found, _ = run(lstm, {**seconds, "plain": 1.02}, "--batches=1", *flags)
     assert [len(found[part]["hoisting"]["even"]) for part in ("lstm_layer", "lstm_gnmt")] == [1, 1]
-    found, _ = run("lstm", {**seconds, "plain": 1.3}, "--batches=1", "--parts=layer", *flags)
+    found, _ = run(lstm, {**seconds, "plain": 1.3}, "--batches=1", "--parts=layer", *flags)
     assert found["lstm_layer"]["hoisting"]["pays"] == ["inputs 1024, length 10, batch 1: 1.30x"]
 
 
-def test_a_plan_of_batches_is_judged_by_its_slowest_replica(script) -> None:
-    module = script("bucketing")
+def test_a_plan_of_batches_is_judged_by_its_slowest_replica() -> None:
     lengths = np.array([2, 4, 3])
     one, two = np.array([0, 2]), np.array([1])
-    found = module.judge(lengths, [[[(one, 2, 3), (two, 1, 4)]]])
+    found = bucketing.judge(lengths, [[[(one, 2, 3), (two, 1, 4)]]])
     assert found["padding_share"] == pytest.approx(1 - 9 / 10)
     assert found["imbalance"] == pytest.approx(6 / 5 - 1)
     assert found["cost_per_real_token"] == pytest.approx(12 / 9)
     assert found["every_example_once_an_epoch"] and found["shapes"] == 2
-    assert not module.judge(lengths, [[[(one, 2, 3)]]])["every_example_once_an_epoch"]
+    assert not bucketing.judge(lengths, [[[(one, 2, 3)]]])["every_example_once_an_epoch"]
 
 
-def test_every_plan_takes_every_example_once_and_ours_waits_for_nobody(script) -> None:
-    module = script("bucketing")
+def test_every_plan_takes_every_example_once_and_ours_waits_for_nobody() -> None:
     lengths = np.random.default_rng(0).integers(1, 41, 150)
-    found = module.measure(lengths, 4, 16)
+    found = bucketing.measure(lengths, 4, 16)
     assert all(row["every_example_once_an_epoch"] for row in found["plans"].values())
     assert found["no_imbalance"] and found["plans"]["tf_data"]["imbalance"] > 0
     assert found["plans"]["ours"]["shapes"] <= 4

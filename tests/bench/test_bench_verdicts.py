@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import pathlib
 import sys
@@ -11,14 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """Imports a script of bench/, which finds those beside it."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module
+from bench import detection, lstm_small, mnist_mlp
 
 
 def rows(**ratios: float) -> dict[str, dict]:
@@ -34,8 +26,8 @@ def run(module, monkeypatch, folder: pathlib.Path, measured: dict, *flags: str) 
     return json.loads(output.read_text())
 
 
-def test_the_perceptron_has_no_verdict_without_a_peer(script, monkeypatch, tmp_path, capsys) -> None:
-    module = script("mnist_mlp")
+def test_the_perceptron_has_no_verdict_without_a_peer(monkeypatch, tmp_path, capsys) -> None:
+    module = mnist_mlp
     measured = rows(ours_unfolded=1, keras_fit=2.0, torch=0.9, jax=1.5)
     found = run(module, monkeypatch, tmp_path, measured, "--layers=1", f"--torch-python={sys.executable}")
     assert found["missing_peers"] == ["jax"]
@@ -50,8 +42,8 @@ def test_the_perceptron_has_no_verdict_without_a_peer(script, monkeypatch, tmp_p
     assert found["layers"]["4"]["meets_bar"] is True
 
 
-def test_the_lstms_have_no_verdict_without_pytorch(script, monkeypatch, tmp_path, capsys) -> None:
-    module = script("lstm_small")
+def test_the_lstms_have_no_verdict_without_pytorch(monkeypatch, tmp_path, capsys) -> None:
+    module = lstm_small
     measured = rows(ours_unfolded=1.1, keras_fit=1.2, torch=0.9)
     found = run(module, monkeypatch, tmp_path, measured)
     assert found["missing_peers"] == ["torch"] and found["meets_bars"] == {"mnist": None, "ptb": None}
@@ -65,20 +57,19 @@ def cannot() -> tf.Tensor:
 
 
 @pytest.fixture
-def detection(script, monkeypatch):
-    module = script("detection")
-    monkeypatch.setattr(module, "SECONDS", 0.0)
-    contenders, check = module.topk_case()
+def measured(monkeypatch):
+    monkeypatch.setattr(detection, "SECONDS", 0.0)
+    contenders, check = detection.topk_case()
 
     def measure(**others) -> dict:
-        monkeypatch.setitem(module.CASES, "topk", lambda: ({**contenders, **others}, check))
-        return module.measure("topk", 2, jit=False)
+        monkeypatch.setitem(detection.CASES, "topk", lambda: ({**contenders, **others}, check))
+        return detection.measure("topk", 2, jit=False)
 
     return measure
 
 
-def test_contenders_are_compared_although_one_cannot_compile(detection) -> None:
-    found = detection(top_k=cannot)
+def test_contenders_are_compared_although_one_cannot_compile(measured) -> None:
+    found = measured(top_k=cannot)
     assert found["cannot"] == {"top_k": "InvalidArgumentError"} and set(found["contenders"]) == {
         "ours",
         "argsort",
@@ -86,13 +77,13 @@ def test_contenders_are_compared_although_one_cannot_compile(detection) -> None:
     assert found["contenders"]["argsort"]["ratio_to_ours"] > 0
     wrong = lambda: tf.zeros([32, 8732], tf.bool)  # noqa: E731
     with pytest.raises(AssertionError):
-        detection(top_k=cannot, argsort=wrong)
+        measured(top_k=cannot, argsort=wrong)
     with pytest.raises(AssertionError):
-        detection(ours=cannot, argsort=wrong)
+        measured(ours=cannot, argsort=wrong)
 
 
-def test_without_ours_there_is_no_ratio(detection) -> None:
-    found = detection(ours=cannot)
+def test_without_ours_there_is_no_ratio(measured) -> None:
+    found = measured(ours=cannot)
     assert [row["ratio_to_ours"] for row in found["contenders"].values()] == [None, None]
     assert np.isfinite([row["seconds"] for row in found["contenders"].values()]).all()
-    assert detection(ours=cannot, top_k=cannot, argsort=cannot)["contenders"] == {}
+    assert measured(ours=cannot, top_k=cannot, argsort=cannot)["contenders"] == {}

@@ -1,4 +1,4 @@
-"""The cached costs: what bench/_hlo reads from a program, and that the files are what it reads today."""
+"""The cached costs: what bench/programs/hlo.py reads from a program, and that the files are what it reads today."""
 
 import dataclasses
 import importlib
@@ -6,7 +6,8 @@ import importlib
 import pytest
 import tensorflow as tf
 
-from bench import _hlo, costs
+from bench import costs
+from bench.programs import hlo
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
 from common.train.describe import forward_macs, parameters
@@ -18,7 +19,7 @@ NETWORKS = [pytest.param(n, marks=[] if n == "alexnet_bn" else [pytest.mark.e2e]
 def read(function, *shapes):
     inputs = [tf.zeros(shape) for shape in shapes]
     compiled = tf.function(function, jit_compile=True)
-    return _hlo.kernels(compiled.experimental_get_compiler_ir(*inputs)(stage="hlo"))
+    return hlo.kernels(compiled.experimental_get_compiler_ir(*inputs)(stage="hlo"))
 
 
 def test_a_product_and_what_follows_it():
@@ -52,7 +53,7 @@ def test_a_gradient_that_nobody_asks_for_is_not_counted():
 
 
 def test_lines_need_programs_that_differ_in_size_alone():
-    one, two = _hlo.Kernel("product", 4.0, 0.0), _hlo.Kernel("pool", 4.0, 0.0)
+    one, two = hlo.Kernel("product", 4.0, 0.0), hlo.Kernel("pool", 4.0, 0.0)
     with pytest.raises(ValueError, match="different kernels"):
         costs.lines([one], [two], 1, 2)
     assert costs.lines([one, one], [one, one], 1, 2)[0][:2] == ["product", 2]

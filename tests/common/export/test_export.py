@@ -57,10 +57,16 @@ def exported(benchmark, folder, precision, reference="compiled", **changes):
 def replayed(folder, *arguments):
     """(exit status, report) of bench/replay.py, which must not need TensorFlow."""
     report = folder.parent / f"{folder.name}.json"
-    command = [PYTHON, ROOT / "bench" / "replay.py", folder, "--json", report, *arguments]
+    command = [PYTHON, "-m", "bench.replay", folder, "--json", report, *arguments]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=500, check=False
+        list(map(str, command)),
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done, json.loads(report.read_text()) if report.exists() else None
@@ -188,8 +194,8 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
 
 
 def test_replay_says_what_is_missing(tmp_path):
-    command = [sys.executable, str(ROOT / "bench" / "replay.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "bench.replay", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "no such file" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -312,8 +318,8 @@ def test_replays_in_float32(benchmark, tmp_path):
 @needs_jax
 def test_replay_needs_no_tensorflow(tmp_path):
     code = (
-        f"import sys; sys.argv = ['replay', {str(tmp_path)!r}]; sys.path.insert(0, {str(ROOT / 'bench')!r})\n"
-        "import jax, replay\nprint([m for m in ('tensorflow', 'absl') if m in sys.modules])"
+        f"import sys; sys.argv = ['replay', {str(tmp_path)!r}]\n"
+        "import jax, bench.replay\nprint([m for m in ('tensorflow', 'absl') if m in sys.modules])"
     )
-    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([PYTHON, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

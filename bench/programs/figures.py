@@ -1,0 +1,130 @@
+"""What a replay's numbers mean: speeds, shares of a peak, and which differences are too large."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+# Dense matrix products per second, in 1e12, by a part of the device's name and by precision (fp32 on NVIDIA's Ampere
+# and later is TF32): the vendors' data sheets (NVIDIA's SXM parts), without sparsity. A TPU v2 or v3 device is one of a
+# chip's two cores.
+PEAKS = {
+    "H200": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
+    "H100": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
+    "A100": {"bf16": 312, "fp16": 312, "fp32": 156, "fp64": 19.5},
+    "V100": {"fp16": 125, "fp32": 15.7, "fp64": 7.8},
+    "TPU v2": {"bf16": 22.5},
+    "TPU v3": {"bf16": 61.5},
+    "TPU v4": {"bf16": 275},
+    "TPU v5 lite": {"bf16": 197},
+    "TPU v5": {"bf16": 459},
+    "TPU v6 lite": {"bf16": 918},
+}
+# Relative, of a loss: of the first, and of the two that follow. A device other than the reference's rounds in other
+# places, and fp32 products may be TF32 there.
+TOLERANCES = {"fp64": (1e-9, 1e-6), "fp32": (1e-6, 1e-6), "bf16": (2e-2, 2e-2), "fp16": (5e-3, 5e-3)}
+ELSEWHERE = {"fp32": (2e-3, 1e-2)}
+# Below 64 bits, of a step that chooses hard negatives or regions, at least: a rounding chooses another one. Mask
+# R-CNN's third loss is off by 2e-2 in fp32 and by 1e-14 in fp64.
+CHOOSING = (1e-5, 5e-2)
+# Of the weights after a step, relative to their norm. Below 64 bits an ill-conditioned network's gradients differ by
+# percents between two correct compilations, so that nothing is asked of them.
+STATE_TOLERANCE = {"fp64": 1e-9}
+
+
+def speed(replay: Any, seconds: list[float], peak: float | None) -> dict[str, Any]:
+    """What the measured seconds of a step mean."""
+    manifest, kind = replay.manifest, replay.program["kind"]
+    median, flops = statistics.median(seconds), replay.program["cost"]["matrix_flops"]
+    if replay.program["cost"]["in_loops"] and manifest["forward_flops_per_example"]:
+        # A loop's body is counted once in the program: go by the model, a backward pass being two forward ones.
+        flops = (
+            manifest["forward_flops_per_example"] * manifest["batch"][kind] * (3 if kind == "train" else 1)
+        )
+    analysis = replay.compiled.cost_analysis() or {}
+    analysis = analysis[0] if isinstance(analysis, list) else analysis
+    memory = replay.compiled.memory_analysis()
+    parts = ("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes", "temp_size_in_bytes")
+    return {
+        "ms": 1000 * median,
+        "ms_of_rounds": [round(1000 * s, 3) for s in seconds],
+        "examples_per_second": manifest["batch"][kind] / median,
+        "matrix_tflop": flops / 1e12,
+        "tflops": flops / 1e12 / median,
+        "peak_tflops": peak,
+        "share_of_peak": flops / 1e12 / median / peak if peak else None,
+        "compiler_tflop": analysis.get("flops", math.nan) / 1e12,
+        "compiler_gb_accessed": analysis.get("bytes accessed", math.nan) / 1e9,
+        "memory_gb": {part.removesuffix("_in_bytes"): getattr(memory, part, 0) / 1e9 for part in parts},
+        "device_memory": _device_memory(),
+        "compile_seconds": replay.compile_seconds,
+    }
+
+
+def _device_memory() -> dict[str, float]:
+    import jax
+
+    stats = jax.devices()[0].memory_stats() or {}
+    return {f"{k}_gb": stats[k] / 1e9 for k in ("peak_bytes_in_use", "bytes_limit") if k in stats}
+
+
+def verdict(report: dict, precision: str, same_platform: bool, tolerance: float | None) -> list[str]:
+    """What differs more than it may."""
+    allowed = TOLERANCES[precision] if same_platform else ELSEWHERE.get(precision, TOLERANCES[precision])
+    if report["chooses"] and precision != "fp64":
+        allowed = tuple(map(max, allowed, CHOOSING))
+    allowed = (tolerance, tolerance) if tolerance is not None else allowed
+    wrong = []
+    for i, error in enumerate(report.get("loss_errors", ())):
+        bound = allowed[min(i, 1)]
+        if not error <= bound:
+            wrong.append(
+                f"loss {i + 1} is {report['losses'][i]!r}, {report['expected_losses'][i]!r} expected: {error:.2g}, "
+                f"{bound:.0e} allowed"
+            )
+    bound = STATE_TOLERANCE.get(precision)
+    for what in ("state_error", "change_error"):
+        if bound and what in report and not report[what]["relative"] <= bound:
+            wrong.append(
+                f"{what}: {report[what]['of']} by {report[what]['relative']:.2g}, {bound:.0e} allowed"
+            )
+    if bound:
+        for name, error in report.get("output_errors", {}).items():
+            if not error <= bound:
+                wrong.append(f"{name} by {error:.2g}, {bound:.0e} allowed")
+    return wrong
+
+
+def peak_of(device: Any, precision: str) -> float | None:
+    """TFLOP/s of PEAKS for a jax device, or None."""
+    kind = device.device_kind
+    return next((peaks.get(precision) for name, peaks in PEAKS.items() if name in kind), None)
+
+
+def show(report: dict) -> None:
+    """The report, for people."""
+    print(f"{report['program']}:")
+    if "loss_errors" in report:
+        worst = max(report["loss_errors"])
+        print(
+            f"  losses {', '.join(f'{x:.9g}' for x in report['losses'])}; at most {worst:.2g} from the manifest's"
+        )
+        state, change = report["state_error"], report["change_error"]
+        print(
+            f"  state after a step: {state['relative']:.2g}, its change: {change['relative']:.2g} ({change['of']})"
+        )
+    elif "losses" in report:
+        print(
+            f"  losses {', '.join(f'{x:.9g}' for x in report['losses'])}; the manifest has none to compare with"
+        )
+    for name, error in report.get("output_errors", {}).items():
+        print(f"  {name}: {error:.2g} from the manifest's")
+    if "ms" in report:
+        share = f", {report['share_of_peak']:.1%} of the peak" if report["share_of_peak"] else ""
+        memory = report["memory_gb"]
+        print(f"  {report['ms']:.2f} ms, {report['examples_per_second']:.1f} examples/s")
+        print(f"  {report['tflops']:.3g} TFLOP/s of {report['matrix_tflop']:.4g} in matrix products{share}")
+        print(f"  {memory['argument_size']:.3g} GB of arguments, {memory['temp_size']:.3g} GB besides")
+    for line in report["differs"]:
+        print(f"  DIFFERS: {line}")
