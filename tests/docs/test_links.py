@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 
@@ -27,6 +28,17 @@ def test_links_hold(name: str) -> None:
         elif anchor and file.endswith(".md") and anchor not in page(file).anchors:
             broken.append(f"{link}: no such anchor; there are {', '.join(sorted(page(file).anchors))}")
     assert not broken, f"{name}: {broken}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_that_are_named_are_there(name: str) -> None:
+    """`common/train/loop.py` in a sentence; BENCHMARK and NAME stand for any."""
+    folders = {path.name for path in markdown.ROOT.iterdir() if path.is_dir()}
+    text = (markdown.ROOT / name).read_text(encoding="utf-8")
+    named = re.findall(r"(?<![\w/.-])((?:[\w-]+/)+[\w-]+\.(?:py|sh|json|md|sbatch))\b", text)
+    ours = [file for file in named if file.split("/")[0] in folders and not re.search("NAME|BENCHMARK", file)]
+    missing = [file for file in ours if not (markdown.ROOT / file).is_file()]
+    assert not missing, f"{name} names files that are not there: {missing}"
 
 
 def test_the_documents_are_among_them() -> None:
