@@ -1,9 +1,10 @@
-"""Every entry of docs/sources.md that a comment cites is there, and every page of docs/ is in the site's menu."""
+"""What the documents list is whole: the entries that comments cite, the pages, the rooms of common/."""
 
 from __future__ import annotations
 
 import re
 
+from tests.test_imports import ROOMS
 from tools.docs import markdown
 
 # "mlperf_facts 1.4 and 1.5", "tf_distribution_facts 1, traps a to d", "docs/sources.md, mlperf 1.4".
@@ -42,3 +43,11 @@ def test_every_page_is_in_the_menu() -> None:
         name for name in markdown.tracked("*.md") if re.match(r"docs/|[A-Z]+\.md|[a-z_]+/README\.md", name)
     }
     assert pages <= menu
+
+
+def test_architecture_names_every_room_in_order() -> None:
+    text = (markdown.ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    assert ", ".join(ROOMS) in " ".join(text.split())
+    table = re.findall(r"^\| (`[a-z_./]+`(?:, `[a-z_./]+`)?) \|", text[text.index("## The rooms") :], re.M)
+    rooms = [room.strip("`/").removesuffix(".py") for cell in table for room in cell.split(", ")]
+    assert set(ROOMS) <= set(rooms)
