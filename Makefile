@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup text demo test quick e2e study bench lint lock clean horovod
+.PHONY: help setup text demo test quick e2e study bench docs lint lock clean horovod
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -41,13 +41,17 @@ bench: $(VENV)/.dev ## measured comparisons with named peers, into bench/results
 	  $(PY) -m $$module $(ARGS) || failed="$$failed $$module"; done; \
 	  [ -z "$$failed" ] || { echo "error: these ended with an error, see above:$$failed" >&2; exit 1; }
 
+docs: $(VENV)/.dev ## write the generated pages anew, then the site of all documents into build/site/
+	@$(PY) -m tools.docs.performance && $(PY) -m systems.predict docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --site-dir build/site && echo "site     build/site/index.html"
+
 lint: $(VENV)/.dev ## format and lint
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
 
 lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text -o requirements/text.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra dev -o requirements/dev.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra dev -o requirements/dev.lock
 
 horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, about two minutes)
 

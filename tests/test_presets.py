@@ -156,7 +156,7 @@ def test_hops_are_counted_through_functions_and_attributes() -> None:
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_the_documents_name_every_one_in_order(benchmark: str) -> None:
-    lines = (ROOT / "docs" / f"{benchmark}-presets.md").read_text().splitlines()
+    lines = (ROOT / "docs" / "presets" / f"{benchmark}.md").read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("| `"))
     table = itertools.takewhile(lambda line: line.startswith("|"), lines[first:])
     names = [name for b, name in EVERY if b == benchmark]

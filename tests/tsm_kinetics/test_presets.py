@@ -17,7 +17,7 @@ from tsm_kinetics import tiny
 from tsm_kinetics.config import Config
 from tsm_kinetics.presets import PRESETS
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs" / "tsm_kinetics-presets.md"
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "presets" / "tsm_kinetics.md"
 NAMES = list(PRESETS)
 
 # Table 3 of the paper: nodes, GPUs, clips and frames per step.

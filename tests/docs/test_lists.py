@@ -1,0 +1,53 @@
+"""What the documents list is whole: the entries that comments cite, the pages, the rooms of common/."""
+
+from __future__ import annotations
+
+import re
+
+from tests.test_imports import ROOMS
+from tools.docs import markdown
+
+# "mlperf_facts 1.4 and 1.5", "tf_distribution_facts 1, traps a to d", "docs/sources.md, mlperf 1.4".
+_CITED = re.compile(
+    r"(?:\b(mlperf|tf_distribution|horovod)_facts|docs/sources\.md,\s+(mlperf|tf|horovod))"
+    r"(?:\s|#)+(?:section\s+)?(\d+(?:\.\d+)?(?:(?:,| and)\s+\d+(?:\.\d+)?(?!\w))*)"
+)
+
+
+def headings() -> set[tuple[str, str]]:
+    """(notes, number) of every numbered entry."""
+    text = (markdown.ROOT / "docs/sources.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^###? (mlperf|tf|horovod) (\d+(?:\.\d+)?) \S", text, re.M))
+
+
+def citations() -> set[tuple[str, str]]:
+    found = set()
+    for name in markdown.tracked("*.py", "*.sh", "*.md"):
+        if name == "docs/sources.md" or name.startswith("tests/docs/"):
+            continue
+        for old, new, numbers in _CITED.findall((markdown.ROOT / name).read_text(encoding="utf-8")):
+            notes = {"tf_distribution": "tf"}.get(old or new, old or new)
+            found |= {(notes, number) for number in re.findall(r"\d+(?:\.\d+)?", numbers)}
+    return found
+
+
+def test_every_cited_entry_is_there() -> None:
+    known, cited = headings(), citations()
+    assert {("mlperf", "1.4"), ("mlperf", "2"), ("tf", "3"), ("horovod", "2")} <= cited & known
+    assert cited <= known, f"docs/sources.md lacks {sorted(cited - known)}"
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = set(re.findall(r"[\w/.-]+\.md\b", (markdown.ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    pages = {
+        name for name in markdown.tracked("*.md") if re.match(r"docs/|[A-Z]+\.md|[a-z_]+/README\.md", name)
+    }
+    assert pages <= menu
+
+
+def test_architecture_names_every_room_in_order() -> None:
+    text = (markdown.ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    assert ", ".join(ROOMS) in " ".join(text.split())
+    table = re.findall(r"^\| (`[a-z_./]+`(?:, `[a-z_./]+`)?) \|", text[text.index("## The rooms") :], re.M)
+    rooms = [room.strip("`/").removesuffix(".py") for cell in table for room in cell.split(", ")]
+    assert set(ROOMS) <= set(rooms)

@@ -1,0 +1,1 @@
+"""Tools of the repository itself: how Horovod is built, how the documents are made."""

@@ -1,0 +1,1 @@
+"""How the documents are made: their links, their generated tables, their site."""

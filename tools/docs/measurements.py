@@ -1,0 +1,328 @@
+"""What bench/results/*.json say, as rows of tables: the time of ours, and of each peer in the same run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+# What the files call a peer, and its name.
+PEERS = {
+    "tfm_orbit": "tf-models under orbit",
+    "tf_models": "tf-models",
+    "official": "tf-models",
+    "keras_fit": "Keras `fit`",
+    "keras_fused_adam": "Keras `fit`, legacy Adam",
+    "keras_tuned": "Keras `fit`, loops written out, legacy Adam",
+    "torch_eager": "PyTorch",
+    "torch": "PyTorch",
+    "jax": "JAX",
+    "plain": "ours, the LSTM's plain form",
+    "ours_unfolded": "ours, two matrices not multiplied first",
+    "top_k": "`tf.math.top_k`",
+    "argsort": "two sorts",
+    "tf_image": "TensorFlow's kernel, row by row",
+    "keras": "Keras LSTM",
+    "keras_unrolled": "Keras LSTM, written out",
+}
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """`ratio` is the peer's time over ours in the same run: above 1, ours is faster. `goal` is its least value."""
+
+    case: str
+    ours: str
+    peer: str
+    ratio: float
+    goal: float | None
+    file: str
+
+    @property
+    def goal_text(self) -> str:
+        return "" if self.goal is None else f"{self.goal:.2f}"
+
+    @property
+    def verdict(self) -> str:
+        return "" if self.goal is None else "met" if self.ratio >= self.goal else "missed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """A measurement and the bound it was to keep."""
+
+    what: str
+    measured: str
+    goal: str
+    met: bool
+    file: str
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def _peers(
+    case: str, ours: str, contenders: dict[str, Any], file: str, goals: dict[str, float | None]
+) -> Iterator[Comparison]:
+    """A row for each contender that has a name here; variants of ours that are no peers have none."""
+    for key, row in contenders.items():
+        if key in PEERS:
+            goal = goals.get(key, row.get("bar"))
+            yield Comparison(case, ours, PEERS[key], row["ratio_to_ours"], goal, file)
+
+
+def training() -> Iterator[Comparison]:
+    """Training steps of whole networks."""
+    file = "resnet_step.json"
+    for precision, contenders in load(file)["step"].items():
+        ours = f"{contenders['ours']['images_per_second']:.1f} images/s"
+        yield from _peers(f"ResNet-50, 224 pixels, batch 16, {precision}", ours, contenders, file, {})
+    yield from _translation("transformer_step.json", "Transformer", {"big": "4 x 64", "multi30k": "32 x 128"})
+    yield from _translation("lstm_gnmt.json", "GNMT", {"full": "8 x 30", "multi30k": "128 x 16"})
+    file = "ssd_step.json"
+    for precision, contenders in load(file)["step"].items():
+        ours = f"{contenders['ours']['images_per_second']:.2f} images/s"
+        yield from _peers(f"SSD-300, 8 images, {precision}", ours, contenders, file, {})
+    file = "detection.json"
+    step = load(file)["cases"]["step"]
+    ours = f"{step['contenders']['ours']['seconds']:.1f} s"
+    goals = {"official": step["bar"]}
+    size = "x".join(map(str, step["size"]))
+    yield from _peers(f"Mask R-CNN, one image of {size}, fp32", ours, step["contenders"], file, goals)
+    yield from _video("train", 2)
+
+
+def _translation(file: str, network: str, sizes: dict[str, str]) -> Iterator[Comparison]:
+    """The goal of these is for the fastest TensorFlow peer."""
+    for name, case in load(file)["cases"].items():
+        kind = {"big": " big", "full": ""}.get(name, f" of `cpu-{name}`")
+        ours = f"{case['contenders']['ours']['seconds']:.2f} s"
+        goals = {case["best_tf_peer"]: case["bar"]}
+        title = f"{network}{kind}, {sizes[name]} tokens, fp32"
+        yield from _peers(title, ours, case["contenders"], file, goals)
+
+
+def _video(what: str, batch: int) -> Iterator[Comparison]:
+    file = "video.json"
+    names = {"tsm": "TSM", "i3d_3x3x3": "I3D 3x3x3", "i3d_3x1x1": "I3D 3x1x1"}
+    for precision, kinds in load(file)["networks"].items():
+        for network, case in kinds[what].items():
+            ours = f"{case['ours']['clips_per_second']:.2f} clips/s"
+            title = f"{names[network]}, batch {batch}, {precision}"
+            yield Comparison(title, ours, "PyTorch", case["torch_seconds_over_ours"], case["bar"], file)
+
+
+def small() -> Iterator[Comparison]:
+    """Networks so small that what surrounds the arithmetic counts."""
+    file = "lstm_small.json"
+    titles = {
+        "mnist": ("MNIST LSTM, batch 128", "images"),
+        "ptb": ("PTB LSTM, 20 streams of 20 words", "words"),
+    }
+    for network, contenders in load(file)["networks"].items():
+        title, unit = titles[network]
+        ours = f"{contenders['ours'][f'{unit}_per_second']:,.0f} {unit}/s"
+        yield from _peers(f"{title}, fp32", ours, contenders, file, {"ours_unfolded": None})
+    file = "mnist_mlp.json"
+    found = load(file)
+    settings = found["settings"]
+    for layers, contenders in found["layers"].items():
+        rows = {key: row for key, row in contenders.items() if isinstance(row, dict)}
+        fastest = min((key for key in rows if key != "ours"), key=lambda key: rows[key]["ratio_to_ours"])
+        goals = {fastest: 1 / settings["bar"]} if int(layers) <= settings["bar_layers"] else {}
+        title = f"MNIST perceptron, {layers} layer{'' if layers == '1' else 's'}, batch 100, fp32"
+        yield from _peers(title, f"{rows['ours']['seconds']:.2f} s an epoch", rows, file, goals)
+    slopes = found["seconds_per_layer"]
+    title, ours = "MNIST perceptron, each further layer of 1 to 8", slopes["ours"]
+    for key in [key for key in slopes if key != "ours"]:
+        yield Comparison(title, f"{ours:.2f} s an epoch", PEERS[key], slopes[key] / ours, None, file)
+
+
+def inference() -> Iterator[Comparison]:
+    yield from _video("infer", 4)
+
+
+def parts() -> Iterator[Comparison]:
+    """Operations of the detectors."""
+    file = "detection.json"
+    titles = {
+        "topk": "the k largest of 32 x 8,732, k of each row its own",
+        "nms_proposals": "suppression of 10 x 2,000 proposals",
+        "nms_classes": "suppression within classes, 320 x 200 boxes",
+        "roi_align_boxes": "ROIAlign with gradients, 512 regions of 7x7, four samples a bin",
+        "roi_align_masks": "ROIAlign with gradients, 128 regions of 14x14, four samples a bin",
+        "roi_align_one_sample": "ROIAlign with gradients, 512 regions of 7x7, one sample a bin",
+        "sample": "256 of 279,279 anchors at random",
+    }
+    cases = load(file)["cases"]
+    for name, title in titles.items():
+        contenders = cases[name]["contenders"]
+        ours = f"{1e3 * contenders['ours']['seconds']:.1f} ms"
+        # The goal is for the first peer of each case.
+        first = next(key for key in contenders if key != "ours")
+        yield from _peers(title, ours, contenders, file, {first: cases[name]["bar"]})
+
+
+def layers() -> Iterator[Comparison]:
+    """One LSTM layer of 1,024 units, forward and backward."""
+    file = "lstm_layer.json"
+    for name, case in load(file)["cases"].items():
+        ours = f"{1e3 * case['contenders']['ours']['seconds']:.1f} ms"
+        goals = {case["best_tf_peer"]: case["bar"]}
+        yield from _peers(f"LSTM of 1,024, {name}", ours, case["contenders"], file, goals)
+
+
+def inputs() -> Iterator[Comparison]:
+    """What feeds the networks, on one core."""
+    file = "resnet_input.json"
+    found = load(file)
+    for ours, key in (("ours, bicubic", ""), ("ours, bicubic, normalised", "_with_normalisation")):
+        speed = f"{found['images_per_second_per_core'][ours]:,.0f} images/s"
+        title = "photographs decoded and augmented, 224 pixels" + (", normalised" if key else "")
+        for peer, part in (
+            ("tf-models, bicubic", "tf_models_bicubic"),
+            ("tf-models, bilinear", "tf_models_default"),
+        ):
+            goal = found["bar"] if part == "tf_models_bicubic" else None
+            yield Comparison(title, speed, peer, found[f"ratio_to_{part}{key}"], goal, file)
+    file = "video.json"
+    titles = {
+        "convert": "video files to JPEG frames",
+        "train_input": "training frames read, decoded, cropped, scaled",
+    }
+    peers = {
+        "ffmpeg_jpeg": "a PyAV loop that does the same",
+        "ffmpeg": "a PyAV loop that only decodes",
+        "libjpeg_turbo": "libjpeg-turbo, decoding alone",
+        "libjpeg_turbo_scaled": "libjpeg-turbo, with cropping and scaling",
+    }
+    for name, title in titles.items():
+        case = load(file)["frames"][name]
+        speed = f"{case['contenders']['ours']['frames_per_second_and_core']:,.0f} frames/s"
+        for key, peer in peers.items():
+            if key in case["contenders"]:
+                held = key == case["peer"] or key == "libjpeg_turbo_scaled"
+                ratio = case["contenders"][key]["ratio_to_ours"]
+                yield Comparison(title, speed, peer, ratio, case["bar"] if held else None, file)
+
+
+def limits() -> Iterator[Limit]:
+    """What was to keep a bound."""
+    loop = load("resnet_step.json")["fused_loop"]
+    over, bar = loop["overhead"], loop["bar"]
+    text = "the fused loop beyond the bare step, 64 pixels, batch 32"
+    yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, "resnet_step.json")
+    for network, counts in load("scaling.json")["update"].items():
+        for count, row in counts.items():
+            what = f"sharded update of {network} on {count} replicas, CPU time over the whole update's"
+            goal = f"at most {row['bar']:.2f}"
+            yield Limit(what, f"{row['ratio']:.2f}", goal, row["ratio"] <= row["bar"], "scaling.json")
+    yield from _bucketing()
+    # Bounds of whole commands on two cores: seconds, and megabytes of memory.
+    bounds = {"345 published v0.7 logs": (10, None), "a log of 200 MB, 1,050,279 lines": (10, 200)}
+    rows = load("compliance.json")["rows"]
+    for name, (seconds, megabytes) in bounds.items():
+        ours, stock = rows[name]["ours"], rows[name]["stock"]
+        text = f"{ours['seconds']:.1f} s, {ours['megabytes']:.0f} MB"
+        goal = f"{seconds} s" + (f", {megabytes} MB" if megabytes else "")
+        met = ours["seconds"] <= seconds and (megabytes is None or ours["megabytes"] <= megabytes)
+        theirs = f"stock checker: {stock['seconds']:.1f} s, {stock['megabytes']:,.0f} MB"
+        yield Limit(f"`compliance check` of {name} ({theirs})", text, goal, met, "compliance.json")
+
+
+def _bucketing() -> Iterator[Limit]:
+    """Padding of one shape, and of each replica's longest, over that of buckets."""
+    file = "bucketing.json"
+    found = load(file)
+    others = {"unbucketed": "in one shape", "unbucketed_longest": "at each replica's longest"}
+    for name in ("multi30k", "newstest2014"):
+        for count in ("5", "10"):
+            case = found["sets"][name]["buckets"][count]
+            for key, text in others.items():
+                ratio = case["plans"][key]["padding_share_over_ours"]
+                share = case["plans"]["ours"]["padding_share"]
+                what = f"padding {text} over that of {count} buckets ({share:.1%}), {name}, 4 replicas"
+                bar = found["settings"]["bar"]
+                yield Limit(what, f"{ratio:.1f}", f"at least {bar:.0f}", ratio >= bar, file)
+
+
+def update() -> Table:
+    """The weight update, whole and sharded; the paper's share of a step is that of 2,048 TPU cores."""
+    paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.
+    head = (
+        "network",
+        "N",
+        "CPU s of the update: whole",
+        "sharded",
+        "ratio",
+        "goal",
+        "share of the step: whole",
+    )
+    rows = []
+    for network, counts in load("scaling.json")["update"].items():
+        for count, row in counts.items():
+            whole, sharded = row["whole"], row["sharded"]
+            shares = (part["update_cpu_seconds"] / part["step_cpu_seconds"] for part in (whole, sharded))
+            rows.append(
+                (
+                    network,
+                    count,
+                    f"{whole['update_cpu_seconds']:.3f}",
+                    f"{sharded['update_cpu_seconds']:.3f}",
+                    f"{row['ratio']:.3f}",
+                    f"{row['bar']:.3f}",
+                    *(f"{share:.1%}" for share in shares),
+                    paper[network],
+                    f"{sharded['slot_bytes'] / whole['slot_bytes']:.4f}",
+                )
+            )
+    return (*head, "sharded", "paper, whole", "slots, sharded over whole"), rows
+
+
+def exchange() -> Table:
+    """Gradient sums of ResNet-50 between local processes."""
+    head = ("backend, processes", "variant", "MB sent per replica", "s per step", "CPU s", "MB of slots")
+    rows = [
+        (
+            world,
+            variant,
+            f"{(row['bytes_inside'] + row['bytes_across']) / 1e6:.1f}",
+            f"{row['seconds']:.3f}",
+            f"{row['cpu_seconds']:.3f}",
+            f"{row['slot_bytes'] / 1e6:.1f}",
+        )
+        for world, variants in load("scaling.json")["exchange"].items()
+        for variant, row in variants.items()
+    ]
+    return head, rows
+
+
+def faults() -> Table:
+    """Seconds from an injected fault to the last exit, what the launcher said, and how the log ends."""
+    found = load("faults.json")["runs"]
+    rows = []
+    for fault in next(iter(found.values())):
+        for backend, kinds in found.items():
+            runs = kinds[fault]
+            seconds = ", ".join("hung" if r["seconds"] is None else f"{r['seconds']:.1f}" for r in runs)
+            rows.append(
+                (fault, backend, seconds, runs[0]["message"], ", ".join(sorted({r["log"] for r in runs})))
+            )
+    return ("fault", "backend", "seconds", "message", "log"), rows
+
+
+def date(path: Path) -> str:
+    return str(load(path.name).get("date") or "")
+
+
+def machine(path: Path) -> tuple[str, str]:
+    """(processor, cores) that a file names; files of older scripts name fewer."""
+    found = load(path.name).get("machine", {})
+    processor = found.get("cpu") or found.get("processor") or "not recorded"
+    return str(processor), str(found.get("cores") or found.get("cpus") or "")

@@ -1,0 +1,139 @@
+"""Writes the tables of measurements into the documents, from bench/results/*.json: `python -m tools.docs.performance`.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; a test holds every page to the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from tools.docs import measurements
+from tools.docs.measurements import ROOT, Comparison
+
+PAGES = ("README.md", "docs/performance.md", "docs/scaling-results.md", "docs/reliability.md")
+_TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
+# The rows of README.md: a case, and what README calls it.
+SHORT = {
+    "ResNet-50, 224 pixels, batch 16, fp32": "ResNet-50 training step",
+    "Transformer big, 4 x 64 tokens, fp32": "Transformer big training step",
+    "GNMT, 8 x 30 tokens, fp32": "GNMT training step",
+    "SSD-300, 8 images, fp32": "SSD training step",
+    "Mask R-CNN, one image of 832x1344, fp32": "Mask R-CNN training step",
+    "MNIST LSTM, batch 128, fp32": "MNIST LSTM training step",
+    "MNIST perceptron, 4 layers, batch 100, fp32": "MNIST perceptron, an epoch",
+}
+OTHERS = ("PyTorch", "JAX")  # Peers that are not TensorFlow's.
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def comparison_table(rows: Iterable[Comparison]) -> str:
+    """A row for each peer of each case."""
+    cells = [
+        (row.case, row.ours, row.peer, f"{row.ratio:.2f}", row.goal_text, row.verdict, _link(row.file))
+        for row in rows
+    ]
+    return markdown_table(("what", "ours", "peer", "ratio", "goal", "verdict", "file"), cells)
+
+
+def short() -> str:
+    """README's table: the fastest peers of a few cases."""
+    found = [*measurements.training(), *measurements.small()]
+    rows = []
+    for case, name in SHORT.items():
+        peers = [row for row in found if row.case == case and not row.peer.startswith("ours")]
+        others = [row for row in peers if row.peer in OTHERS]
+        tensorflow = [row for row in peers if row not in others]
+        rows.append((name, peers[0].ours, _fastest(tensorflow), _fastest(others)))
+    return markdown_table(("what", "ours", "fastest TensorFlow peer", "fastest other peer"), rows)
+
+
+def _fastest(rows: Sequence[Comparison]) -> str:
+    """The peer whose time is the smallest multiple of ours."""
+    if not rows:
+        return ""
+    row = min(rows, key=lambda row: row.ratio)
+    return f"{row.ratio:.2f}x {row.peer.split(',')[0]}"
+
+
+def limits() -> str:
+    """What is measured against a bound, not against a peer's time."""
+    rows = [
+        (row.what, row.measured, row.goal, "met" if row.met else "missed", _link(row.file))
+        for row in measurements.limits()
+    ]
+    return markdown_table(("what", "measured", "goal", "verdict", "file"), rows)
+
+
+def machines() -> str:
+    rows = [
+        (_link(path.name), measurements.date(path), *measurements.machine(path))
+        for path in sorted(measurements.RESULTS.glob("*.json"))
+    ]
+    return markdown_table(("file", "date", "processor", "cores"), rows)
+
+
+def _link(name: str) -> str:
+    return f"[{name.removesuffix('.json')}](../bench/results/{name})"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "short": short,
+    "training": lambda: comparison_table(measurements.training()),
+    "small": lambda: comparison_table(measurements.small()),
+    "inference": lambda: comparison_table(measurements.inference()),
+    "parts": lambda: comparison_table(measurements.parts()),
+    "layers": lambda: comparison_table(measurements.layers()),
+    "input": lambda: comparison_table(measurements.inputs()),
+    "limits": limits,
+    "machines": machines,
+    "update": lambda: markdown_table(*measurements.update()),
+    "exchange": lambda: markdown_table(*measurements.exchange()),
+    "faults": lambda: markdown_table(*measurements.faults()),
+}
+
+
+def fill(text: str) -> str:
+    """The text of a page with its tables written anew.
+
+    Raises:
+      KeyError: the page names a table that TABLES lacks.
+    """
+    return _TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
+
+
+def names(text: str) -> list[str]:
+    """The tables of a page."""
+    return [found[2] for found in _TABLE.finditer(text)]
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Exit status 0, or 1 where --check finds a page that differs from the files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; say which pages are out of date")
+    options = parser.parse_args(arguments)
+    status = 0
+    for page in PAGES:
+        path = root / page
+        text = path.read_text(encoding="utf-8")
+        new = fill(text)
+        if new == text:
+            continue
+        if options.check:
+            print(f"error: {page}: its tables differ from bench/results; run make docs", file=sys.stderr)
+            status = 1
+        else:
+            path.write_text(new, encoding="utf-8")
+            print(f"wrote    {page}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
