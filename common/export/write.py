@@ -66,7 +66,7 @@ def write(
         manifest = _write(task, config, folder, made, reference, say)
         with _writing(folder):
             stack.close()
-    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python bench/replay.py {path}")
+    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m bench.replay {path}")
     return manifest
 
 
