@@ -1,1 +1,1 @@
-"""What decides a run: the schema of a configuration, overrides, the clock, LEGW."""
+"""Configuration of a run: schema, presets, overrides, steps and epochs, digests, the form of log lines."""

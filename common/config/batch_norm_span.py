@@ -1,4 +1,4 @@
-"""How many images share the statistics of batch normalisation: the field `batch_norm_span`. TensorFlow-free."""
+"""Interprets and checks `batch_norm_span`, the number of images that share batch-norm statistics. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from common.errors import UserError
 
 
 class BatchNormSpan:
-    """Of a configuration that has the field `batch_norm_span`; 0 there is a replica's micro-batch."""
+    """Mixin of a configuration with the field `batch_norm_span`, where 0 means a replica's micro-batch."""
 
     batch_norm_span: int
     micro_batch_size: int
@@ -16,16 +16,16 @@ class BatchNormSpan:
 
     @property
     def bn_span(self) -> int:
-        """Images that share batch-norm statistics, where these are not frozen; what the log calls model_bn_span."""
+        """Images that share batch-norm statistics, unless these are frozen; logged as model_bn_span."""
         return self.batch_norm_span or self.micro_batch_size
 
     def single_replica_changes(self) -> dict[str, Any]:
-        """As RunConfig's; statistics over more images than one replica holds would wait for others."""
+        """Adds to RunConfig's a reset of spans larger than a replica's batch, which would wait for other replicas."""
         changes = super().single_replica_changes()
         return changes | {"batch_norm_span": 0} if self.batch_norm_span > self.micro_batch_size else changes
 
     def validate_span(self) -> None:
-        """Raises UserError where the span is neither whole replicas in equal groups nor a part of one."""
+        """Raises UserError unless the span divides a replica's batch or is k batches, where k divides the groups."""
         span, batch = self.bn_span, self.micro_batch_size
         if span > batch:
             fits = span % batch == 0 and self.num_groups % (span // batch) == 0

@@ -1,4 +1,4 @@
-"""Names of the benchmarks and of their modules: `resnet` in a checkout, `timetotrain.resnet` in the wheel.
+"""Lists the benchmarks and imports their modules: `resnet` in a checkout, `timetotrain.resnet` in the wheel.
 
 TensorFlow-free.
 """
@@ -10,19 +10,19 @@ from types import ModuleType
 
 from common.files import ROOT
 
-# Of every module's name: "" in a checkout, "timetotrain." in the wheel.
+# Prefix of every module's name: "" in a checkout, "timetotrain." in the wheel.
 PREFIX = __name__.removesuffix("common.config.benchmarks")
 # The folders that hold a benchmark, in alphabetical order.
 NAMES = tuple(sorted(path.parent.name for path in ROOT.glob("*/task.py")))
 
 
 def command(name: str) -> str:
-    """What `python -m` takes to run a package or module: "resnet", "common.launch", "resnet.tiny"."""
+    """Returns the name that `python -m` takes for a package or module: "resnet", "common.launch", "resnet.tiny"."""
     return PREFIX + name
 
 
 def module(benchmark: str, part: str) -> ModuleType:
-    """A module of a benchmark; `part` is "config", "presets" or "task".
+    """Imports and returns a module of a benchmark; `part` is "config", "presets" or "task".
 
     Raises:
       ModuleNotFoundError: no such benchmark or part.

@@ -1,4 +1,4 @@
-"""Examples <-> steps <-> epochs <-> blocks: the one place that rounds. TensorFlow-free.
+"""Converts between examples, steps, epochs and blocks; the only module that rounds them. TensorFlow-free.
 
 A *block* is the training between two evaluations together with the evaluation that ends it.
 """
@@ -38,7 +38,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """All the arithmetic of a run; see the properties."""
+    """Lengths of a run in steps and epochs, derived from its configuration."""
 
     num_examples: int
     global_batch_size: int
@@ -53,10 +53,10 @@ class Clock:
 
     @classmethod
     def of(cls, config: RunConfig) -> Clock:
-        """The clock of a configuration.
+        """Returns the clock of a configuration.
 
         Raises:
-          UserError: no training examples, or a run without a step.
+          UserError: no training or evaluation examples, or a run of less than one step.
         """
         if config.num_train_examples < 1 or config.num_eval_examples < 1:
             raise UserError(
@@ -103,23 +103,23 @@ class Clock:
         return -(-self.num_eval_examples // self.eval_batch_size)
 
     def epoch_number(self, step: int) -> int:
-        """The number of the epoch that `step` steps complete, to the nearest."""
+        """Number of epochs that `step` steps complete, rounded to the nearest."""
         return round(fractions.Fraction(step * self.global_batch_size, self.num_examples))
 
     def blocks(self, start_step: int = 0, evaluated: bool = True) -> Iterator[Block]:
-        """The blocks of a run that has done `start_step` steps; the first one may be the rest of a block.
+        """Yields the blocks left of a run that has done `start_step` steps; the first one may be the rest of a block.
 
-        With `evaluated` false, the evaluation after the last of these steps is still to be done: where they end a
+        `evaluated` says whether the evaluation after those steps has been done. If it has not, and the steps end a
         block, that block comes first, with no steps left.
         """
         first, index, previous_epoch = 0, 0, 0
         size = self.first_block_steps
         while first < self.train_steps:
             end = min(first + size, self.train_steps)
-            # A whole block is so many epochs, however its steps were rounded (79 steps of 65,536 images are 4.04).
+            # A whole block counts its configured epochs, however its steps are rounded (79 of 65,536 images are 4.04).
             whole = round(self.first_block_epochs + index * self.epochs_per_block)
             last_epoch = whole if end - first == size else self.epoch_number(end)
-            # Blocks shorter than half an epoch still count up, one each: the logs want increasing epochs.
+            # Every block counts at least one epoch, even if shorter than half of one: logged epochs must increase.
             last_epoch = max(last_epoch, previous_epoch + 1)
             if end > start_step or (end == start_step and not evaluated):
                 begin = max(first, start_step)

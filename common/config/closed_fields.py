@@ -1,4 +1,4 @@
-"""Which fields a closed run may change, as the fields' own metadata says. TensorFlow-free."""
+"""Marks, in a configuration's field metadata, which fields a run of the closed division may change. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from typing import Any
 
 
 def system_field(default: Any) -> Any:
-    """A field that describes the system and not the model: a closed run may change it.
+    """Declares a field that describes the system, not the model: a closed run may change it.
 
-    Which machine, how its work is divided and stored, the same function computed otherwise, and when a run evaluates
-    and ends, which the log's blocks show.
+    Examples: the machine, how its work is divided and stored, another way to compute the same function, and when a run
+    evaluates and ends, which the log's blocks show.
     """
     return dataclasses.field(default=default, metadata={"closed": "free"})
 
 
 def data_field(default: Any) -> Any:
-    """A field that counts what cleaning and cutting into tokens leave of the rules' data: a closed run may change it.
+    """Declares a field that counts what cleaning and tokenizing leave of the rules' data: a closed run may change it.
 
-    It differs from one preparation to the next, and the run is held to it.
+    The count differs between preparations of the data, and the run checks it.
     """
     return system_field(default)
 
 
 def rule_field(default: Any) -> Any:
-    """A field that says which rules hold or what the problem is: no closed run changes it, even where the log shows it.
+    """Declares a field of the rules or the problem: no closed run changes it, even where the log shows it.
 
-    Of a field that is neither, a closed run may change what the log's header shows to the rules.
+    A closed run may change a field without a mark if a line of the log's header shows it to the rules
+    (common/run/closed_division.py).
     """
     return dataclasses.field(default=default, metadata={"closed": "fixed"})
 
 
 def closed_rule(config: type, path: str) -> str:
-    """Says "free", "fixed" or "" for the field at `path` ("optimizer.momentum") of a configuration class.
+    """Returns "free", "fixed" or "" (no mark) for the field at `path` ("optimizer.momentum") of a configuration class.
 
-    What a group says holds for its fields, what a class says for its subclasses' defaults.
+    A group's mark holds for its fields; a class's mark holds for a subclass that declares another default.
     """
     head, _, rest = path.partition(".")
     for cls in config.__mro__:

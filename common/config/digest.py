@@ -1,4 +1,4 @@
-"""A configuration as plain values, and the digest that identifies it. TensorFlow-free."""
+"""Converts a configuration to plain values and back, and computes the digest that identifies it. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ C = TypeVar("C")
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Nested plain dict of a configuration, ready for JSON."""
+    """Returns a configuration as a nested plain dict, ready for JSON."""
     return dataclasses.asdict(config)
 
 
 def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
-    """The configuration that `to_dict` gave, JSON lists turned back into tuples.
+    """Returns the configuration that `to_dict` converted; JSON lists become tuples again.
 
     Raises:
       UserError: a field that this version does not know.
@@ -41,6 +41,6 @@ def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
 
 
 def digest(config: Any) -> str:
-    """SHA-256 of the configuration's canonical JSON."""
+    """Returns the SHA-256 of the configuration's canonical JSON, in hexadecimal."""
     text = json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,6 +1,7 @@
-"""LEGW, linear-epoch gradual warmup: how a tuned configuration is carried over to another batch. TensorFlow-free.
+"""Scales a tuned configuration to another batch size by LEGW, linear-epoch gradual warmup. TensorFlow-free.
 
-"Large-Batch Training for LSTM and Beyond", section 3: batch x k gives rate x sqrt(k) and warmup epochs x k.
+"Large-Batch Training for LSTM and Beyond", section 3: k times the batch takes sqrt(k) times the rate and k times the
+warmup epochs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ C = TypeVar("C")
 
 
 def legw(config: C, k: float) -> C:
-    """The batch times `k`, the rate times sqrt(k), the warmup epochs times `k`; else equal, in epochs.
+    """Returns `config` with `k` times the batch and warmup epochs and sqrt(k) times the rate.
 
-    `k` below 1 goes the other way: tune a large batch, train a small one (section 3.3). What the configuration
-    counts in steps keeps its length in epochs; `schedule.warmup_steps` stays: k times the epochs of k times
-    the batch are as many steps.
+    A `k` below 1 scales down: tune a large batch, train a small one (section 3.3). Fields that count steps keep their
+    length in epochs. `schedule.warmup_steps` stays as it is: k times the epochs at k times the batch are as many
+    steps.
 
     Raises:
       UserError: `k` is not positive, or the batch times `k` is not a whole number.

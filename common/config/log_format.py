@@ -1,4 +1,4 @@
-"""The form of an MLPerf log line under each ruleset. TensorFlow-free."""
+"""Formats MLPerf log lines in the form of each ruleset. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.files import ROOT
 
 
 class Format:
-    """The lines of a ruleset, as text."""
+    """Formats log lines of one ruleset."""
 
     def __init__(self, ruleset: str, benchmark: str):
         self._old = ruleset == "0.6.0"
@@ -21,7 +21,7 @@ class Format:
         self._mllog = _mllogger(benchmark, self._lines)
 
     def line(self, key: str, value: Any, metadata: Mapping[str, Any], kind: str, at: float) -> str:
-        """One line; `at` in seconds since 1970."""
+        """Returns one line; `kind` is the event type ("INTERVAL_START", ...), `at` is in seconds since 1970."""
         if self._old:
             return f":::MLL {at:.6f} {key}: {json.dumps({'value': value, 'metadata': metadata})}"
         write = {"INTERVAL_START": self._mllog.start, "INTERVAL_END": self._mllog.end}.get(
@@ -32,7 +32,7 @@ class Format:
 
 
 def _mllogger(namespace: str, lines: list[str]) -> MLLogger:
-    """An MLLogger that appends to `lines`: it swallows exceptions, so nothing that can fail happens inside it."""
+    """Returns an MLLogger that appends to `lines`. It swallows exceptions, so nothing that can fail runs inside it."""
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

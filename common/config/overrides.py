@@ -1,8 +1,8 @@
-"""Presets, and overrides of their fields from the command line. TensorFlow-free.
+"""Builds a configuration from a preset and the overrides of a command line. TensorFlow-free.
 
 A benchmark's configuration is one frozen dataclass, `RunConfig` (common/config/schema.py) with its own fields added.
 A preset is `dataclasses.replace` of a base; a flag `--config.optimizer.momentum=0.9` replaces one field. Nothing else
-in the project holds a hyperparameter: the step, the log and `--describe` read them here.
+in the project holds a hyperparameter: the step, the log and `--describe` read the configuration.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ C = TypeVar("C")
 
 
 def preset(presets: Mapping[str, C], name: str) -> C:
-    """The preset of that name.
+    """Returns the preset called `name`.
 
     Raises:
-      UserError: no such preset; the message lists the near ones.
+      UserError: no such preset; the message lists similar names.
     """
     if name not in presets:
         raise UserError(f"--system={name}: unknown{near(name, list(presets))}; known: {', '.join(presets)}")
@@ -39,14 +39,14 @@ def configure(
     replicas: str | None = None,
     seed: int | None = None,
 ) -> C:
-    """The configuration that a command line asks for, validated.
+    """Returns the validated configuration that a command line asks for.
 
     Args:
-      presets: of the benchmark.
-      default: makes the configuration where no preset is named.
-      system: the preset's name.
+      presets: {name: configuration} of the benchmark.
+      default: makes the configuration if no preset is named.
+      system: the preset's name, or None.
       overrides: [(path, value)] from `split_overrides`.
-      replicas, seed: in place of the preset's; None leaves it.
+      replicas, seed: replace the preset's values; None keeps them.
 
     Raises:
       UserError: an unknown preset, field or value, or fields that contradict each other.
@@ -63,10 +63,12 @@ def configure(
 
 
 def override(config: C, path: str, value: str) -> C:
-    """`config` with the field at `path` ("optimizer.momentum") set to the parsed `value`; "legw" transforms it.
+    """Returns `config` with the field at `path` ("optimizer.momentum") set to the parsed `value`.
+
+    The path "legw" scales the configuration by the factor `value` (common/config/legw.py).
 
     Raises:
-      UserError: unknown field (near names listed) or a value of the wrong type.
+      UserError: an unknown field (the message lists similar names) or a value of the wrong type.
     """
     if path == "legw":
         return legw(config, _parse(value, float, "config.legw"))
@@ -74,7 +76,7 @@ def override(config: C, path: str, value: str) -> C:
 
 
 def override_all(config: C, flags: Sequence[str]) -> C:
-    """A copy with every `--config.path=value` of `flags`; other flags are passed over.
+    """Returns a copy with every `--config.path=value` of `flags` applied; other flags are ignored.
 
     Raises:
       UserError: as `override` and `split_overrides`.
@@ -85,7 +87,7 @@ def override_all(config: C, flags: Sequence[str]) -> C:
 
 
 def field_types(cls: type) -> dict[str, Any]:
-    """The types of a configuration's fields, by name."""
+    """Returns {name: type} of a configuration's fields."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -138,10 +140,10 @@ def _parse_one(text: str, kind: type) -> Any:
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Takes `--config.path=value` (or `--config.path value`) out of a command line.
+    """Separates `--config.path=value` (or `--config.path value`) from the other arguments of a command line.
 
     Returns:
-      ([(path, value)], the other arguments). "legw" comes last: it scales what the others set.
+      ([(path, value)], the other arguments). "legw" comes last: it scales the values that the others set.
 
     Raises:
       UserError: a `--config.` argument without a value.

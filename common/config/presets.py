@@ -1,4 +1,4 @@
-"""What the presets of several benchmarks share: names, families by LEGW's rule, logged keys. TensorFlow-free."""
+"""Helpers that several benchmarks' presets share: names, families scaled by LEGW, logged keys. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ C = TypeVar("C", bound=RunConfig)
 
 
 def named(presets: Mapping[str, C]) -> dict[str, C]:
-    """The presets in the same order, each with its name in the field `system`."""
+    """Returns the presets in the same order, each with its name in the field `system`."""
     return {name: dataclasses.replace(config, system=name) for name, config in presets.items()}
 
 
 def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]:
-    """`base` and its batch doubled up to `doublings` times, rate and warmup by LEGW's rule (common/config/legw.py).
+    """Returns `base` and presets with its batch doubled 1 to `doublings` times, scaled by LEGW (common/config/legw.py).
 
     Args:
-      name: of each preset; "{batch}" stands for its global batch size.
-      source: of each preset; "{factor}" stands for its batch in batches of `base`.
+      base: the tuned configuration.
+      name: template of each preset's name; "{batch}" stands for its global batch size.
+      source: template of each preset's source; "{factor}" stands for its batch divided by that of `base`.
+      doublings: number of presets besides `base`.
     """
     family = {}
     for factor in (2**i for i in range(doublings + 1)):
@@ -35,7 +37,7 @@ def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]
 
 
 def solver_keys(config: RunConfig) -> dict[str, Any]:
-    """Logged keys of solver, rate and schedule, for benchmarks whose rules name no keys of their own."""
+    """Returns the logged keys of optimizer, rate and schedule, for benchmarks whose rules define none of their own."""
     optimizer, schedule = config.optimizer, config.schedule
     return {
         "opt_name": optimizer.name,
@@ -46,10 +48,10 @@ def solver_keys(config: RunConfig) -> dict[str, Any]:
 
 
 def momentum_key(config: RunConfig) -> dict[str, Any]:
-    """{"opt_momentum": value}, or nothing where the solver has no momentum."""
+    """Returns {"opt_momentum": value}, or {} for an optimizer without momentum."""
     return {"opt_momentum": config.optimizer.momentum} if config.optimizer.has_momentum else {}
 
 
 def without_metadata(pairs: Mapping[str, Any]) -> list[tuple[str, Any, dict]]:
-    """Logged keys and values as [(key, value, metadata)], in the same order, metadata empty."""
+    """Returns logged keys and values as [(key, value, metadata)], in the same order, with empty metadata."""
     return [(key, value, {}) for key, value in pairs.items()]

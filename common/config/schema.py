@@ -1,4 +1,4 @@
-"""The fields that every benchmark's configuration has. TensorFlow-free."""
+"""Defines and validates the fields that every benchmark's configuration has. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULESETS = ("0.6.0", "0.7.0")
 REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu")
 SUMMATIONS = ("flat", "hierarchical", "2d")
 WIRES = ("full", "bf16")
-LARGEST_SEED = 2**32 - 1  # Of np.random.seed.
+LARGEST_SEED = 2**32 - 1  # The largest that np.random.seed takes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,21 +25,23 @@ class Schedule:
     Attributes:
       kind: "constant", "poly", "step", "cosine", "noam", "gnmt".
       warmup_epochs: length of the linear warmup, in epochs.
-      warmup_steps: the same in steps, where published code rounds its epochs in its own way; 0 derives it.
+      warmup_steps: length in steps, where published code rounds its epochs in its own way; 0 derives it from
+        `warmup_epochs`.
       initial_learning_rate: where the warmup starts.
       train_epochs: where "poly" and "cosine" end, in epochs; 0 means the end of training.
       power: exponent of "poly".
       end_learning_rate: the value "poly" and "cosine" end at.
       boundaries: epochs at which "step" multiplies by `factor`.
       factor: the factor of "step".
-      decay_over_whole_run: "poly" as (1 - i/I)^p of the whole run, as LEGW does, not of what follows
-        the warmup.
-      width: "noam" is base_learning_rate * (width * max(step, warmup))^-1/2 after the warmup (mlperf_facts 1.4).
-      warmup_curve: "linear", or "exponential" from a hundredth of the peak (GNMT; mlperf_facts 1.5).
+      decay_over_whole_run: "poly" decays as (1 - i/I)^p over the whole run, as in LEGW, not over the steps after the
+        warmup.
+      width: model width in "noam", whose rate after the warmup is base_learning_rate * (width * max(step, warmup))^-1/2
+        (docs/sources.md, mlperf 1.4).
+      warmup_curve: "linear", or "exponential" from a hundredth of the peak (GNMT; docs/sources.md, mlperf 1.5).
       decay_start_step, decay_interval, max_decays: "gnmt" multiplies by `factor` every `decay_interval` steps from
         step `decay_start_step` on, at most `max_decays` times.
-      decay_at_start: "gnmt" does so at `decay_start_step` already, as the reference does, not one interval later, as
-        Google's code does (mlperf_facts 0.6).
+      decay_at_start: the first decay of "gnmt" is at `decay_start_step`, as in the reference, not one interval later,
+        as in Google's code (docs/sources.md, mlperf 0.6).
     """
 
     kind: str = "poly"
@@ -60,51 +62,56 @@ class Schedule:
     decay_at_start: bool = False
 
     def warmup_length(self, steps_per_epoch: float) -> float:
-        """Steps of the warmup, not rounded: the rate rises linearly over them."""
+        """Length of the warmup in steps, not rounded."""
         return self.warmup_steps or self.warmup_epochs * steps_per_epoch
 
     def logged_warmup_epochs(self, steps_per_epoch: float) -> float:
-        """The warmup as it is, in epochs: `warmup_steps` wins over `warmup_epochs`."""
+        """Length of the warmup in epochs; `warmup_steps` takes precedence over `warmup_epochs`."""
         return self.warmup_steps / steps_per_epoch if self.warmup_steps else self.warmup_epochs
 
     def decay_start(self, steps_per_epoch: float) -> float:
-        """The step that "poly" and "cosine" count from: the warmup rounded down.
+        """The step at which "poly" and "cosine" start: the warmup rounded down; 0 with `decay_over_whole_run`.
 
-        `warm * N // B` in G7 resnet-research-TF-tpu-v3-8192/lars_util.py; 0 with `decay_over_whole_run`.
+        The rounding is `warm * N // B` in G7 resnet-research-TF-tpu-v3-8192/lars_util.py.
         """
         if self.decay_over_whole_run:
             return 0
-        # An integer but for floating point is that integer: no step is lost to 28.999999999999996.
+        # Rounded to six decimals first, so that 28.999999999999996 counts as 29 steps.
         return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
 
     def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
-        """Steps over which "poly" and "cosine" decay: T - Sw + 1 (ibid.), or T over the whole run."""
+        """Steps over which "poly" and "cosine" decay: T - Sw + 1 (lars_util.py as above), or T over the whole run.
+
+        T is the end of the decay and Sw its start, in steps.
+        """
         end = round(self.train_epochs * steps_per_epoch) or train_steps
         return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """`name` is one of common.optim.optimizers.RULES; the fields that a rule does not use are ignored by it.
+    """The optimizer `name`, one of common.optim.optimizers.RULES; a rule ignores the fields that it does not use.
 
     Attributes:
       base_learning_rate: the peak of the schedule.
-      weight_decay: added to the gradient as weight_decay * w, where the kind decays.
-      l2_in_loss: coefficient of an L2 term added to the gradients of everything that is no batch-norm
-        variable, besides `weight_decay` (the v0.6 TPU submissions did both; mlperf_facts 0.5).
-      eta, epsilon: LARS trust = eta*|w| / (|g| + weight_decay*|w| + epsilon), raw gradient; an epsilon of 0
-        is 0. The adaptive rules add `epsilon` to a root (Adam: 1e-8 in GNMT, 1e-9 in the Transformer;
-        mlperf_facts 1.4 and 1.5), or under it (tf_keras's default is 1e-7), and need it above 0.
+      weight_decay: weight_decay * w is added to the gradient of w, except for `skip_kinds`.
+      l2_in_loss: coefficient of an L2 term added to the gradients of all but batch-norm variables, besides
+        `weight_decay` (the v0.6 TPU submissions did both; docs/sources.md, mlperf 0.5).
+      eta, epsilon: LARS's trust ratio is eta*|w| / (|g| + weight_decay*|w| + epsilon) of the raw gradient g, where
+        epsilon may be 0. Adam adds epsilon to a root (1e-8 in GNMT, 1e-9 in the Transformer; docs/sources.md, mlperf
+        1.5 and 1.4), the other adaptive rules add it under the root (tf_keras's default is 1e-7). These rules need it
+        above 0, Adagrad only if `initial_accumulator` is 0.
       scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the TPU-v3 paper) instead of
-        v = m v + lr trust (g + wd w), w -= v (figure 6); for "sgd", whose trust is 1, too.
-      skip_kinds: kinds of variables that neither decay nor adapt.
-      bias_gradient_factor: gradients of biases are multiplied by it: 2 is Detectron's rule (mlperf_facts 1.3).
-      beta_1, beta_2: decay of Adam's moments; TensorFlow's defaults, which GNMT uses (mlperf_facts 1.5). The
-        Transformer has 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (mlperf_facts 1.4).
+        v = m v + lr trust (g + wd w), w -= v (figure 6); also for "sgd", whose trust is 1.
+      skip_kinds: kinds of variables to which neither weight decay nor LARS's trust ratio applies.
+      bias_gradient_factor: factor of the gradients of biases; 2 is Detectron's rule (docs/sources.md, mlperf 1.3).
+      beta_1, beta_2: decay of Adam's moments; TensorFlow's defaults, which GNMT uses (docs/sources.md, mlperf 1.5). The
+        Transformer has 0.9 / 0.98 up to 512 sequences and 0.86 / 0.92 at 2048 (docs/sources.md, mlperf 1.4).
       rho: decay of the averages of RMSprop (tf_keras: 0.9) and Adadelta (Zeiler 2012: 0.95).
-      initial_accumulator: where Adagrad's sums of squares start; TensorFlow's default.
+      initial_accumulator: initial value of Adagrad's sums of squares; TensorFlow's default.
       clip_norm: the summed gradient, before any L2 term, is scaled down to this global norm; 0 is off.
-      clip_replica_norm: so is the gradient of each replica's own loss, before the sum (G6 GNMT: 5.0); 0 is off.
+      clip_replica_norm: each replica's own gradient is scaled down to this norm before the sum (G6 GNMT: 5.0); 0 is
+        off.
     """
 
     name: str = "lars"
@@ -127,19 +134,19 @@ class Optimizer:
 
     @property
     def has_momentum(self) -> bool:
-        """Whether the rule uses `momentum`: the adaptive ones have averages of their own."""
+        """Whether the rule uses `momentum`: the adaptive rules have their own averages."""
         return self.name in ("sgd", "lars")
 
 
 @dataclasses.dataclass(frozen=True)
 class Communication:
-    """How gradients become weights on every replica; see gradient_sum.py and sharded_update.py in common/distributed/.
+    """How gradients are summed and weights updated; see gradient_sum.py and sharded_update.py in common/distributed/.
 
     Attributes:
       algorithm: "flat"; "hierarchical" (within a node, then across nodes) or "2d" (rows, then columns).
       group_size: replicas of a node, or of a row; 0 takes the replicas of one host for "hierarchical" and
         the divisor nearest to the square root for "2d".
-      bucket_bytes: gradients are summed in buckets of about so many bytes, in reverse order of creation.
+      bucket_bytes: size in bytes of the buckets in which gradients are summed, in reverse order of creation.
       wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32.
       shard_weight_update: each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
     """
@@ -153,14 +160,14 @@ class Communication:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """What every benchmark's configuration has.
+    """The fields that every benchmark's configuration has.
 
     Attributes:
       benchmark: name in the log, e.g. "resnet".
       system: the preset's name.
-      hardware: the machine, a file name in systems/.
+      hardware: the machine, described in systems/NAME.json.
       source: where the values come from.
-      ruleset, division: rules the run is logged under.
+      ruleset, division: rules under which the run is logged.
       smoke_run: tiny data; logged, and never packaged as a result.
       seed: everything random derives from it.
       precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
@@ -170,12 +177,12 @@ class RunConfig:
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
       compile: XLA: "auto" (off on CPU, on elsewhere), "on", "off".
-      train_epochs, train_steps: when the run gives up; `train_steps` wins where it is not 0.
+      train_epochs, train_steps: length at which the run gives up; `train_steps` takes precedence unless it is 0.
       steps_per_epoch_rounding: "floor" or "ceil".
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
-      epochs_per_block, first_block_epochs: evaluation every so many epochs, first after `first_block_epochs`.
-      quality_target: in the unit that is logged.
-      checkpoint_blocks: save every so many blocks when a checkpoint folder is given.
+      epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: as the others).
+      quality_target: the quality to reach, in the logged unit.
+      checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
     """
 
     benchmark: str = rule_field("")
@@ -213,8 +220,8 @@ class RunConfig:
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
 
-    # Of benchmarks that can start from a trained network: the field that names its file, and what the closed rules
-    # start from (common/run/closed_division.py).
+    # For benchmarks that can start from a trained network: the field that names its file, and the network that a closed
+    # run must start from (common/run/closed_division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
 
@@ -232,7 +239,7 @@ class RunConfig:
         for field in (*sizes, "checkpoint_blocks"):
             if getattr(self, field) < 1:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
-        # Lengths: 0 leaves most of them to another field.
+        # Lengths; 0 derives most of them from another field.
         steps = ("train_steps", "steps_per_block", "first_block_steps")
         for field in (*steps, "train_epochs", "epochs_per_block", "first_block_epochs"):
             if getattr(self, field) < 0:
@@ -272,13 +279,13 @@ class RunConfig:
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
 
     def single_replica(self) -> RunConfig:
-        """The configuration of one of the run's replicas, alone: its share of the batch, nobody to talk to."""
+        """Returns the configuration of one replica run alone: its share of the batch, no communication."""
         alone = dataclasses.replace(self, **self.single_replica_changes())
         alone.validate()
         return alone
 
     def single_replica_changes(self) -> dict[str, Any]:
-        """{field: value} in which `single_replica` differs; a benchmark adds its own."""
+        """Returns {field: value} that `single_replica` changes; a benchmark's override adds its own."""
         return {
             "replicas": "single",
             "num_replicas": 1,
@@ -291,40 +298,40 @@ class RunConfig:
 
     @property
     def num_groups(self) -> int:
-        """Groups of replicas that share their examples; without partitions every replica is one."""
+        """Number of groups of replicas that share their examples; without partitions every replica is a group."""
         return self.num_replicas // self.partitions
 
     @property
     def examples_per_epoch(self) -> int:
-        """Training examples of an epoch as `global_batch_size` counts them; the clock's.
+        """Training examples of an epoch in the unit of `global_batch_size`, from which steps are computed.
 
-        A benchmark whose samples are not what a batch consists of (words, in sequences) overrides it.
+        A benchmark that counts its samples in another unit than its batches (words, sequences) overrides it.
         """
         return self.num_train_examples
 
     @property
     def examples_per_evaluation(self) -> int:
-        """Likewise, as `eval_batch_size` counts them."""
+        """Evaluation examples in the unit of `eval_batch_size`, overridden likewise."""
         return self.num_eval_examples
 
     @property
     def logged_target(self) -> float | dict[str, float]:
-        """What eval_accuracy has to reach, in its form; a benchmark with several qualities overrides it."""
+        """Target of the logged eval_accuracy, in the same form; a benchmark with several qualities overrides it."""
         return self.quality_target
 
     @property
     def initial_weights_file(self) -> str:
-        """The file with the weights that training starts from; "" is none: they are random, from the seed."""
+        """The file of the weights that training starts from; "" means random weights, from the seed."""
         return getattr(self, self.weights_field) if self.weights_field else ""
 
     @property
     def weight_transformations(self) -> str:
-        """What is done to the weights of that file, as a submission says it."""
+        """Transformation of the weights in `initial_weights_file`, as described in a submission."""
         return "kernels transposed to TensorFlow's layout" if self.initial_weights_file else "none"
 
     @property
     def micro_batch_size(self) -> int:
-        """Examples that one replica sees at once; with partitions, of which it sees its rows."""
+        """Examples that one replica processes at once; with partitions, it holds its rows of each of them."""
         return self.global_batch_size // (self.num_groups * self.accumulation_steps)
 
 
@@ -338,7 +345,7 @@ _AVERAGES = ("momentum", "beta_1", "beta_2", "rho")
 
 
 def _check_numbers(config: RunConfig) -> None:
-    """Raises UserError for numbers with which no rule or schedule means anything: not one of them would fail."""
+    """Raises UserError for numbers that make no sense in a rule or schedule but would not fail by themselves."""
     for part in ("optimizer", "schedule"):
         for name, value in vars(getattr(config, part)).items():
             if isinstance(value, (int, float)) and not 0 <= value < math.inf:
