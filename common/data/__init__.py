@@ -1,1 +1,1 @@
-"""From files to batches: TFRecords, streams, padding, buckets, and the tools of converters."""
+"""Input pipelines: TFRecord files, record streams, padding, length buckets, and helpers of converters."""

@@ -1,12 +1,12 @@
-"""Window bucketization: batches of sequences of similar length, the same bucket on every replica in a step.
+"""Groups sequences of similar length into batches (window bucketization), one bucket per step on all replicas.
 
 Section 3 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": with synchronous training a step takes as long as its
 longest sequence on any worker, so the window in which sequences of one length are collected is the *global* batch.
-The paper lets one host, or several in turns, make all workers' input. Here every host makes the same plan from the
-lengths and the seed, and takes its part: a plan is a few bytes per example, and nothing has to be sent. The paper's
-turns are there too (`round_robin`).
+In the paper one host, or several in turns, make all workers' input. Here every host makes the same plan from the
+lengths and the seed, and takes its part: a plan is a few bytes per example, and nothing has to be sent. `round_robin`
+gives the paper's turns.
 
-A plan holds indices of examples, no text. It is a pure function of (lengths, seed, epoch), so it can be entered at any
+A plan holds indices of examples, no text. It is a pure function of (lengths, seed, epoch), so a run can resume at any
 step.
 """
 
@@ -38,10 +38,10 @@ class Plan:
         return len(self.buckets)
 
     def shard(self, shard: Shard) -> Plan:
-        """Part `shard.index` of every batch: the rows index * n/count ... of its n.
+        """Returns part `shard.index` of every batch: rows [index * n / count, (index + 1) * n / count) of n.
 
         Raises:
-          UserError: the batch does not divide.
+          UserError: the batch does not divide into the shards.
         """
         size = self.examples.shape[1]
         if size % shard.count:
@@ -52,21 +52,22 @@ class Plan:
         return Plan(self.buckets, self.examples[:, shard.index * part : (shard.index + 1) * part])
 
     def round_robin(self, host: int, hosts: int) -> list[int]:
-        """The steps whose whole global batch `host` of `hosts` makes, when hosts take turns (G6 GNMT)."""
+        """Returns the steps whose global batch `host` makes when `hosts` hosts take turns (G6 GNMT)."""
         return list(range(host, self.steps, hosts))
 
 
 class Buckets:
-    """Lengths grouped by upper limits, and the epochs of batches over them."""
+    """Examples grouped by upper limits of their length, and the batches of each epoch."""
 
     def __init__(self, lengths: np.ndarray, limits: Sequence[int]):
-        """
+        """Assigns every example to a bucket.
+
         Args:
-          lengths: int [examples], of the longer side of each example.
+          lengths: int [examples], length of the longer side of each example.
           limits: ascending; bucket i takes lengths up to limits[i], which is the static length of its batches.
 
         Raises:
-          UserError: limits that do not ascend, or an example longer than the last.
+          UserError: limits that do not ascend, no examples, or an example longer than the last limit.
         """
         self.lengths, self.limits = np.asarray(lengths), np.asarray(limits)
         if len(self.limits) < 1 or (np.diff(self.limits) <= 0).any() or self.limits[0] < 1:
@@ -82,10 +83,11 @@ class Buckets:
         self.of = np.searchsorted(self.limits, self.lengths).astype(np.int32)
 
     def epoch(self, seed: int, epoch: int, global_batch: int) -> Plan:
-        """The batches of one epoch: every example once, ceil(examples / global_batch) steps.
+        """Returns the batches of one epoch: every example once, in ceil(examples / global_batch) steps.
 
-        Examples come shuffled; a bucket gives a batch whenever it has collected one. What the buckets hold at the end
-        goes, shortest first, into common batches of the longest's bucket; padding fills the last one.
+        Examples come in shuffled order; a bucket gives a batch as soon as it has collected one. The examples left in
+        the buckets at the end, shortest first, form mixed batches, each in the bucket of its longest example; padding
+        fills the last batch.
         """
         order = np.random.default_rng([seed, epoch]).permutation(len(self.lengths))
         buckets = self.of[order]
@@ -95,7 +97,7 @@ class Buckets:
             at = np.flatnonzero(buckets == bucket)
             whole = len(at) // global_batch * global_batch
             full = at[:whole].reshape(-1, global_batch)
-            # A batch comes where its last example arrives.
+            # A batch takes the place at which its last example arrives.
             places += full[:, -1].tolist()
             batches += [(bucket, order[rows]) for rows in full]
             rest.append(order[at[whole:]])
@@ -117,7 +119,7 @@ class Buckets:
     def endless(
         self, seed: int, global_batch: int, shard: Shard, start_step: int = 0
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """(static length, this shard's example indices) of step `start_step` and all that follow."""
+        """Yields (static length, this shard's example indices) of step `start_step` and all later steps."""
         epoch, skip = divmod(start_step, self.steps_per_epoch(global_batch))
         while True:
             plan = self.epoch(seed, epoch, global_batch).shard(shard)
@@ -126,13 +128,13 @@ class Buckets:
             epoch, skip = epoch + 1, 0
 
     def padding_share(self, plan: Plan) -> float:
-        """The part of a plan's tokens that is padding."""
+        """Fraction of a plan's tokens that is padding."""
         real = self.lengths[plan.examples[plan.examples >= 0]].sum()
         computed = (self.limits[plan.buckets] * plan.examples.shape[1]).sum()
         return 1 - float(real) / float(computed)
 
 
 def equal_width(longest: int, count: int) -> list[int]:
-    """Limits of `count` buckets of one width: (longest + count - 1) // count, as GNMT's (mlperf_facts 1.5)."""
+    """Returns limits of `count` buckets of width ceil(longest / count), as in GNMT (docs/sources.md, mlperf 1.5)."""
     width = (longest + count - 1) // count
     return [min((i + 1) * width, longest) for i in range(count) if i * width < longest]

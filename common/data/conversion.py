@@ -1,4 +1,4 @@
-"""What converters of data sets share: shards written by several processes, and never two conversions in one folder.
+"""Helpers of data-set converters: write shards in several processes, and keep one conversion per folder.
 
 TensorFlow-free.
 """
@@ -18,9 +18,9 @@ from common.errors import UserError
 
 
 def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[Any]:
-    """What `write(*task)` returned for each task, in any order; by `workers` processes, with progress.
+    """Calls `write(*task)` for each task in `workers` processes, shows progress, and returns the results in any order.
 
-    The first exception ends them all and is raised.
+    The first exception cancels all tasks and is raised.
     """
     if workers < 2 or len(tasks) < 2:
         return [write(*task) for task in _progress(tasks, len(tasks))]
@@ -36,7 +36,7 @@ def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[
 
 
 def _progress(steps: Iterable, total: int) -> Iterator:
-    """A bar in a terminal, a line every twentieth elsewhere."""
+    """Yields from `steps`; shows a progress bar in a terminal, elsewhere a line per twentieth."""
     if sys.stderr.isatty():
         yield from tqdm.tqdm(steps, total=total, unit="shard")
         return
@@ -47,13 +47,13 @@ def _progress(steps: Iterable, total: int) -> Iterator:
 
 
 def keep_apart(folder: Path, splits: Iterable[str], note: str, text: str) -> None:
-    """Makes sure that shards of two different conversions never lie side by side.
+    """Ensures that a folder holds the shards of one conversion only.
 
     Args:
-      folder: of the shards; made if it is not there.
+      folder: folder of the shards; created if missing.
       splits: prefixes of the shards' names.
       note: name of a file in `folder` that describes the conversion.
-      text: what it holds.
+      text: content of that file.
 
     Raises:
       UserError: the folder holds shards of another conversion, or cannot be written.

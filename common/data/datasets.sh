@@ -1,17 +1,17 @@
-# What the init_datasets.sh scripts share; each sources it:
+# Functions and settings that the init_datasets.sh scripts share; each sources this file:
 #
 #   source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" BENCHMARK "what DATA_DIR is a folder for"
 #
-# Afterwards the working directory is the project's root, PYTHON its interpreter and DATA_DIR set; where pip installed
-# the project, the working directory is the caller's. With SYSTEM=cpu-tiny the benchmark's small set has been generated
-# instead, and the script has ended.
+# Afterwards the working directory is the checkout's root (where pip installed the project, the caller's directory),
+# PYTHON is the interpreter and DATA_DIR is set. With SYSTEM=cpu-tiny this file generates the benchmark's tiny data set
+# instead and ends the script.
 set -euo pipefail
-# Paths are the caller's, also from another folder.
+# Makes the caller's relative paths absolute.
 for name in DATA_DIR RAW_DIR COCO_DIR ILSVRC_DIR VIDEOS_DIR LISTS_DIR CODES VOCABULARY SHA256SUMS; do
   [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
 done
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-package=  # Of the modules' names: that of the wheel.
+package=  # Prefix of the modules' names in the wheel.
 if [[ -f $root/__init__.py ]]; then package=timetotrain.; else cd "$root"; fi
 
 PYTHON=${PYTHON:-.venv/bin/python}
@@ -28,8 +28,8 @@ if [[ ${SYSTEM:-} == cpu-tiny ]]; then
   exec "$PYTHON" -m "$package$1.tiny" "$DATA_DIR"
 fi
 
-# download URL FILE HINT: into FILE.part, which an interruption leaves behind and the next call completes. HINT says
-# what to do when the download fails.
+# download URL FILE HINT: downloads by way of FILE.part, which an interruption leaves and the next call completes. HINT
+# tells the user what to do if the download fails.
 download() {
   [[ -f $2 ]] && return
   command -v curl >/dev/null || refuse "curl is not installed; install it, or put $2 there yourself"
@@ -40,14 +40,14 @@ download() {
   mv "$2.part" "$2"
 }
 
-# verify FILE SHA256
+# verify FILE SHA256: ends the script if the checksum differs.
 verify() {
   local found
   found=$(sha256sum "$1" | cut -d' ' -f1)
   [[ $found == "$2" ]] || refuse "$1: SHA-256 is $found, must be $2; remove the file, download it again"
 }
 
-# unpack ARCHIVE PATTERN FILE: the member of a gzipped tar that fits the pattern; complete or not at all.
+# unpack ARCHIVE PATTERN FILE: extracts the member of a gzipped tar that matches the pattern, completely or not at all.
 unpack() {
   [[ -f $3 ]] && return
   echo "unpacking $(basename "$3")" >&2

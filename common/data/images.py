@@ -1,24 +1,24 @@
-"""The mean and standard deviation of ImageNet's pixels, and normalisation by them."""
+"""Normalises RGB pixels by ImageNet's mean and standard deviation."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-# ImageNet's, per channel, of values 0..255: G6 resnet/resnet_main.py, REF ssd-v1/ssd/utils.py, G7 Mask R-CNN's
-# dataloader.py and TSM's transforms have the same.
+# Per channel, of values 0..255; the same in G6 resnet/resnet_main.py, REF ssd-v1/ssd/utils.py, G7 Mask R-CNN's
+# dataloader.py and TSM's transforms.
 MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
 def normalise_rgb(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Tensor:
-    """(pixels - mean) / standard deviation per channel.
+    """Returns (pixels - mean) / standard deviation per channel.
 
     Args:
-      pixels: [..., 3 x repeats], whose last dimension repeats RGB; values 0..255 of any dtype.
-      dtype: that the network wants; the arithmetic is in float32 at least.
+      pixels: [..., 3 x repeats], values 0..255 of any dtype; the last dimension repeats RGB.
+      dtype: the network's dtype; float64 selects float64 arithmetic, any other float32.
 
     Returns:
-      Same shape; float64 or float32, from which to cast to `dtype` when all arithmetic is done.
+      Same shape, float64 or float32; cast it to `dtype` after all other arithmetic.
     """
     dtype = tf.float64 if dtype == tf.float64 else tf.float32
     offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], dtype)

@@ -1,4 +1,4 @@
-"""Padded evaluation: every replica does equal work, and every example counts once."""
+"""Pads evaluation so that every replica does equal work and every example counts once."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import tensorflow as tf
 
 
 def num_batches(sizes: Sequence[int], batch_size: int, per_step: int = 1) -> int:
-    """Batches that each shard yields, so that all yield equally many: enough for the largest of `sizes`.
+    """Returns the number of batches per shard: equal for all shards, enough for the largest of their `sizes`.
 
-    A multiple of `per_step`, the replicas that take turns with a shard's batches.
+    It is a multiple of `per_step`, the number of replicas that take turns with a shard's batches.
     """
     return max(1, *(-(-size // (batch_size * per_step)) for size in sizes)) * per_step
 
 
 def pad(dataset: tf.data.Dataset, padding: dict[str, Any], batch_size: int, batches: int) -> tf.data.Dataset:
-    """Exactly `batches` full batches: the examples of `dataset`, then padding.
+    """Returns exactly `batches` full batches: the examples of `dataset`, then padding.
 
     Args:
-      dataset: of single examples, dicts of tensors with static shapes, at most batches * batch_size of them.
+      dataset: at most batches * batch_size single examples, dicts of tensors with static shapes.
       padding: one example of the same keys, shapes and dtypes.
       batch_size: examples per batch of one replica.
       batches: from `num_batches`.

@@ -1,4 +1,4 @@
-"""How input pipelines end and how many threads they have: tf.data without its tuning, for which a run would wait."""
+"""Configures tf.data: no autotuning, for which a run would wait; parallelism and prefetching set by hand."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import tensorflow as tf
 
 
 def untuned(data: tf.data.Dataset) -> tf.data.Dataset:
-    """`data` whose iterators are dropped at once.
+    """Returns `data` without autotuning, so that deleting its iterators takes no time.
 
-    tf.data tunes parallelism and buffers in a thread that looks every 10 ms, then every 20, and so on up to a minute.
-    Dropping an iterator wakes that thread before `IsCancelled` says what for (`Model::OptimizeLoop` in
-    tensorflow/core/framework/model.cc, `StartCancelWithStatus` in xla/tsl/framework/cancellation.cc), so that it may
-    sleep on; whoever drops waits for it, as long as the iterator has lived or a minute, and all of Python with it. A
-    run drops one at each evaluation and one at its end.
+    tf.data tunes parallelism and buffers in a thread that wakes after 10 ms, then 20 ms, and so on up to a minute.
+    Deleting an iterator wakes that thread before `IsCancelled` is true (`Model::OptimizeLoop` in
+    tensorflow/core/framework/model.cc, `StartCancelWithStatus` in xla/tsl/framework/cancellation.cc), so the thread may
+    sleep again. The deletion, and all of Python with it, then waits as long as the iterator has lived, or a minute. A
+    run deletes an iterator at each evaluation and at its end.
 
-    What is not tuned is to be said: `parallel_calls`. `prefetch(tf.data.AUTOTUNE)` grows its buffer by itself.
+    Without autotuning, `num_parallel_calls` must be given (`parallel_calls`). `prefetch(tf.data.AUTOTUNE)` still grows
+    its buffer by itself.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -25,7 +26,7 @@ def untuned(data: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def parallel_calls(private_threads: int = 0) -> int:
-    """For `num_parallel_calls`: as many as there are threads, 0 private ones being those of all data sets."""
+    """Returns `num_parallel_calls`: the pipeline's private threads or, if 0, those that all data sets share."""
     return private_threads or len(os.sched_getaffinity(0))
 
 
@@ -39,10 +40,16 @@ def prepared(
 
 
 def ahead(batches: tf.data.Dataset, deterministic: bool, private_threads: int) -> tf.data.Dataset:
-    """The batches, made ahead of the step by threads of their own; 0 private threads: by those of all data sets."""
+    """Returns `batches`, prefetched ahead of the step.
+
+    Args:
+      batches: the batches.
+      deterministic: False lets the pipeline overtake a slow element.
+      private_threads: threads of this pipeline; 0 uses those that all data sets share.
+    """
     options = tf.data.Options()
     options.deterministic = deterministic
-    options.threading.max_intra_op_parallelism = 1  # Images run in parallel; their ops need not.
+    options.threading.max_intra_op_parallelism = 1  # Images run in parallel, the ops of one need not.
     if private_threads:
         options.threading.private_threadpool_size = private_threads
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

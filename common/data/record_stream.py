@@ -1,8 +1,8 @@
-"""Streams of TFRecords: which shard reads which records, and in which order.
+"""Streams TFRecords: assigns records to shards and orders them reproducibly.
 
 Every record carries its identity, (file number, record number), through the stream: augmentation is keyed by it, and
-an error can name it. A stream is a pure function of the seed: it can be entered at any record, and it does not change
-with the cache.
+an error can name it. A stream is a pure function of the seed, the same with and without a cache, and can start at any
+record.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from common.data.tfrecords import READ_AHEAD, count
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 
-# Files read in turns; the TPU reference reads 64 (G6 resnet/imagenet_input.py), too many for a replica's share of them.
+# Files read in turns; the TPU reference reads 64 (G6 resnet/imagenet_input.py), more than a replica's share of files.
 _CYCLE = 16
-_GROUPS = 128  # Of files that keep together in every epoch's permutation: each costs start-up time.
+# Groups of files that stay together in every epoch's permutation; each group costs start-up time.
+_GROUPS = 128
 _LAST_EPOCH = 2**62
 
 Transform = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], object]
@@ -35,16 +36,16 @@ class Part:
     offset: int = 0
 
     def size(self, records: int) -> int:
-        """How many records of a file of `records` belong to this part."""
+        """Number of records in this part of a file of `records` records."""
         return max(0, -(-(records - self.offset) // self.stride))
 
 
 def assign(num_files: int, shard: Shard) -> list[Part]:
-    """What `shard` reads: whole files as far as they go round, and a share of the records of the others.
+    """Returns what `shard` reads: whole files, equally many on every shard, and a share of the files left over.
 
     The parts of all shards are disjoint, cover every record and are equally large where the files are. The
-    files left over, fewer than there are shards, are each read by as few shards as the numbers allow, which
-    keep every n-th record.
+    files left over, fewer than there are shards, are each read by as few shards as the numbers allow; each of
+    these keeps every n-th record.
     """
     whole = num_files - num_files % shard.count
     parts = [Part(file) for file in range(shard.index, whole, shard.count)]
@@ -56,7 +57,7 @@ def assign(num_files: int, shard: Shard) -> list[Part]:
 
 
 def size(files: Sequence[str], shard: Shard) -> int:
-    """Records of one pass of `shard` over the files."""
+    """Number of records in one pass of `shard` over the files."""
     return sum(part.size(count(files[part.file])) for part in assign(len(files), shard))
 
 
@@ -70,7 +71,7 @@ def endless(
     cache: bool = False,
     deterministic: bool = True,
 ) -> tf.data.Dataset:
-    """This shard's records for ever, epoch after epoch, in an order that depends on seed and epoch only.
+    """Returns this shard's records for ever, epoch after epoch, in an order that depends on seed and epoch only.
 
     In each epoch the files (more than 128: groups of files) are permuted, read in turns, and their records
     shuffled through a buffer.
@@ -78,18 +79,18 @@ def endless(
     Args:
       files: all files; this shard reads its part of them.
       shard: see `assign`.
-      seed: of the order.
-      shuffle_buffer: records.
-      start: records to skip. Whole epochs cost a look at the record headers, the rest is read and dropped.
-      transform: (file, record, serialized) -> any nest, applied before the cache; default: as it is.
-      cache: keep what `transform` gives in memory. The order is the same with and without.
-      deterministic: False lets a slow file be overtaken.
+      seed: determines the order.
+      shuffle_buffer: size of the buffer, in records.
+      start: records to skip. Skipping whole epochs reads record headers only; the rest is read and dropped.
+      transform: (file, record, serialized) -> any nest, applied before the cache; None keeps the serialized record.
+      cache: keep transformed records in memory. The order is the same with and without.
+      deterministic: False lets the stream overtake a slow file.
 
     Returns:
       Dataset of (epoch int64, file int64, record int64, transformed).
 
     Raises:
-      UserError: this shard has no record.
+      UserError: `start` is above 0 and this shard has no record.
     """
     source = _source(files, shard, transform, cache)
     first_epoch, skip = 0, 0
@@ -100,8 +101,8 @@ def endless(
         first_epoch, skip = divmod(start, per_epoch)
 
     def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        # Of this traced function alone: the order must not depend on the caller's global seed. (With 0,
-        # tf.data would compare the seed tensor below with a Python number, which a graph cannot.)
+        # The seed of this traced function only, so that the order does not depend on the caller's global seed. Not 0:
+        # tf.data would compare the seed tensor below with a Python number, which a graph cannot.
         tf.random.set_seed(1)
         key = tf.stack([tf.constant(seed % 2**63, tf.int64), epoch])
         groups = tf.range(source.groups, dtype=tf.int64)
@@ -124,13 +125,13 @@ def endless(
 def once(
     files: Sequence[str], shard: Shard, transform: Transform | None = None, cache: bool = False
 ) -> tf.data.Dataset:
-    """This shard's records once, in an order that never changes: dataset of (file, record, transformed)."""
+    """Returns this shard's records once, in a fixed order: dataset of (file, record, transformed)."""
     source = _source(files, shard, transform, cache)
     return _interleave(tf.data.Dataset.range(source.groups), source, deterministic=True)
 
 
 class _Source(NamedTuple):
-    """`open(i)` is the dataset of (file, record, transformed) of group i of the files, i < groups."""
+    """Groups of files; `open(i)` is the dataset of (file, record, transformed) of group i, i < groups."""
 
     groups: int
     open: Callable[[tf.Tensor], tf.data.Dataset]
@@ -167,7 +168,7 @@ def _source(files: Sequence[str], shard: Shard, transform: Transform | None, cac
         structure.append(group.element_spec)
         return tf.data.experimental.to_variant(group)
 
-    # A cache lives as long as its dataset, and must outlast an epoch: a dataset per group, picked by number.
+    # A cache lives as long as its dataset, and must outlast an epoch: one dataset per group is kept, picked by number.
     variants = []
     for i in range(groups):
         variant = variant_of(i)

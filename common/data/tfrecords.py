@@ -1,4 +1,4 @@
-"""TFRecord files: names, counts, reading, writing, and finding damage. record_stream.py shuffles what is in them."""
+"""Names, counts, reads and writes TFRecord files and finds damage in them; record_stream.py shuffles records."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from common.files import whole
 _HEADER, _FOOTER = 12, 4
 # Bytes of read-ahead for each file; the TPU reference takes 8 MiB (G6 resnet/imagenet_input.py).
 READ_AHEAD = 1 << 20
-_THREADS = 16  # A header costs a disk one short read; so many are asked for at once.
+_THREADS = 16  # Files counted at once; counting takes one short read of the disk per record.
 
 
 def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]:
-    """Sorted paths of the files in `data_dir` that match `pattern`.
+    """Returns the sorted paths of the files in `data_dir` that match `pattern`.
 
     Raises:
       UserError: no such folder, or no such files; the message ends with `fix`.
@@ -37,17 +37,17 @@ def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]
 
 
 def count(path: str | os.PathLike) -> int:
-    """Number of records in a file, by hopping from header to header: contents are not read (nor verified).
+    """Counts the records of a file by jumping from header to header; contents are neither read nor verified.
 
     Raises:
       UserError: the file ends inside a record; the message names file and record.
     """
     path = os.fspath(path)
-    if "://" in path:  # An object store: hopping would cost a request per record.
+    if "://" in path:  # An object store: jumping would cost a request per record.
         return int(tf.data.TFRecordDataset(path, buffer_size=READ_AHEAD).reduce(0, lambda n, _: n + 1))
     records, position, size = 0, 0, os.path.getsize(path)
     with open(path, "rb", buffering=0) as file:
-        # Without this advice the system reads ahead: all of the file.
+        # Without this advice the system reads ahead, in the end the whole file.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         while position < size:
             header = os.pread(file.fileno(), _HEADER, position)
@@ -60,7 +60,7 @@ def count(path: str | os.PathLike) -> int:
 
 
 def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> bytes:
-    """A serialized tf.train.Example: bytes_list of bytes or text, int64_list of an int, else float_list."""
+    """Serializes a tf.train.Example: bytes or text as bytes_list, an int as int64_list, the rest as float_list."""
     feature = {}
     for name, value in features.items():
         if isinstance(value, (bytes, str)):
@@ -74,12 +74,12 @@ def example(features: Mapping[str, bytes | str | int | Sequence[float]]) -> byte
 
 
 def shard_name(prefix: str, index: int, total: int) -> str:
-    """ "train-00003-of-01024", as the TPU reference's and tf-models' converters name the files."""
+    """Returns a name such as "train-00003-of-01024", in the form of the TPU reference's and tf-models' converters."""
     return f"{prefix}-{index:05d}-of-{total:05d}"
 
 
 def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
-    """Writes a file that appears under its name only when it is complete; gives the number of records.
+    """Writes a file that appears under its name only when complete; returns the number of records.
 
     Raises:
       UserError: the folder cannot be written or the disk is full.
@@ -100,7 +100,7 @@ def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
 
 
 def read(path: str | os.PathLike) -> Iterator[bytes]:
-    """The records of one file, each verified.
+    """Yields the records of one file, each with its checksum verified.
 
     Raises:
       UserError: a damaged record; the message names file and record.
@@ -125,11 +125,11 @@ def read(path: str | os.PathLike) -> Iterator[bytes]:
 def diagnose(
     files: Iterable[str], check: Callable[[bytes], str | None] = lambda record: None
 ) -> UserError | None:
-    """Looks for the record that made a stream fail: reads the files again, one record at a time.
+    """Finds the record that made a stream fail, by reading the files again one record at a time.
 
     Args:
-      files: in any order; all are read up to the first fault.
-      check: says what is wrong with a record whose checksum is right, or None.
+      files: in any order; reading stops at the first fault.
+      check: returns what is wrong with a record whose checksum is right, or None.
 
     Returns:
       The error that names file and record, counted from 0, or None where every record is sound.
@@ -157,18 +157,19 @@ def _first_line(error: Exception) -> str:
 
 
 def check_totals(files: Sequence[str], expected: int, field: str) -> None:
-    """Checks that files hold as many records as the configuration says, before a run starts.
+    """Checks, before a run starts, that files hold as many records as the configuration says.
 
-    A file that was cut off between two records reads like a whole one: only the numbers tell. Counts the records of
-    `files` from header to header; in an object store, where that costs reading them, not.
+    A file cut off between two records reads like a whole one; only the total shows it. Records are counted from header
+    to header. Files in an object store are not checked, because counting would read them.
 
     Args:
-      files: of one split.
-      expected: how many there should be in all.
-      field: of the configuration, which says so.
+      files: the files of one split.
+      expected: number of records in all of them.
+      field: the configuration's field with that number.
 
     Raises:
-      UserError: there are others; the message names the file with the fewest. Or a file ends inside a record.
+      UserError: the number differs (the message names the file with the fewest records), or a file ends inside a
+        record.
     """
     if "://" in files[0]:
         return

@@ -1,4 +1,4 @@
-"""Every benchmark's generated data set: its command line, `python -m BENCHMARK.tiny DATA_DIR`, and its folder."""
+"""Runs `python -m BENCHMARK.tiny DATA_DIR`: fills the folder with a benchmark's generated data set."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from common.errors import UserError
 from common.files import left_behind, whole
 
 NOTE = "tiny.json"
-# The note of an interrupted call, and the file that was to become it, of earlier versions.
+# In folders of earlier versions: the text of the note of unfinished data, and the name of its temporary file.
 _EARLIER_UNFINISHED, _EARLIER_PARTIAL = "unfinished", f"{NOTE}.partial"
 
 
 def main(
     benchmark: str, generate: Callable[[str], object], holds: str, argv: Sequence[str] | None = None
 ) -> int:
-    """Calls `generate(DATA_DIR)`; `holds` says in the help what the folder is for. Returns the exit status."""
+    """Calls `generate(DATA_DIR)` and returns the exit status; the help calls DATA_DIR a folder for the `holds`."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {benchmarks.command(benchmark)}.tiny", description="Generate the data of cpu-tiny."
     )
@@ -44,15 +44,16 @@ def make(
     patterns: Sequence[str],
     write: Callable[[Path], Any],
 ) -> Any:
-    """Fills `data_dir` by `write(folder)`; does nothing where the same data lie already, whole.
+    """Fills `data_dir` by `write(folder)`; does nothing if the same data are already there, complete.
 
-    A note, tiny.json, says whose data these are, how and how far they were made, and what `write` returned.
+    The note tiny.json holds the benchmark's name, the settings, what `write` returned and the names of the files, or
+    says that the data are unfinished.
 
     Args:
-      benchmark: whose data.
-      settings: what decides the data, as JSON knows it.
+      benchmark: the benchmark's name.
+      settings: everything that determines the data, as JSON values.
       patterns: glob patterns of the files and folders that `write` makes.
-      write: makes them in a folder that has none.
+      write: makes them in a folder that holds none of them.
 
     Returns:
       What `write` returned when the data were made.
@@ -70,7 +71,7 @@ def make(
         if found.get("settings") == settings and made and all((folder / name).exists() for name in made):
             return found.get("result")
         present = _present(folder, patterns)
-        # Of data that are not finished no list was made, but nothing else lay there when they were begun.
+        # Unfinished data have no list of files, but the folder held no others when they were begun.
         others = [name for name in present if made is not None and name not in made]
         if others:
             raise UserError(f"{folder} holds {others[0]}, not made by this program; give another DATA_DIR")
@@ -87,7 +88,7 @@ def make(
 
 
 def unfinished(benchmark: str) -> str:
-    """The note of data that are being made: the next call makes them anew."""
+    """Returns the note of data that are being made; the next call makes them anew."""
     return json.dumps({"benchmark": benchmark, "unfinished": True})
 
 
@@ -97,16 +98,17 @@ def _present(folder: Path, patterns: Sequence[str]) -> list[str]:
 
 
 def _write(note: Path, content: Mapping[str, Any]) -> None:
-    """Whole or not at all: a note that cannot be read is somebody else's."""
+    """Writes the note atomically: a note that cannot be parsed counts as another program's file."""
     with whole(note) as made:
         made.write_text(json.dumps(content, sort_keys=True))
 
 
 def _noted(path: Path, benchmark: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The note at `path`, of data that are finished or not; None where there is none of ours.
+    """Returns the note at `path`, of finished or unfinished data; None without a note that this module wrote.
 
     Raises:
-      UserError: the data beside the note are another benchmark's, or of an earlier version that did not say whose.
+      UserError: the data beside the note are another benchmark's, or an earlier version's, without a
+        benchmark's name and with other settings.
       OSError: it cannot be read.
     """
     try:
