@@ -1,8 +1,8 @@
-"""Builds the wheel: every package under one import name, timetotrain, from sources that stay where they are.
+"""Builds the wheel, in which every package is a subpackage of timetotrain; the sources stay where they are.
 
-The packages of a checkout are resnet, common, compliance, ...; those of the wheel timetotrain.resnet,
-timetotrain.common, timetotrain.compliance, .... Imports, and commands in texts, are rewritten while files are copied.
-pyproject.toml says everything else.
+A checkout's packages are resnet, common, compliance, ...; the wheel's are timetotrain.resnet, timetotrain.common,
+timetotrain.compliance, .... Imports, and commands in texts, are rewritten as files are copied. pyproject.toml holds all
+other metadata.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from setuptools.errors import SetupError
 
 NAME = "timetotrain"
 ROOT = Path(__file__).resolve().parent
-# Folders with packages: what benchmarks share, the two tools, and every benchmark.
+# Top-level packages: common, the two tools and every benchmark.
 PARTS = ("common", "compliance", "systems", *sorted(path.parent.name for path in ROOT.glob("*/task.py")))
-# `-m resnet`, in a docstring, a message, a page or a script.
+# The place of `timetotrain.` in `-m resnet`, in a docstring, a message, a page or a script.
 _COMMAND = re.compile(rf"(?<=-m )(?=(?:{'|'.join(PARTS)})\b)".encode())
-# setup.sh installs a checkout's lock file; the others are no sources.
+# No data of the wheel: setup.sh installs a checkout's lock file, modules are copied apart, the rest is no source.
 _LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
 
 
 def packages() -> dict[str, str]:
-    """Name in the wheel -> folder; every folder with an __init__.py is a package."""
+    """Returns {name in the wheel: folder}; every folder with an __init__.py is a package."""
     found = {NAME: NAME}
     for part in PARTS:
         for path in sorted((ROOT / part).rglob("__init__.py")):
@@ -39,7 +39,7 @@ def packages() -> dict[str, str]:
 
 
 def data() -> dict[str, list[str]]:
-    """Package -> its files that are no modules, in folders of any depth: rules, systems, pages, scripts."""
+    """Returns {package: its files that are not modules}, at any depth: rules, systems, pages, scripts."""
 
     def shipped(path: Path) -> bool:
         return path.is_file() and not any(path.match(pattern) for pattern in _LEFT_OUT)
@@ -55,19 +55,20 @@ def data() -> dict[str, list[str]]:
 
 
 def with_commands(text: bytes) -> bytes:
-    """A text whose commands (`python -m resnet`) are the wheel's."""
+    """Returns a text with its commands (`python -m resnet`) changed to the wheel's."""
     return _COMMAND.sub(f"{NAME}.".encode(), text)
 
 
 def with_imports(source: bytes, path: str) -> bytes:
-    """A module that imports the packages by the wheel's names; every line stays the line it is.
+    """Returns a module's source with its imports renamed to the wheel's packages; line numbers stay the same.
 
     Raises:
-      SetupError: `import resnet.task` without `as`, which gives the name of a package that the wheel has not.
+      SetupError: an import that cannot be renamed: `import resnet.task` without `as`, which binds the name of a package
+        that the wheel does not have; several names after one `import`; or a statement over several lines.
     """
     lines = source.splitlines(keepends=True)
     nodes = [n for n in ast.walk(ast.parse(source, path)) if isinstance(n, (ast.Import, ast.ImportFrom))]
-    # From the end: what follows on the same line has been found where it was.
+    # From the end, so that the columns of earlier imports on the same line stay valid.
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         change = _change(node, path)
         if change:
@@ -80,7 +81,7 @@ def with_imports(source: bytes, path: str) -> bytes:
 
 
 def _change(node: ast.Import | ast.ImportFrom, path: str) -> tuple[str, str] | None:
-    """How a statement begins, and how it begins in the wheel; None where it stays as it is."""
+    """Returns how an import statement begins, and how it begins in the wheel; None where it stays the same."""
     if isinstance(node, ast.ImportFrom):
         ours = not node.level and (node.module or "").split(".")[0] in PARTS
         return (f"from {node.module} import", f"from {NAME}.{node.module} import") if ours else None
@@ -97,10 +98,10 @@ def _change(node: ast.Import | ast.ImportFrom, path: str) -> tuple[str, str] | N
 
 
 class BuildPackages(build_py):
-    """Copies packages and data, with the wheel's names in them."""
+    """Copies packages and data files, with imports and commands renamed to the wheel's."""
 
     def run(self) -> None:
-        # What an earlier layout left there would go into the wheel.
+        # Files of an earlier build would go into the wheel.
         shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
 
@@ -118,7 +119,7 @@ class BuildPackages(build_py):
 
 
 class RefuseEditable(editable_wheel):
-    """The sources' imports are a checkout's, which an editable installation would leave as they are."""
+    """Refuses an editable installation, which would leave the sources' imports as a checkout needs them."""
 
     def run(self) -> None:
         raise SetupError("pip install -e: a checkout needs none; run `python -m resnet` in its folder")

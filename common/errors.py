@@ -1,4 +1,4 @@
-"""The one exception that reaches a person as a line, not as a traceback; hints for it."""
+"""Errors that command lines print as one line instead of a traceback, and spelling hints for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UserError(Exception):
 
 
 class PeerLostError(UserError):
-    """Another process of the run ended, or no longer answers; its own message says why."""
+    """Another process of the run ended or no longer answers; that process's message says why."""
 
     def __init__(self) -> None:
         # 75 is EX_TEMPFAIL of sysexits.h: nothing is wrong here, try again.
@@ -27,8 +27,8 @@ class PeerLostError(UserError):
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """' (did you mean x, y?)' or ''."""
-    import difflib  # Only when something is wrong already: this module is read by commands that start in no time.
+    """Returns " (did you mean x, y?)" with the entries of `known` that resemble `name`, or "" without any."""
+    import difflib  # Imported late: commands that must start fast import this module.
 
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f" (did you mean {', '.join(close)}?)" if close else ""

@@ -1,4 +1,4 @@
-"""Writes files and folders that are whole or as they were, on a full disk and after a kill too. Free of TensorFlow."""
+"""Writes files and folders atomically: complete or unchanged, even on a full disk or after a kill. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIX = "free some space there"
-# The checkout, or the installed package; which of them it is.
+# Root of the checkout or of the installed package, and whether it is an installed package.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INSTALLED = __name__ != "common.files"
-# numpy's and zipfile's, for a cut or altered file or one of another kind, when it is opened and when an array of it is
-# read; NotImplementedError and RuntimeError where the altered bytes are flags of the archive.
+# What numpy and zipfile raise for an .npz file that is cut, altered or of another kind, when it is opened or an array
+# is read. NotImplementedError and RuntimeError come from altered flags of the archive.
 NPZ_DAMAGE = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error),
     *(NotImplementedError, RuntimeError),
@@ -32,18 +32,18 @@ NPZ_DAMAGE = (
 
 @contextlib.contextmanager
 def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Where to make a file or a folder that gets its name `path` when the `with` block ends without an exception.
+    """Yields a temporary path; what is made there gets the name `path` if the `with` block ends without an exception.
 
-    The place is `path`'s own name in an empty folder `.NAME.<random>.partial` beside it, which is removed at the end;
-    processes that write the same file do not meet. What is made there has the permissions that the umask leaves. A
-    link stays one: what it points to is replaced. A device or a pipe is its own place.
+    The temporary path is `path`'s own name in an empty folder `.NAME.<random>.partial` beside it, which is removed at
+    the end, so processes that write the same file do not interfere. Permissions follow the umask. If `path` is a
+    symbolic link, the link stays and its target is replaced. A device or a pipe is written directly.
 
     Args:
-      path: of the file or folder; its parent exists. A folder of that name is replaced only by a folder, and only
+      path: the file or folder to write; its parent exists. An existing folder is replaced only by a folder, and only
         when it is empty.
 
     Raises:
-      OSError: the parent cannot be written, or the disk is full; `path` is as it was, as after any other exception.
+      OSError: the parent cannot be written, or the disk is full. `path` is unchanged, as after any other exception.
     """
     path = pathlib.Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -60,20 +60,20 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def left_behind(folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
-    """Unfinished files in `folder` whose names match `pattern`: of killed processes, or of one that is writing now."""
+    """Lists unfinished files in `folder` whose final names match `pattern`: left by a kill, or being written now."""
     return list(folder.glob(f".{pattern}.*.partial"))
 
 
 def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
-    """Writes a file that is whole or absent, or as it was.
+    """Writes a file that is complete or, after an error or a kill, absent or unchanged.
 
     Args:
-      path: the file; its folder is made.
+      path: the file; its folder is created.
       data: its content.
-      fix: what a person may do where it cannot be written.
+      fix: what the error message tells the user to do.
 
     Raises:
-      UserError: the folder is not writable, or the disk is full; so do the other functions.
+      UserError: the folder is not writable, or the disk is full. The functions below raise it too.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def write_atomically(path: pathlib.Path, data: bytes, fix: str = FIX) -> None:
 def write_csv(
     path: pathlib.Path, heads: Sequence[str], rows: Iterable[Sequence[Any]], fix: str = FIX
 ) -> None:
-    """A table for programs."""
+    """Writes a CSV file with the header `heads`."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(heads)
@@ -95,13 +95,13 @@ def write_csv(
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-    """A table for people, which is printed too."""
+    """Writes a text for people and prints it."""
     write_atomically(path, text.encode())
     print(text)
 
 
 def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """results.csv and table.md; all rows have the fields of the first one."""
+    """Writes `rows` to results.csv and table.md in `folder`; all rows have the fields of the first one."""
     write_csv(folder / "results.csv", list(rows[0]), [list(row.values()) for row in rows])
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     lines += ["| " + " | ".join(str(v) for v in row.values()) + " |" for row in rows]
@@ -109,7 +109,7 @@ def write_rows(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_picture(path: pathlib.Path, figure: Figure, fix: str = FIX, **options: Any) -> None:
-    """A PNG; the figure is closed. `options` are those of `Figure.savefig`."""
+    """Writes `figure` as a PNG and closes it; `options` are those of `Figure.savefig`."""
     from matplotlib import pyplot
 
     image = io.BytesIO()
@@ -119,5 +119,5 @@ def write_picture(path: pathlib.Path, figure: Figure, fix: str = FIX, **options:
 
 
 def copy(source: pathlib.Path, target: pathlib.Path) -> None:
-    """A log or a picture of a run, as it is."""
+    """Copies a file's content, such as a run's log or picture."""
     write_atomically(target, source.read_bytes())

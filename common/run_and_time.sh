@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# The timed run of a benchmark, for BENCHMARK/run_and_time.sh: common/run_and_time.sh BENCHMARK [ARGUMENTS]
-# Results go to RESULT_DIR/<system>/BENCHMARK/result_<i>.txt
+# Runs a benchmark and times it; called by BENCHMARK/run_and_time.sh: common/run_and_time.sh BENCHMARK [ARGUMENTS]
+# Results go to RESULT_DIR/<system>/BENCHMARK/result_<i>.txt. Environment variables, with defaults in parentheses:
 #
-#   SYSTEM      preset of BENCHMARK/presets.py         (cpu-tiny)
-#   DATA_DIR    folder that init_datasets.sh filled   (.cache/BENCHMARK-tiny for cpu-tiny, else needed)
-#   NEXP        runs, each with a seed of its own     (1)
+#   SYSTEM      preset of BENCHMARK/presets.py        (cpu-tiny)
+#   DATA_DIR    folder that init_datasets.sh filled   (.cache/BENCHMARK-tiny for cpu-tiny, else required)
+#   NEXP        runs, each with its own seed          (1)
 #   SEED        seed of the first run                 (the preset's; 0 with several runs)
-#   RESULT_DIR  where results go                      (results)
+#   RESULT_DIR  folder of the results                 (results)
 #   LAUNCHER    local, slurm, horovodrun, mpirun, tpu-vm or none   (auto: the preset's, see docs/reliability.md)
-#   PRINT_COMMAND=1, or the flag --print_command: show the command, run nothing
+#   PRINT_COMMAND=1, or the flag --print_command: print the command, run nothing
 #   CLEAR_CACHES=1  drop the system's page cache before each run (needs root)
 # Further arguments go to python -m BENCHMARK, e.g. --config.optimizer.momentum=0.9
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# Commands run in a checkout's root; where pip installed this, root is a package, and they run in the caller's folder.
+# In a checkout, commands run in its root. In an installed package, whose root has an __init__.py, they run in the
+# caller's folder.
 package=
 if [[ -f $root/__init__.py ]]; then
   package=timetotrain. root=$PWD
 fi
-if [[ $PWD != "$root" ]]; then  # Paths are the caller's.
+if [[ $PWD != "$root" ]]; then  # Makes the caller's relative paths absolute.
   for name in DATA_DIR RESULT_DIR; do
     [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
   done
@@ -61,8 +62,9 @@ if [[ ${CLEAR_CACHES:-0} == 1 && ${#shown[@]} -eq 0 ]]; then
   esac
 fi
 
-# A single run takes the place of this script, and so gets its signals. Of several, one in the foreground would keep a
-# signal waiting, and one behind the script would outlive it: the run is told, saves what it has, and is waited for.
+# A single run replaces this script, and so gets its signals. Of several runs, each is a background process: bash would
+# hold back a signal until a foreground process ends. The script passes the signal on, the run saves what it has and
+# ends, and the script waits for it.
 run() {
   if [[ $NEXP == 1 ]]; then exec "$@"; fi
   local child= code=0 signalled=
@@ -71,7 +73,7 @@ run() {
   child=$!
   if [[ -n $signalled ]]; then kill -TERM "$child" 2>/dev/null || true; fi
   while code=0; wait "$child" || code=$?; kill -0 "$child" 2>/dev/null; do :; done
-  # A signal ends a wait with its own status; that of the run is remembered, but for a few times in a thousand (-1).
+  # A signal ends `wait` with the signal's status; a second `wait` gives the run's, or, a few times in a thousand, -1.
   if [[ -n $signalled ]]; then
     code=0
     wait "$child" || code=$?
@@ -92,7 +94,7 @@ for ((i = 0; i < NEXP; i++)); do
   seed=()
   if [[ -n ${SEED:-} || $NEXP -gt 1 ]]; then seed=("--seed=$((${SEED:-0} + i))"); fi
   run "${launch[@]}" "${shown[@]}" -- "${flags[@]}" "${seed[@]}" "${cleared[@]}" "$@" || status=$?
-  # A run that missed its target is a result too; anything else ends the series.
+  # Status 1, a run that missed its target, is a result too; a higher status ends the series.
   if [[ $status -gt 1 ]]; then exit "$status"; fi
 done
 exit "$status"

@@ -1,11 +1,11 @@
-"""MLPerf Training benchmarks in TensorFlow 2: the one import name of the wheel."""
+"""Import name of the wheel, MLPerf Training benchmarks in TensorFlow 2; every package is a subpackage of it."""
 
 from pathlib import Path as _Path
 
 __version__ = "0.1.0"
 
-# A checkout has the packages beside this folder, the wheel in it. `python -m timetotrain.resnet` is `python -m resnet`
-# in a checkout too; imports there leave timetotrain out.
+# The wheel has the packages inside this folder, a checkout has them beside it. With the path below,
+# `python -m timetotrain.resnet` is `python -m resnet` in a checkout too; imports in a checkout omit `timetotrain`.
 _here = _Path(__file__).resolve().parent
 if not (_here / "common").is_dir():
     __path__.append(str(_here.parent))
