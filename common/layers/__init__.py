@@ -1,1 +1,1 @@
-"""Layers that tf_keras does not have, or computes worse, and what they need."""
+"""Layers that tf_keras lacks or computes less exactly or more slowly, and their helpers."""

@@ -1,8 +1,8 @@
-"""Span batch normalisation: statistics over a stated number of images, however many replicas hold them.
+"""Batch normalisation over a configured number of images, the span, however many replicas hold them.
 
 How many images share their batch-norm statistics decides how fast a large-batch ResNet converges (MLPerf v0.6
-rows of 32 and of 128 images differ by four epochs), so it is a hyperparameter of its own, the *span*, apart
-from the batch a replica holds: a span of the replica's batch is the ordinary layer, a smaller one makes
+results with 32 and with 128 images differ by four epochs), so the *span* is a hyperparameter of its own, apart
+from the batch that a replica holds. A span of the replica's batch is the ordinary layer, a smaller one makes
 virtual groups inside the replica, a larger one joins neighbouring replicas.
 """
 
@@ -19,17 +19,17 @@ from common.distributed.spatial.partition import Spatial
 from common.errors import UserError
 from common.layers.precision import Precision
 
-# What TensorFlow's fused kernel takes; everything else is composed of elementary operations.
+# Dtypes that TensorFlow's fused kernel takes; for others the layer is composed of elementary operations.
 _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 
 
 class SpanBatchNorm(tf_keras.layers.Layer):
     """Batch normalisation over the last axis of [b, ..., C], with statistics of `span` images.
 
-    With b images on a replica, a span of 0 or b is local; one that divides b makes b/span virtual groups inside the
+    With b images on a replica, a span of 0 or b is local; a divisor of b makes b/span virtual groups inside the
     replica; k*b joins k replicas: consecutive ones, or a tile of a grid of replicas. Where `spatial` partitions
-    images, b is the images of a group that shares them, the span stays in whole images, and rows that do not exist do
-    not count.
+    images, b counts the images of a group that shares them, the span still counts whole images, and rows beyond the
+    image's end do not count.
 
     The moments are kept in `precision.variable`; a moving average takes the population variance, without
     zero-debias, and every group of every replica has its own. Evaluation uses `merged_mean` and
@@ -37,7 +37,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     evaluation form while training.
 
     Attributes:
-      kinds: what `common.layers.variable_kinds` calls this layer's variables.
+      kinds: kinds of this layer's variables, for `common.layers.variable_kinds`.
       moving_mean, moving_variance: [G, C], one per replica, G virtual groups in a replica.
       merged_mean, merged_variance: [C], equal on all replicas.
     """
@@ -59,22 +59,22 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         tile_rows: int = 1,
         grid_columns: int = 0,
     ):
-        """Keeps the settings; momentum .9 and epsilon 1e-5 are those of the TPU submissions (mlperf_facts
-        1.1).
+        """Keeps the settings; momentum .9 and epsilon 1e-5 are those of the TPU submissions (docs/sources.md,
+        mlperf 1.1).
 
         Args:
-          replicas: the backend; its collectives join replicas and it owns the per-replica moments.
+          replicas: the backend, whose collectives join replicas and which holds the per-replica moments.
           span: images that share statistics, see the class; 0 is the replica's batch.
           precision: the policy; activations keep the dtype they come in.
-          momentum: of the moving averages: moving = momentum * moving + (1 - momentum) * batch.
+          momentum: moving average = momentum * moving average + (1 - momentum) * batch.
           epsilon: added to the variance.
           affine: whether there are a gamma and a beta.
           gamma_initializer: a tf_keras initialiser, "zeros" for the last layer of a residual branch.
-          name: of the layer.
+          name: name of the layer.
           trainable: false freezes gamma and beta and keeps the evaluation form.
-          spatial: how the network's images are partitioned; None: not.
-          tile_rows, grid_columns: which replicas are joined, see `replicas.base.replica_groups`; with partitioned
-            images the places of the grid are the groups that share them.
+          spatial: how the network's images are partitioned; None means not at all.
+          tile_rows, grid_columns: which replicas are joined: `common.distributed.replicas.base.replica_groups`; with
+            partitioned images, the cells of the grid are the groups that share images.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False, trainable=trainable)
         self.replicas, self.span, self.precision = replicas, span, precision
@@ -84,7 +84,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         self.tile_rows, self.grid_columns = tile_rows, grid_columns
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Creates the variables; a virtual-group span needs the batch in `input_shape`, [b, ..., C].
+        """Creates the variables; a span other than 0 needs b in `input_shape`, [b, ..., C].
 
         Raises:
           UserError: the span neither divides nor is a multiple of b, or does not divide the replicas.
@@ -135,7 +135,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return y
 
     def _grouping(self, batch: int | None) -> tuple[int, Groups | None]:
-        """(virtual groups in a replica, groups of replicas or None) for `batch` images on a replica."""
+        """Returns (virtual groups in a replica, groups of replicas or None) for `batch` images on a replica."""
         parts = self.spatial.partitions
         sharing = None if parts == 1 else self.spatial.groups
         if self.span == 0 or self.span == batch:
@@ -196,11 +196,11 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return self._evaluated(x, *self._constants(x))
 
     def _frozen(self, x: tf.Tensor) -> tf.Tensor:
-        """`_normalise_merged`, whose gradient is that of `x` alone: TensorFlow's kernel would sum up gamma's and beta's
-        too, over all pixels.
+        """`_normalise_merged` with a gradient for `x` alone: TensorFlow's kernel would also sum up gamma's and beta's
+        gradients over all pixels.
         """
 
-        # All tensors are arguments: tf.custom_gradient searches what is behind the others for variables.
+        # All tensors are arguments: tf.custom_gradient searches the graph behind other tensors for variables.
         @tf.custom_gradient
         def normalised(x: tf.Tensor, *constants: tf.Tensor) -> tuple[tf.Tensor, Callable]:
             gamma, _, _, variance = constants
@@ -248,7 +248,7 @@ def _kernel(
 
 
 def span_layers(model: tf.Module | Iterable[tf_keras.layers.Layer]) -> list[SpanBatchNorm]:
-    """The SpanBatchNorm layers of a model, nested ones included, or of a collection of layers."""
+    """Returns the SpanBatchNorm layers of a model, nested ones included, or of a collection of layers."""
     modules = model.submodules if isinstance(model, tf.Module) else model
     return [m for m in modules if isinstance(m, SpanBatchNorm)]
 
@@ -257,7 +257,8 @@ def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: 
     """Fills `merged_mean` and `merged_variance` of every SpanBatchNorm from all groups of all replicas.
 
     Call it inside `replicas.run`, before each evaluation. The moments are those of the union of all groups,
-    by the law of total variance: mean of means, mean of variances plus variance of means (mlperf_facts 0.8).
+    by the law of total variance: mean of means, mean of variances plus variance of means (docs/sources.md,
+    mlperf 0.8).
     One group on one replica merges to exactly its own moments.
     """
     layers = span_layers(model)
@@ -275,7 +276,7 @@ def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: 
 
 
 def _mean_over_groups(moments: list[tf.Tensor], replicas: Replicas) -> list[tf.Tensor]:
-    """Mean over rows and replicas of each [G, C], by one collective for the whole network."""
+    """Returns the mean of each [G, C] over groups and replicas, by one collective for the whole network."""
     local = [tf.reduce_mean(m, axis=0) for m in moments]
     if replicas.num_replicas == 1:
         return local

@@ -12,14 +12,14 @@ from common.layers.dense import Biased
 
 
 class Conv2D(Biased, tf_keras.layers.Conv2D):
-    """The stock layer, and what has a `convolution_op` of its own."""
+    """tf_keras's layer with `add_bias`; also the base of layers with another `convolution_op`."""
 
     def _product(self, inputs: tf.Tensor) -> tf.Tensor:
         return self.convolution_op(inputs, self.kernel)
 
 
 class Conv2DTranspose(Biased, tf_keras.layers.Conv2DTranspose):
-    """The stock layer where windows do not overlap: the size is the stride. [b, H, W, C] -> [b, sH, sW, n]."""
+    """tf_keras's layer for windows that do not overlap: the size is the stride. [b, H, W, C] -> [b, sH, sW, n]."""
 
     def __init__(self, filters: int, size: int, **kwargs):
         super().__init__(filters, size, strides=size, **kwargs)
@@ -34,8 +34,7 @@ class Conv2DTranspose(Biased, tf_keras.layers.Conv2DTranspose):
 
 
 class PaddedConv2D(Conv2D):
-    """Conv2D of [b, H, W, C] that pads `pad` zeros on every side of an image, of which `spatial` may leave it a
-    part.
+    """Conv2D of [b, H, W, C] with `pad` zeros on every side of the image, whose rows `spatial` may partition.
 
     "same" pads a strided convolution unevenly and by a width that depends on the image size.
     """
@@ -61,29 +60,26 @@ class PaddedConv2D(Conv2D):
 
 
 def _matrix_product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """The 1x1 convolution of [b, H, W, C]: as a product its weight gradient is up to 1.6 times as fast on a
-    CPU.
-    """
+    """The 1x1 convolution of [b, H, W, C] as a product: on a CPU its weight gradient is up to 1.6 times as fast."""
     channels, filters = kernel.shape[2:]
     product = tf.reshape(x, [-1, channels]) @ tf.reshape(kernel, [channels, filters])
     return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [filters]], axis=0))
 
 
 class SpaceToDepthStem(PaddedConv2D):
-    """The 7x7 convolution of stride 2, padded by 3, computed as a 4x4 convolution of stride 1 on 2x2 blocks
-    of pixels.
+    """The 7x7 convolution of stride 2 and padding 3, computed as a 4x4 one of stride 1 on 2x2 blocks of pixels.
 
     Three input channels use a matrix unit badly, twelve better. The variable stays the 7x7 kernel, so
     checkpoints, initialisation and regularisation are those of the plain stem, and so is the result: the
     kernel is padded at the top and left to 8x8, output i reads pixels 2i-4 ... 2i+3, which are the blocks i-2
-    ... i+1 (mlperf_facts 0.3).
+    ... i+1 (docs/sources.md, mlperf 0.3).
     """
 
     def __init__(self, filters: int, **kwargs):
         super().__init__(filters, 7, pad=3, strides=2, use_bias=False, **kwargs)
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Raises UserError where the image does not fall into 2x2 blocks."""
+        """Raises UserError if the image does not divide into 2x2 blocks."""
         _, rows, width, _ = tf.TensorShape(input_shape)
         height = self.spatial.height_of(rows, width)
         if height % 2 or width % 2:
@@ -103,10 +99,10 @@ class SpaceToDepthStem(PaddedConv2D):
 
 
 class GroupedConv2D(PaddedConv2D):
-    """Conv2D whose input and output channels fall into `groups` parts that do not see each other.
+    """Grouped convolution: the input and output channels fall into `groups` independent parts.
 
-    One convolution per group: TensorFlow's CPU kernels have no gradient of a grouped one, and tf_keras's own
-    layer goes through XLA, which the mirrored backend cannot.
+    It runs one convolution per group: TensorFlow's CPU kernels have no gradient of a grouped one, and tf_keras's own
+    layer goes through XLA, which the mirrored backend cannot use.
     """
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Cross-entropy over many classes, written for memory: over a vocabulary it is a sixth of a step on a CPU."""
+"""Computes cross-entropy over many classes with few memory accesses; over a vocabulary it is 1/6 of a step on a CPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
 
 
 def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
-    """What `tf.nn.sparse_softmax_cross_entropy_with_logits` gives, from one exponential of each logit.
+    """Returns `tf.nn.sparse_softmax_cross_entropy_with_logits`, computed with one exponential of each logit.
 
-    TensorFlow's kernel computes every exponential twice and subtracts the one-hot target class by class; here the
-    powers of the forward pass are kept, the target is taken off one number a row, and the sum of a row and the
-    gradient from above are one factor. Smoothed targets are no tensor either. Behind XLA, which fuses what is done to a
-    logit, exponentials are computed again and the target is found by comparing: nothing as large as the logits is kept.
+    TensorFlow's kernel computes every exponential twice and subtracts the one-hot target class by class. Here the
+    exponentials of the forward pass are kept, the target is subtracted from one number per row, and the sum of a row
+    and the upstream gradient are one factor. Smoothed targets are no tensor either. Under XLA, which fuses elementwise
+    operations, exponentials are computed again and the target is found by comparing, so that nothing as large as the
+    logits is kept.
 
     Args:
       logits: [n, classes].
       targets: integers [n].
-      smoothing: the part of a target that is spread evenly over all classes, its own included.
+      smoothing: the probability that is spread evenly over all classes, the target's own included.
 
     Returns:
       The losses, [n].

@@ -1,10 +1,10 @@
 """Dense layers and matrix products whose gradients are exact in bfloat16 and fast on a CPU.
 
-TensorFlow's kernel of `BiasAddGrad` for a CPU adds up bfloat16 numbers in bfloat16, whose eight bits soon swallow what
-is added: of 400 rows the sum is wrong by 4 %, of 65,536 by 95 % (TensorFlow 2.20). XLA, and so a TPU, sums in float32.
+TensorFlow's CPU kernel of `BiasAddGrad` adds bfloat16 numbers in bfloat16, whose eight bits soon absorb every addend:
+the sum of 400 rows is wrong by 4 %, of 65,536 by 95 % (TensorFlow 2.20). XLA, and so a TPU, sums in float32.
 
-`tf.matmul(a, b, transpose_b=True)` in float32 takes as long as a transposed copy of b and a product with that, and of
-few rows of a the copy is a third. The batched product does not. With many rows the plain product is the faster one.
+`tf.matmul(a, b, transpose_b=True)` in float32 takes as long as a transposed copy of b and a plain product; if a has few
+rows, the copy is a third of that. The batched product needs no copy, but the plain product is faster with many rows.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Callable
 import tensorflow as tf
 import tf_keras
 
-# Measured on an AMD EPYC with 2 cores, 1024 x 4096: 0.67 of the time at 256 rows, 0.80 at 512, 0.95 at 1024.
+# Rows up to which the batched product is used. Measured on an AMD EPYC with 2 cores, 1024 x 4096: 0.67 of the plain
+# product's time at 256 rows, 0.80 at 512, 0.95 at 1024.
 FEW_ROWS = 512
 
 
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """x + bias: [..., n], [n] -> [..., n], as `tf.nn.bias_add`."""
+    """Returns x + bias, [..., n] + [n], as `tf.nn.bias_add`; the bias gradient of bfloat16 is summed in float32."""
     bias = tf.convert_to_tensor(bias)
     return _add(x, bias) if x.dtype == tf.bfloat16 else tf.nn.bias_add(x, bias)
 
@@ -34,7 +35,7 @@ def _add(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 
 class Biased:
-    """A stock layer whose product or convolution is `_product`, and whose bias is added by `add_bias`."""
+    """Mixin of a tf_keras layer whose product or convolution is `_product`, and whose bias `add_bias` adds."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         outputs = self._product(tf.cast(inputs, self.compute_dtype))
@@ -44,14 +45,14 @@ class Biased:
 
 
 class Dense(Biased, tf_keras.layers.Dense):
-    """The stock layer of [b, n]."""
+    """tf_keras's layer of [b, n] with `add_bias`."""
 
     def _product(self, inputs: tf.Tensor) -> tf.Tensor:
         return tf.matmul(inputs, self.kernel)
 
 
 def times_transposed(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """a b^T of [m, k] and [n, k]; m must be static to take the faster way."""
+    """Returns a b^T for a [m, k] and b [n, k]; the faster way for few rows needs a static m."""
     if a.dtype == tf.float32 and a.shape[0] is not None and a.shape[0] <= FEW_ROWS:
         return tf.matmul(a[None], b[None], transpose_b=True)[0]
     return tf.matmul(a, b, transpose_b=True)
@@ -59,7 +60,7 @@ def times_transposed(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 @tf.custom_gradient
 def product(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """x matrix: [m, k], [k, n] -> [m, n]."""
+    """Matrix product, [m, k] [k, n] -> [m, n], whose gradient is computed by `times_transposed`."""
 
     def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return times_transposed(above, matrix), tf.matmul(x, above, transpose_a=True)
@@ -69,7 +70,7 @@ def product(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 @tf.custom_gradient
 def product_transposed(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """x matrix^T: [m, k], [n, k] -> [m, n]."""
+    """Product with a transposed matrix, [m, k] [n, k]^T -> [m, n], computed by `times_transposed`."""
 
     def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.matmul(above, matrix), tf.matmul(above, x, transpose_a=True)
@@ -78,12 +79,12 @@ def product_transposed(x: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Call
 
 
 def rows(x: tf.Tensor) -> tf.Tensor:
-    """[..., k] -> [m, k]."""
+    """Flattens all axes but the last: [..., k] -> [m, k]."""
     return tf.reshape(x, [-1, x.shape[-1]])
 
 
 class LastAxisDense(Dense):
-    """The stock layer of [b, n, k], with `product`."""
+    """tf_keras's layer of [b, n, k], computed by `product`."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         found = super().call(rows(inputs))

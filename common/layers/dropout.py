@@ -1,4 +1,4 @@
-"""Dropout whose masks depend on the seed, the step and the example, and on nothing else."""
+"""Dropout whose masks depend only on the seed, the step and the example."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 
-NUMBERS = 1 << 23  # That fp32 tells apart in [0, 1) at the least.
+NUMBERS = 1 << 23  # Random integers are below this; fp32 holds them exactly.
 _MICRO_BATCH: contextvars.ContextVar[tuple[tf.Tensor | int, int]] = contextvars.ContextVar("micro_batch")
 
 
 @contextlib.contextmanager
 def micro_batch(index: tf.Tensor | int, count: int) -> Iterator[None]:
-    """Within it, layers see the examples of micro-batch `index` of the `count` of a replica's step."""
+    """Context in which `Dropout` masks the examples of micro-batch `index` of the `count` in a replica's step."""
     token = _MICRO_BATCH.set((index, count))
     try:
         yield
@@ -28,14 +28,14 @@ def micro_batch(index: tf.Tensor | int, count: int) -> Iterator[None]:
 class Dropout(tf_keras.layers.Layer):
     """Zeroes elements of [b, n] with probability `rate` and scales the others by 1 / (1 - rate), in training.
 
-    tf_keras's layer draws from a generator that a resumed run, or one with another number of replicas, would
-    find in another place. Here the mask of an example is a part of one philox stream, keyed by the layer's
-    seed and by how many steps it has drawn for; group g of replicas takes the part of examples g*b ... (g+1)*b - 1,
-    each of its replicas all of it: they hold the same examples. Of these, micro-batch i takes its own (`micro_batch`).
+    tf_keras's layer draws from a generator whose state differs in a resumed run, or with another number of replicas.
+    Here the mask of an example is a part of one Philox stream, keyed by the layer's seed and the number of steps drawn
+    so far. Group g of replicas takes the part of examples g*b ... (g+1)*b - 1; each of its replicas takes all of that
+    part, because they hold the same examples. Micro-batch i takes its own share of the part (`micro_batch`).
 
     Attributes:
       partitions: replicas of a group, which share their examples (config.partitions).
-      draws: steps so far, scalar int64, one per replica; part of the model's state, hence of its checkpoints.
+      draws: steps drawn so far, scalar int64, one per replica; part of the model's state, hence of its checkpoints.
     """
 
     def __init__(self, replicas: Replicas, rate: float, seed: int, partitions: int = 1, **kwargs):
@@ -57,15 +57,15 @@ class Dropout(tf_keras.layers.Layer):
         return tf.where(numbers >= self.rate * NUMBERS, x / (1 - self.rate), tf.zeros_like(x))
 
     def _numbers(self, shape: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
-        """Whole numbers below `NUMBERS`, [b, n]; fp32 in every precision, so that all drop the same elements."""
-        # Not ...GetKeyCounterAlg: XLA would take the seed for a constant and compile anew at every draw.
+        """Random integers below `NUMBERS`, [b, n]; fp32 in every precision, so that all drop the same elements."""
+        # Not ...GetKeyCounterAlg: XLA would treat the seed as a constant and recompile at every draw.
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.stack([self.seed, draw]))
-        # One tick of the counter is four numbers; every example starts at a tick.
+        # One value of the counter gives four numbers; every example starts at a new value.
         columns = (shape[1] + 3) // 4
         group = self.replicas.replica_id() // self.partitions
         offset = (tf.cast(group, tf.int64) * count + tf.cast(index, tf.int64)) * shape[0] * columns
         counter = counter + tf.cast(tf.stack([offset, tf.zeros_like(offset)]), counter.dtype)
-        # Bits, for of the same ones XLA and TensorFlow's own kernels make other floating-point numbers.
+        # Integers, because XLA and TensorFlow's kernels make different floating-point numbers of the same bits.
         bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=tf.stack([shape[0], columns * 4]),
             key=key,

@@ -3,7 +3,8 @@
 In the plain form every time step multiplies [x_t, h] by the whole matrix, and every step of the backward loop adds an
 outer product to the gradient of that matrix. Neither is recurrent: x_t W for all t is one matrix product before the
 loop, and dW = sum_t x_t^T dz_t, dR = sum_t h_{t-1}^T dz_t are one product each after it ("Scale MLPerf-0.6 Models on
-Google TPU-v3 Pods", GNMT). What stays in the loops is h R and dz R^T. Both forms are here and equal.
+Google TPU-v3 Pods", GNMT). Only h R and dz R^T stay in the loops. Both forms are here; they
+give equal results.
 
 Gates are in the order input, forget, candidate, output, as in tf_keras.layers.LSTM, whose weights fit unchanged.
 Sequences are time-major, [T, b, n], inside and out: a batch-major layer would transpose them at each end.
@@ -22,17 +23,17 @@ from common.layers.precision import Precision
 from common.layers.scan import Steps, Tensors, delayed, scan, stacked
 
 State = tuple[tf.Tensor, tf.Tensor]
-# On a CPU the batch is cut in two, and each half goes its own way through the steps, where a step's product has fewer
-# multiply-adds than this: TensorFlow's threads then have two steps at a time instead of half a product each. Measured
+# On a CPU the batch is cut in two if the product of a step has fewer multiply-adds than this. The halves run through
+# the steps independently, so TensorFlow's threads compute two steps at once instead of half a product each. Measured
 # on two cores, forward and backward: 0.63 of the time at [128, 128] x [128, 512], 0.93 to 1.03 at this size.
 SMALL_PRODUCT = 1 << 26
 
 
 class LSTM(tf_keras.layers.Layer):
-    """One direction of one layer.
+    """One direction of one LSTM layer.
 
     Attributes:
-      kinds: what `common.layers.variable_kinds` calls its variables.
+      kinds: kinds of its variables, for `common.layers.variable_kinds`.
       kernel, recurrent_kernel, bias: [n, 4 units], [units, 4 units], [4 units].
     """
 
@@ -53,10 +54,10 @@ class LSTM(tf_keras.layers.Layer):
         Args:
           units: width of h and c.
           precision: matrix products run in `precision.compute`; gates, state and variables in `variable`.
-          hoisted: which of the two forms.
+          hoisted: computes the function `hoisted`, else `plain`.
           kernel_initializer, recurrent_initializer: as in tf_keras.
           forget_bias: initial value of the forget gate's bias; the others start at 0.
-          name: of the layer.
+          name: name of the layer.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False)
         self.units, self.precision, self.hoisted = units, precision, hoisted
@@ -117,7 +118,7 @@ def plain(
     mask: tf.Tensor | None,
     precision: Precision,
 ) -> tuple[tf.Tensor, State]:
-    """The textbook's loop, differentiated by TensorFlow; arguments and result as in `hoisted`."""
+    """The textbook loop, differentiated by TensorFlow; arguments and result as in `hoisted`."""
     compute, variable = precision.compute, precision.variable
     matrix = tf.cast(tf.concat([kernel, recurrent], 0), compute)
 
@@ -146,7 +147,7 @@ def hoisted(
     mask: tf.Tensor | None,
     precision: Precision,
 ) -> tuple[tf.Tensor, State]:
-    """The same function with one matrix product for all inputs and one for each weight gradient.
+    """The LSTM of `plain`, with one matrix product for all inputs and one for each weight gradient.
 
     Args:
       x: [T, b, n].
@@ -178,14 +179,14 @@ def hoisted(
 
 
 def _chains(batch: int | None, units: int) -> int:
-    """Into how many parts the batch is cut; see SMALL_PRODUCT. XLA and a GPU have other ways to use their threads."""
+    """Number of parts the batch is cut into, see SMALL_PRODUCT; 1 under XLA and on a GPU, which need no cut."""
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()) or tf.config.list_physical_devices("GPU"):
         return 1
     return 2 if batch and batch % 2 == 0 and batch * 4 * units**2 < SMALL_PRODUCT else 1
 
 
 def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Tensors]:
-    """The recurrence alone, (z, recurrent, h, c) -> (outputs, h, c), with a gradient of its own."""
+    """Returns the recurrence alone, (z, recurrent, h, c) -> (outputs, h, c), with its own gradient."""
     compute, variable = precision.compute, precision.variable
 
     def times(a: tf.Tensor, b: tf.Tensor, **transpose: bool) -> tf.Tensor:
@@ -220,8 +221,8 @@ def _make_core(mask: tf.Tensor | None, precision: Precision) -> Callable[..., Te
         saved: Sequence[Steps], matrix: tf.Tensor, d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor
     ) -> Tensors:
         """(dz [T, b, 4u], dh0, dc0); `saved` are i, f, g, o, tanh of c, and c before the step."""
-        # Once: a product with transpose_b would do it at every step, and so does what Grappler makes of a plain
-        # transpose in front of products. It does not look through this operation.
+        # Transposed once: `transpose_b` would do it at every step, and Grappler turns a plain transpose in front of
+        # products into `transpose_b`. It does not look through ensure_shape.
         transposed = tf.ensure_shape(tf.transpose(matrix), matrix.shape[::-1])
 
         def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
@@ -266,8 +267,8 @@ def tanh_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
 
 
 def cell(z: tf.Tensor, c: tf.Tensor) -> Tensors:
-    """(i, f, g, o, new c, tanh of it, new h) from the gates' inputs, [b, 4u], and c, [b, u]."""
-    # Not tf.split: along the last axis it copies number by number, and took a fifth of a step.
+    """Returns (i, f, g, o, new c, tanh(new c), new h) from the gates' inputs z, [b, 4u], and c, [b, u]."""
+    # Not tf.split: along the last axis it copies element by element, which took a fifth of a step.
     i, f, g, o = tf.unstack(tf.reshape(z, [-1, 4, c.shape[-1]]), axis=1)
     i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
     c = f * c + i * g

@@ -1,4 +1,4 @@
-"""Precision policies: what a network computes in, handed to it explicitly.
+"""Precision policies: the dtypes of a network's computations and variables, passed to it explicitly.
 
 Matrix products and convolutions run in `compute`; variables, batch-norm statistics, logits, loss and reductions in
 `variable` (section 2 of the TPU-v3 paper: "all non-convolutional operations use 32-bit floating point numbers").
@@ -43,7 +43,7 @@ class Precision:
 
 
 def precision(name: str, loss_scale: float = 1.0) -> Precision:
-    """The policy `name`.
+    """Returns the policy `name`.
 
     Raises:
       UserError: unknown name.

@@ -1,8 +1,8 @@
-"""Published weights of a backbone, from numpy or TensorFlow checkpoints with the published names.
+"""Loads a backbone's published weights from an .npz file or a TensorFlow checkpoint with torchvision's names.
 
-The names are torchvision's (`conv1.weight`, `layer2.0.downsample.1.running_mean`, ...), of which an .npz file holds the
-arrays as they are; a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] there and
-[h, w, in, out] here. What the network has no layer for (`fc`, for one) is not read.
+The names are `conv1.weight`, `layer2.0.downsample.1.running_mean`, ...; an .npz file holds torchvision's arrays
+unchanged, a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] in the file and
+[h, w, in, out] in the network. Arrays for which the network has no layer (`fc`, for one) are not read.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from common.layers.batch_norm import SpanBatchNorm
 
 _NORM = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
 
-_DAMAGE = (*NPZ_DAMAGE, tf.errors.OpError)  # Of a TensorFlow checkpoint, too.
+_DAMAGE = (*NPZ_DAMAGE, tf.errors.OpError)  # Or of a TensorFlow checkpoint.
 
 
 def load(
     network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas, width_field: str, name: str
 ) -> int:
-    """Sets the weights and batch-norm moments of layers that bear the published names, frozen ones too; called where
-    the network is built.
+    """Sets the weights and batch-norm moments of the layers with published names, frozen ones too.
+
+    It is called where the network is built.
 
     Args:
-      network: its SpanBatchNorm layers are all the backbone's, and so are the convolutions "conv1" and "layer...".
-      path: of the .npz file or the checkpoint.
+      network: all its SpanBatchNorm layers are the backbone's, and so are its convolutions "conv1" and "layer...".
+      path: path of the .npz file or the checkpoint.
       replicas: the backend.
-      width_field, name: what errors call the field with the backbone's width, 64 as published, and the backbone.
+      width_field, name: names, for errors, of the field with the backbone's width (published: 64) and of the backbone.
 
     Returns:
-      The number of arrays that were read.
+      The number of arrays read.
 
     Raises:
       UserError: no such file, or an array of it is missing, damaged or of another shape.
@@ -73,7 +74,7 @@ def load(
 
 @contextlib.contextmanager
 def _reader(path: str, name: str) -> Iterator[Callable[[str], np.ndarray]]:
-    """Reads one array by its name, while the file is open."""
+    """Opens the file and yields a function that reads one array by its name."""
     with contextlib.ExitStack() as opened:
         try:
             if path.endswith(".npz"):

@@ -1,4 +1,4 @@
-"""A step along the first axis of sequences: written out where that pays, a `tf.while_loop` where not."""
+"""Applies a step function along the first axis of sequences: unrolled where that pays, else as a `tf.while_loop`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 Tensors = tuple[tf.Tensor, ...]
 Steps = tf.Tensor | list[tf.Tensor]  # [T, ...], or T of [...].
-# Loops of a known length up to this are written out, which saves tf.while_loop's cost per step and lets steps overlap.
+# Loops of a known length up to this are unrolled, which saves tf.while_loop's cost per step and lets steps overlap.
 UNROLLED_STEPS = 64
 
 
@@ -20,13 +20,17 @@ def scan(
     reverse: bool = False,
     stack: bool = True,
 ) -> tuple[Tensors, tuple[Steps, ...]]:
-    """(last state, outputs) of `step(state, inputs) -> (state, outputs)` along axis 0 of `sequences`.
+    """Returns (last state, outputs) of `step(state, inputs) -> (state, outputs)` along axis 0 of `sequences`.
 
-    Of sequences that are lists, as a loop that was written out leaves them, there are T elements, T at most
-    `UNROLLED_STEPS`.
-    `widths` are the outputs' last dimensions. `reverse` goes from the last element to the first; outputs stay at the
-    place of their inputs. Without `stack` a loop that is written out leaves them as lists of T tensors, which saves a
-    copy where another loop is what reads them.
+    Args:
+      step: computes one step.
+      state: the initial state.
+      sequences: tensors [T, ...], or lists of T tensors, as an unrolled loop returns them; T of lists is at most
+        `UNROLLED_STEPS`.
+      widths: last dimensions of the outputs.
+      reverse: goes from the last element to the first; outputs keep the place of their inputs.
+      stack: False leaves the outputs of an unrolled loop as lists of T tensors, which saves a copy if another loop
+        reads them.
     """
     state = tuple(state)
     lists = [s for s in sequences if isinstance(s, list)]
@@ -43,12 +47,12 @@ def scan(
 
 
 def stacked(steps: Steps) -> tf.Tensor:
-    """[T, ...]."""
+    """Returns `steps` as one tensor [T, ...]."""
     return tf.stack(steps) if isinstance(steps, list) else steps
 
 
 def delayed(first: tf.Tensor, steps: Steps) -> Steps:
-    """`steps` a step later, behind `first`."""
+    """Returns `steps` one step later: `first`, then all but the last."""
     return [first, *steps[:-1]] if isinstance(steps, list) else tf.concat([first[None], steps[:-1]], 0)
 
 
@@ -75,6 +79,6 @@ def _while(
         parallel_iterations=1,
         maximum_iterations=length,  # XLA differentiates no loop without a bound.
     )
-    # A length that is known stays known.
+    # Keeps a static length static.
     static = sequences[0].shape[0]
     return state, tuple(tf.ensure_shape(r.stack(), [static, batch, n]) for r, n in zip(results, widths))

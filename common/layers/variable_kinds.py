@@ -1,7 +1,7 @@
-"""What a variable is - kernel, bias, norm or embedding - as the layer that owns it says.
+"""Tells the kind of a variable (kernel, bias, norm or embedding) from the layer that owns it.
 
-Weight decay, LARS and freezing select by kind. The submissions they come from select by a substring of the
-variable's name, which a renamed layer silently breaks (mlperf_facts 5.1).
+Weight decay, LARS and freezing select by kind. The submissions that they follow select by a substring of the
+variable's name, which a renamed layer silently breaks (docs/sources.md, mlperf 5.1).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel", "recurrent_kernel"
 
 
 def kind_of(model: tf_keras.layers.Layer) -> dict[Hashable, str]:
-    """The kind of every trainable variable of `model`, by the variable's `ref()`.
+    """Returns {`ref()` of a variable: its kind} for every trainable variable of `model`.
 
-    A layer of ours names its variables' kinds in an attribute `kinds`, {attribute: kind}; for the stock
-    layers the class and the attribute that holds the variable tell.
+    This project's layers name the kinds of their variables in an attribute `kinds`, {attribute: kind}. For tf_keras's
+    layers the class and the name of the attribute that holds the variable decide.
 
     Raises:
-      UserError: a layer owns a trainable variable whose kind nothing tells; it needs an attribute `kinds`.
+      UserError: a trainable variable of unknown kind; the layer that owns it needs an attribute `kinds`.
     """
     found: dict[Hashable, str] = {}
     for layer in [model, *(m for m in model.submodules if isinstance(m, tf_keras.layers.Layer))]:

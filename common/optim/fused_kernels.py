@@ -1,8 +1,9 @@
-"""The optimizers for which TensorFlow has a kernel that updates a variable and its slots where they are.
+"""Updates a variable and its slots in place by TensorFlow's fused optimizer kernels.
 
-Each equals its rule in `common/optim/optimizers.py` but for rounding, and reads and writes every element once; the
-rule's operations, one after another, move several times as many bytes where no compiler fuses them. For a single
-replica: with many, XLA fuses the rule, or its weights are cut into parts, which are no variables.
+Each kernel equals its rule in `common/optim/optimizers.py` but for rounding, and reads and writes every element once;
+the rule's separate operations move several times as many bytes where no compiler fuses them. Only the backend with a
+single replica uses the kernels: with several, XLA fuses the rule, or the weights are cut into parts, which are no
+variables.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from common.optim.optimizers import Whole
 
 
 def has_kernel(config: Optimizer, segments: Whole) -> bool:
-    """Whether `apply` does to a variable what `optimizers.rule(config)` does."""
-    # LazyAdam leaves out rows of embeddings; for other variables it is Adam.
+    """Whether `apply` can compute `optimizers.rule(config)` for a variable with these segments."""
+    # LazyAdam skips rows of embeddings; for other variables it is Adam.
     lazy = config.name == "lazy_adam" and segments.kind == "embedding"
-    # The kernel of `_gradient_descent` divides by 1 - rate decay.
+    # The kernel of `_gradient_descent` divides by 1 - rate * decay, which must not be small.
     decays_fast = config.base_learning_rate * config.weight_decay * segments.adapts > 0.1
     plain = config.name == "sgd" and not config.momentum
     return config.name in ("sgd", "adam", "lazy_adam") and not lazy and not (plain and decays_fast)
@@ -35,14 +36,14 @@ def apply(
     rate: tf.Tensor,
     step: tf.Tensor,
 ) -> tf.Operation:
-    """Updates a variable that has a kernel, and its slots; arguments as for a rule. Returns what does it."""
+    """Updates a variable and its slots and returns the operation; arguments as for `optimizers.Rule.update`."""
     gradient = optimizers.raw_gradient(config, weight, gradient, segments)
     if config.name == "sgd" and not config.momentum:
         return _gradient_descent(config.weight_decay * segments.adapts, weight, gradient, rate)
     gradient = optimizers.with_decay(config, weight, gradient, segments)
     dtype = rate.dtype
     if config.name != "sgd":
-        # The kernel's 1 - beta is as inexact in the averages as in their corrections: the first steps are exact.
+        # The kernel rounds 1 - beta in the averages as in their corrections, so the first steps are exact.
         count = tf.cast(step, tf.float64) + 1
         return tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
@@ -57,7 +58,7 @@ def apply(
             grad=gradient,
         )
     if not config.scaled_momentum:
-        # The kernel keeps sums of gradients, as scaled momentum does; the other is of their products with the rate.
+        # The kernel accumulates gradients, as scaled momentum does; unscaled momentum accumulates rate * gradient.
         gradient, rate = rate * gradient, tf.ones_like(rate)
     return tf.raw_ops.ResourceApplyMomentum(
         var=weight.handle,
@@ -72,9 +73,9 @@ def apply(
 def _gradient_descent(
     decay: float, weight: tf.Variable, gradient: tf.Tensor, rate: tf.Tensor
 ) -> tf.Operation:
-    """weight - rate (gradient + decay weight), with nothing as large as the weight in between.
+    """Sets weight to weight - rate (gradient + decay weight), without a temporary of the weight's size.
 
-    With decay, a proximal step for the L2 norm gives (weight - a gradient) / (1 + a decay), which is that for
+    With decay, a proximal step for the L2 norm gives (weight - a gradient) / (1 + a decay), which is the same for
     a = rate / (1 - rate decay).
     """
     if not decay:

@@ -1,10 +1,9 @@
-"""Optimizers as (init, update) pairs over tensors: SGD with momentum, LARS, Adam, LazyAdam, and the other solvers
-of the LEGW study.
+"""Optimizers as (init, update) pairs over tensors: SGD, LARS, Adam, LazyAdam, Adagrad, RMSprop and Adadelta.
 
-A rule does not know whether it updates a whole variable or a shard of it: what it asks about the tensor (norms, which
-elements decay, which rows have a gradient) it asks a `Segments`. LARS's formulas are figures 5 (scaled momentum) and 6
-(unscaled) of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods"; Adam's are TensorFlow's (its epsilon is the paper's
-"epsilon hat"); Adagrad, RMSprop and Adadelta are those of tf_keras, epsilon under the root.
+A rule does not know whether it updates a whole variable or a shard of it: a `Segments` tells it the norms, which
+elements decay and which rows have a gradient. LARS's formulas are figures 5 (scaled momentum) and 6 (unscaled) of
+"Scale MLPerf-0.6 Models on Google TPU-v3 Pods"; Adam's are TensorFlow's (its epsilon is the paper's "epsilon hat");
+Adagrad, RMSprop and Adadelta are those of tf_keras, epsilon under the root.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ Slots = dict[str, tf.Tensor]
 
 
 class Segments(Protocol):
-    """What a rule may ask about the tensor it updates.
+    """What a rule needs to know of the tensor that it updates.
 
     Attributes:
-      adapts: weight decay and LARS's trust ratio apply; a boolean tensor of the shape of the weight where
-        that holds several variables, or parts of them.
-      regularised: `l2_in_loss` applies; likewise.
+      adapts: whether weight decay and LARS's trust ratio apply; a boolean tensor of the weight's shape if the
+        weight holds several variables, or parts of them.
+      regularised: whether `l2_in_loss` applies; in the same form.
     """
 
     adapts: bool | tf.Tensor
     regularised: bool | tf.Tensor
 
     def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """L2 norms of each variable and of its gradient, in shapes that broadcast to that of the weight."""
+        """Returns the L2 norms of each variable and of its gradient, in shapes that broadcast to the weight's."""
 
     def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
-        """Which elements LazyAdam updates: True for all, or booleans that broadcast to the weight's shape."""
+        """Returns which elements LazyAdam updates: True for all, or booleans that broadcast to the weight's shape."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Whole:
 
     Attributes:
       kind: "kernel", "bias", "norm" or "embedding", from the layer that owns the variable.
-      skip_kinds: kinds that neither decay nor adapt.
+      skip_kinds: kinds to which neither weight decay nor the trust ratio applies.
     """
 
     kind: str
@@ -58,16 +57,16 @@ class Whole:
 
     @property
     def regularised(self) -> bool:
-        """Everything but batch norm, biases too: what G6 resnet_main.py puts into its loss."""
+        """True except for batch norm; biases count, as in the loss of G6 resnet_main.py."""
         return self.kind != "norm"
 
     def norms(self, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.norm(weight), tf.norm(gradient)
 
     def touched(self, gradient: tf.Tensor) -> bool | tf.Tensor:
-        """The rows of an embedding that have a gradient: a mask over the dense gradient.
+        """Returns the rows of an embedding that have a gradient, as a mask over the dense gradient; True otherwise.
 
-        Not IndexedSlices: the sum over replicas makes gradients dense (a bucket is one tensor), and so does a
+        Gradients are not IndexedSlices: the sum over replicas makes them dense (a bucket is one tensor), and so does a
         softmax that shares the table. A row that was looked up and whose gradient is exactly zero counts as not
         looked up.
         """
@@ -75,14 +74,14 @@ class Whole:
 
 
 class Rule(NamedTuple):
-    """An optimizer.
+    """An optimizer over tensors.
 
     Attributes:
       slots: names of the tensors it keeps per weight.
       init: (weight) -> its slots.
       update: (weight, gradient, slots, learning_rate, step, segments) -> (weight, slots); tensors of one
         floating dtype, the rate a scalar, `step` an integer scalar, 0 at the first update.
-      adapts_by_norms: it asks for the norms of what adapts, of the weight and of `raw_gradient`.
+      adapts_by_norms: whether `update` asks for norms: of weights that adapt, and of their `raw_gradient`.
     """
 
     slots: tuple[str, ...]
@@ -92,7 +91,7 @@ class Rule(NamedTuple):
 
 
 def rule(config: Optimizer) -> Rule:
-    """The rule that `config` names.
+    """Returns the rule that `config` names.
 
     Raises:
       UserError: unknown name, or an epsilon of 0 where the rule would divide 0 by 0.
@@ -100,7 +99,7 @@ def rule(config: Optimizer) -> Rule:
     if config.name not in RULES:
         hint = near(config.name, RULES)
         raise UserError(f"config.optimizer.name={config.name!r}: unknown{hint}; known: {', '.join(RULES)}")
-    # Without momentum there is nothing to keep, and a third less to read and write.
+    # Without momentum there is no slot, and a third less to read and write.
     slots, move = _FORMS[config.name] if config.momentum or not config.has_momentum else ((), _plain)
     starts_at_zero = config.name != "adagrad" or config.initial_accumulator <= 0
     if config.name not in ("sgd", "lars") and config.epsilon <= 0 and starts_at_zero:
@@ -137,43 +136,43 @@ def rule(config: Optimizer) -> Rule:
 
 
 def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
-    """The gradient with that of the loss's L2 term, as a rule's norms see it."""
+    """Returns the gradient plus the gradient of the loss's L2 term; a rule's norms are of this sum."""
     return _add(gradient, config.l2_in_loss, weight, segments.regularised)
 
 
 def with_decay(config: Optimizer, weight: tf.Tensor, raw: tf.Tensor, segments: Segments) -> tf.Tensor:
-    """The raw gradient and the weight decay: what a rule moves along."""
+    """Returns the raw gradient plus the weight decay: the direction in which a rule moves."""
     return _add(raw, config.weight_decay, weight, segments.adapts)
 
 
 def rows_with_gradient(gradient: tf.Tensor) -> tf.Tensor:
-    """[rows, 1, ...] of booleans: whether anything in the row is not zero."""
+    """Returns booleans [rows, 1, ...]: whether any element of the row is not zero."""
     return tf.reduce_any(gradient != 0, axis=list(range(1, gradient.shape.rank)), keepdims=True)
 
 
 def clip_factor(squares: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """What gradients, the sum of whose squares is `squares`, are multiplied by: min(1, clip_norm / norm)."""
+    """Returns min(1, clip_norm / norm), the factor of gradients whose sum of squares is `squares`."""
     return clip_norm / tf.maximum(tf.sqrt(squares), clip_norm)
 
 
 def clipped(gradients: Sequence[tf.Tensor], clip_norm: float) -> list[tf.Tensor]:
-    """The gradients, scaled down together where their global norm exceeds `clip_norm`; as they are if that is 0."""
+    """Returns the gradients, scaled down together if their global norm exceeds `clip_norm`; 0 clips nothing."""
     if not clip_norm:
         return list(gradients)
-    # l2_loss reads a gradient once; its squares, summed by two operations, would be written in between.
+    # l2_loss reads a gradient once; squaring and summing in two operations would write the squares to memory.
     factor = clip_factor(2 * tf.add_n([tf.nn.l2_loss(g) for g in gradients]), clip_norm)
     return [factor * g for g in gradients]
 
 
 def with_bias_factor(gradients: Sequence[tf.Tensor], kinds: Sequence[str], factor: float) -> list[tf.Tensor]:
-    """The gradients, those of biases times `factor`; before any decay is added."""
+    """Returns the gradients, those of biases times `factor`; called before any decay is added."""
     if factor == 1:
         return list(gradients)
     return [factor * g if kind == "bias" else g for g, kind in zip(gradients, kinds, strict=True)]
 
 
 def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool | tf.Tensor) -> tf.Tensor:
-    """gradient + coefficient * weight, where told."""
+    """Returns gradient + coefficient * weight where `where` is true, and the gradient elsewhere."""
     if coefficient == 0 or where is False:
         return gradient
     term = coefficient * weight
@@ -181,9 +180,9 @@ def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool
 
 
 def _lars_trust(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
-    """eta |w| / (|g| + weight_decay |w| + epsilon) of the raw gradient; 1 for what does not adapt.
+    """Returns eta |w| / (|g| + weight_decay |w| + epsilon) of the raw gradient; 1 for what does not adapt.
 
-    Also 1 where a norm is zero, as in tf.contrib's LARSOptimizer: a weight at zero must be able to leave it.
+    It is also 1 where a norm is zero, as in tf.contrib's LARSOptimizer: a weight of zero must be able to change.
     """
     one = tf.ones([], weight.dtype)
     if segments.adapts is False:
@@ -196,13 +195,13 @@ def _lars_trust(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segme
     return ratio if segments.adapts is True else tf.where(segments.adapts, ratio, one)
 
 
-# Each form: (config, gradient, slots, rate, step) -> (what is subtracted from the weight, slots).
+# The formulas of the rules: (config, gradient, slots, rate, step) -> (decrease of the weight, slots).
 
 
 def _plain(
     config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, Slots]:
-    """`_momentum` with a momentum of 0, where all its forms are one."""
+    """Gradient descent: `_momentum` with a momentum of 0, where its variants coincide."""
     del config, slots, step
     return rate * gradient, {}
 
@@ -210,7 +209,7 @@ def _plain(
 def _momentum(
     config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, Slots]:
-    """Heavy ball; Nesterov's looks one step ahead, as tf_keras's SGD does."""
+    """Heavy-ball momentum, or Nesterov's, which looks one step ahead, as in tf_keras's SGD."""
     del step
     if not config.scaled_momentum:
         gradient = rate * gradient

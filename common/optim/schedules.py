@@ -53,8 +53,8 @@ def inverse_root(scale: float, width: int) -> Curve:
 def halvings(peak: float, factor: float, start: int, interval: int, most: int, at_start: bool) -> Curve:
     """`peak`, times `factor` for each whole `interval` since `start`, at most `most` times.
 
-    With `at_start` the first falls on `start` itself: the GNMT reference's (step - start) // interval + 1 against
-    Google's floor((step - start) / interval) (mlperf_facts 0.6).
+    With `at_start` the first decay is at `start` itself, as the GNMT reference's (step - start) // interval + 1;
+    without it, an interval later, as Google's floor((step - start) / interval) (docs/sources.md, mlperf 0.6).
     """
 
     def curve(step: tf.Tensor) -> tf.Tensor:
@@ -65,7 +65,7 @@ def halvings(peak: float, factor: float, start: int, interval: int, most: int, a
 
 
 def exponential_warmup(curve: Curve, peak: float, length: float) -> Curve:
-    """peak * 0.01^((length - step) / length) before step `length`, `curve` from it on (GNMT; mlperf_facts 1.5)."""
+    """peak * 0.01^((length - step) / length) before step `length`, then `curve` (GNMT; docs/sources.md, mlperf 1.5)."""
     if length <= 0:
         return curve
     return lambda step: tf.where(
@@ -87,13 +87,13 @@ def _progress(step: tf.Tensor, start: float, steps: float) -> tf.Tensor:
 def learning_rate(
     schedule: Schedule, base_learning_rate: float, steps_per_epoch: float, train_steps: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The rate of a run.
+    """Returns the learning rate of a run as a function of the step.
 
     Args:
-      schedule: the configuration's.
+      schedule: the configuration's schedule.
       base_learning_rate: the peak.
       steps_per_epoch: examples / batch, not rounded.
-      train_steps: of the whole run.
+      train_steps: steps of the whole run.
 
     Returns:
       A function of the step (an integer tensor of any shape) that gives the rate (float32, the same shape).
@@ -113,7 +113,7 @@ def learning_rate(
     elif schedule.kind == "step":
         if not schedule.boundaries:
             raise UserError("config.schedule.boundaries is empty: kind 'step' needs the epochs of its drops")
-        # Six decimals: an epoch that is a whole number of steps must not become 28.999999999999996 of them.
+        # Rounded to six decimals, so that 28.999999999999996 counts as 29 steps.
         boundaries = [round(epoch * steps_per_epoch, 6) for epoch in schedule.boundaries]
         curve = piecewise(base_learning_rate, boundaries, schedule.factor)
     elif schedule.kind == "noam":
