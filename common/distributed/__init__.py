@@ -1,1 +1,1 @@
-"""Work of several replicas: backends, spatial partitioning, gradient sums, weight updates."""
+"""Distributed training: backends, spatial partitioning, gradient sums, weight updates."""

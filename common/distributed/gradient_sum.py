@@ -1,8 +1,8 @@
-"""How gradients are summed over replicas: buckets, what goes over the wire, and along which groups of replicas.
+"""Sums gradients over replicas: in buckets, in full precision or bf16 on the wire, along one or two stages of groups.
 
 Section 2 of the TPU-v3 paper sums along the rows of a torus, then along its columns; a cluster of nodes sums within
-each node, across nodes, and hands the sums round within the node again. Both are reduce-scatters over groups, and
-all-gathers back, on the collectives of `common.distributed.replicas.base`, so that they work on every backend.
+each node, then across nodes, and distributes the sums within the node again. Both are reduce-scatters over groups,
+followed by all-gathers, on the collectives of `common.distributed.replicas.base`, so that they work on every backend.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _BF16, _FP32 = 2.0**-8, 2.0**-24
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """The groups along which something is scattered, one after the other.
+    """The groups of the stages of a reduce-scatter, one stage after the other.
 
     Replica `q * row + p` is the p-th of row q. After `scatter` along the rows, then the columns, it holds part
     `p * (num_replicas / row) + q` of the whole.
 
     Attributes:
-      num_replicas: of the run.
-      row: replicas of a row or node; `num_replicas` where there is one stage only.
+      num_replicas: replicas of the run.
+      row: replicas of a row or node; `num_replicas` if there is only one stage.
     """
 
     num_replicas: int
@@ -39,19 +39,19 @@ class Route:
 
     @property
     def rows(self) -> Groups | None:
-        """The first stage; None is all replicas."""
+        """Groups of the first stage; None is one group of all replicas."""
         return None if self.row == self.num_replicas else contiguous_groups(self.num_replicas, self.row)
 
     @property
     def columns(self) -> Groups | None:
-        """The second stage; None where there is none."""
+        """Groups of the second stage; None if there is only one stage."""
         if self.row == self.num_replicas:
             return None
         return [list(range(p, self.num_replicas, self.row)) for p in range(self.row)]
 
     @property
     def stages(self) -> list[Groups | None]:
-        """Groups of each reduce-scatter."""
+        """Groups of each stage, in order."""
         return [self.rows] if self.columns is None else [self.rows, self.columns]
 
     def part(self, replica: tf.Tensor | int) -> tf.Tensor | int:
@@ -60,11 +60,11 @@ class Route:
 
 
 def route(communication: Communication, num_replicas: int, node_size: int = 1) -> Route:
-    """The route of a configuration.
+    """Returns the route of a configuration.
 
     Args:
-      communication: the configuration's.
-      num_replicas: over all processes.
+      communication: the configuration's field.
+      num_replicas: replicas over all processes.
       node_size: replicas of one host, the default `group_size` of "hierarchical".
 
     Raises:
@@ -87,47 +87,48 @@ def route(communication: Communication, num_replicas: int, node_size: int = 1) -
 
 
 def route_of(replicas: Replicas, communication: Communication) -> Route:
-    """The route of a configuration on a backend."""
+    """Returns the route of a configuration on a backend."""
     return route(communication, replicas.num_replicas, replicas.node_size)
 
 
 def buckets(tensors: Sequence[tf.Tensor], bucket_bytes: int) -> list[list[int]]:
-    """Which tensors travel together, by number: in reverse order of creation, of one dtype.
+    """Groups the numbers of tensors into buckets that are summed together: one dtype, reverse order of creation.
 
-    The backward pass makes the last layers' gradients first: their sum can be on its way while it goes on. Buckets
-    come in the order in which they are full, and none passes `bucket_bytes`. A tensor of an eighth of that travels
-    alone: it fills the wire by itself, and need not be copied into a bucket and out of it.
+    The backward pass makes the last layers' gradients first, so their sum can overlap with the rest of the pass.
+    Buckets come in the order in which they fill up; one of several tensors holds at most `bucket_bytes`. A tensor of an
+    eighth of that or more is a bucket of its own: it fills the wire by itself, and need not be copied into a bucket and
+    out of it.
     """
     result: list[list[int]] = []
     waiting: list[int] = []
     size = 0
     for i in reversed(range(len(tensors))):
-        mine = tensors[i].shape.num_elements() * tensors[i].dtype.size
-        if 8 * mine >= bucket_bytes:
+        nbytes = tensors[i].shape.num_elements() * tensors[i].dtype.size
+        if 8 * nbytes >= bucket_bytes:
             result.append([i])
             continue
-        if waiting and (size + mine > bucket_bytes or tensors[i].dtype != tensors[waiting[0]].dtype):
+        if waiting and (size + nbytes > bucket_bytes or tensors[i].dtype != tensors[waiting[0]].dtype):
             result.append(waiting)
             waiting, size = [], 0
         waiting.append(i)
-        size += mine
+        size += nbytes
     return [*result, waiting] if waiting else result
 
 
 def sum_gradients(
     replicas: Replicas, gradients: Sequence[tf.Tensor], communication: Communication
 ) -> list[tf.Tensor]:
-    """Inside `run`: the sums of the gradients over all replicas, the same bits on each of them."""
+    """Inside `run`: returns the sums of the gradients over all replicas, bit-identical on each of them."""
     sums: list[tf.Tensor | None] = [None] * len(gradients)
     plan = route_of(replicas, communication)
     for bucket in buckets(gradients, communication.bucket_bytes):
-        mine = [gradients[i] for i in bucket]
+        members = [gradients[i] for i in bucket]
         if replicas.num_replicas == 1:
-            total = mine
+            total = members
         elif communication.wire == "full" and plan.columns is None:
-            total = replicas.sum_bucket(mine)
+            total = replicas.sum_bucket(members)
         else:
-            total = _sum_bucket(replicas, mine, plan, communication.wire)
+            total = _sum_bucket(replicas, members, plan, communication.wire)
         for i, one in zip(bucket, total, strict=True):
             sums[i] = one
     return sums
@@ -136,7 +137,7 @@ def sum_gradients(
 def _sum_bucket(replicas: Replicas, tensors: list[tf.Tensor], plan: Route, wire: str) -> list[tf.Tensor]:
     whole = flatten(tensors, multiple=plan.num_replicas)
     if wire == "full":
-        # All-reduce along the columns, rather than scatter and gather: the backend may have a better one.
+        # An all-reduce along the columns instead of scatter and gather: the backend may have a faster one.
         part = replicas.reduce_scatter(whole, groups=plan.rows)
         part = replicas.all_reduce(part, plan.columns)
         return unflatten(replicas.all_gather(part, groups=plan.rows), tensors)
@@ -145,9 +146,9 @@ def _sum_bucket(replicas: Replicas, tensors: list[tf.Tensor], plan: Route, wire:
 
 
 def scatter(replicas: Replicas, whole: tf.Tensor, plan: Route, wire: str) -> tf.Tensor:
-    """Inside `run`: this replica's part, `plan.part(replica)`, of the sum of `whole` [n] over all replicas.
+    """Inside `run`: returns this replica's part, `plan.part(replica)`, of the sum of `whole` [n] over all replicas.
 
-    Over a bf16 wire: an exchange of bfloat16 parts, which are then added up in the precision of `whole`.
+    Over a bf16 wire, replicas exchange bfloat16 parts and add them up in the precision of `whole`.
     """
     if replicas.num_replicas == 1:
         return whole
@@ -162,7 +163,7 @@ def scatter(replicas: Replicas, whole: tf.Tensor, plan: Route, wire: str) -> tf.
 
 
 def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
-    """Inside `run`: the whole, from every replica's part of it; the inverse of what `scatter` cut."""
+    """Inside `run`: returns the whole from every replica's part; the inverse of what `scatter` cuts."""
     if replicas.num_replicas == 1:
         return part
     for groups in reversed(plan.stages):
@@ -171,26 +172,26 @@ def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
 
 
 def bf16_error(plan: Route) -> float:
-    """The largest error of a sum over a bf16 wire, relative to the sum of the summands' magnitudes.
+    """Returns the largest error of a sum over a bf16 wire, relative to the sum of the summands' magnitudes.
 
-    A summand is rounded before each exchange, in sums of its row and then of its column, and once more before the
-    gather; what is gathered again is bfloat16 already. With roundings of 1 + d, |d| <= u = 2^-8, and additions of
-    1 + e, |e| <= 2^-24, each summand arrives multiplied by at most (1 + u)^(stages + 1) (1 + 2^-24)^(N + stages);
-    the latter's `stages` are for casts from float64 by way of float32. Without underflow.
+    A summand is rounded before each exchange, within the sums of its row and then of its column, and once more before
+    the gather; later gathers move bfloat16 unchanged. With roundings of 1 + d, |d| <= u = 2^-8, and additions of
+    1 + e, |e| <= 2^-24, each summand arrives multiplied by at most (1 + u)^(stages + 1) (1 + 2^-24)^(N + stages), where
+    the last `stages` is for casts from float64 by way of float32. Underflow is not covered.
     """
     stages = len(plan.stages)
     return (1 + _BF16) ** (stages + 1) * (1 + _FP32) ** (plan.num_replicas + stages) - 1
 
 
 class Moved(NamedTuple):
-    """Bytes that a replica sends per step: along its row or within its node, and along its column or to other nodes."""
+    """Bytes a replica sends per step: `inside` its row or node, and `across`, along its column or to other nodes."""
 
     inside: float
     across: float
 
 
 def bytes_moved(communication: Communication, plan: Route, elements: int, itemsize: int = 4) -> Moved:
-    """What a replica sends to sum `elements` gradients and, with a sharded update, to hand out the new weights.
+    """Returns the bytes a replica sends to sum `elements` gradients and, if sharded, to hand out the new weights.
 
     A reduce-scatter or an all-gather of n bytes over k replicas sends n (k - 1) / k of each, an all-reduce twice that
     (as rings and pairwise exchanges do). A flat sum counts as `across`. Padding is not counted.

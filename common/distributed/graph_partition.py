@@ -1,5 +1,6 @@
-"""Graph partitioning: independent parts of a network on different replicas of a group, as the second stage of Mask
-R-CNN on up to four cores in the TPU-v3 paper.
+"""Runs independent parts of a network on different replicas of a group (graph partitioning).
+
+The TPU-v3 paper runs the second stage of Mask R-CNN in this way, on up to four cores.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ Branch = Callable[[], Any]
 
 
 def branches(replicas: Replicas, functions: Sequence[Branch], groups: Groups) -> list[Any]:
-    """The results of all functions on every replica, each function having run on one replica of the group only.
+    """Runs each function on one replica of the group and returns the results of all functions on every replica.
 
-    Function i runs on position i modulo the size of the group. What it reads must be equal on all replicas of the
-    group; then results are equal to those of running every function everywhere, and so is the sum over the group of
-    the gradients of each variable and of each input: the replica that ran a function gets the upstream gradients of
-    the whole group.
+    Function i runs on position i modulo the size of the group. Its inputs must be equal on all replicas of the group;
+    then results are equal to those of running every function everywhere, and so is the sum over the group of the
+    gradients of each variable and of each input: the replica that ran a function gets the upstream gradients of the
+    whole group.
 
-    The graph holds a conditional of which a replica runs one case, also where its number is known while tracing: so
-    every replica's results depend on what any function reads, and all of them take part in the backward exchange.
+    The graph holds a conditional of which a replica runs one case, even if its number is known while tracing. So every
+    replica's results depend on the inputs of all functions, and all replicas take part in the backward exchange.
 
     Args:
       replicas: the backend; call this inside `run`, on every replica.
-      functions: without arguments; each returns a nest of tensors of static shape, and holds no collective (that of
-        a batch norm over several replicas, for one), for the others would wait for it. Their variables exist.
-      groups: of replicas that share their examples.
+      functions: functions without arguments that return nests of tensors of static shape. They create no variables and
+        hold no collectives (that of a batch norm over several replicas, for one), for which others would wait.
+      groups: groups of replicas that share their examples.
 
     Returns:
       What each function returned, in order.
@@ -50,15 +51,15 @@ def branches(replicas: Replicas, functions: Sequence[Branch], groups: Groups) ->
     def case(position: int) -> Callable[[], list[tf.Tensor]]:
         return lambda: packing.pack([function() for function in functions[position::size]], position, kinds)
 
-    mine = tf.gather(tf.constant(positions), replicas.replica_id())
-    # Eagerly, a conditional would leave no trace of the cases that do not run.
-    run = tf.function(lambda: tf.switch_case(mine, [case(p) for p in range(size)]), autograph=False)
+    own_position = tf.gather(tf.constant(positions), replicas.replica_id())
+    # Run eagerly, a conditional would not record the cases that do not run.
+    run = tf.function(lambda: tf.switch_case(own_position, [case(p) for p in range(size)]), autograph=False)
     gathered = [replicas.all_gather(x[None], axis=0, groups=groups) for x in run()]
     return packing.unpack(gathered, kinds)
 
 
 def _signature(function: Branch, number: int) -> Any:
-    """The nest of tf.TensorSpec that `function` returns, from tracing it without running it."""
+    """Returns the nest of tf.TensorSpec of `function`'s results, by tracing it without running it."""
     outputs = tf.function(function, autograph=False).get_concrete_function().structured_outputs
     specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), outputs)
     if not all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(specs)):
@@ -69,7 +70,7 @@ def _signature(function: Branch, number: int) -> Any:
 
 
 class _Packing:
-    """Results of the functions of a position as one vector per dtype, equally long on all positions."""
+    """Packs the results of a position's functions into one vector per dtype, equally long at all positions."""
 
     def __init__(self, signatures: Sequence[Any], size: int):
         self._signatures, self._size = signatures, size
@@ -88,7 +89,7 @@ class _Packing:
         return vectors
 
     def unpack(self, gathered: Sequence[tf.Tensor], kinds: Sequence[tf.DType]) -> list[Any]:
-        """From [size, longest] of each kind."""
+        """Returns the results of all functions from the gathered vectors, [size, longest] for each dtype."""
         used = {(position, kind): 0 for position in range(self._size) for kind in kinds}
         rows = dict(zip(kinds, gathered))
 

@@ -2,9 +2,9 @@
 
 Gradients are reduce-scattered, each replica updates its part with slots that exist for that part only, and the new
 weights are all-gathered. Every weight is cut into N equal parts (the last ones padded with zeros), so that all replicas
-do the same work on tensors of the same shapes, and what holds for a weight (decay, LARS's ratio) holds for its part.
-A bucket is [N, sum of its weights' parts]: what a replica receives of it is one vector, in which weights that are
-treated alike lie side by side and are updated as one tensor, without being taken apart.
+do the same work on tensors of the same shapes, and a weight's settings (decay, LARS's ratio) hold for its parts. A
+bucket is [N, sum of its weights' parts]: a replica receives one vector of it, in which weights that the rule treats
+alike lie side by side and are updated as one tensor.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from common.optim import optimizers
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """The segments of parts of weights that are treated alike; one part only where `norms` or rows are asked for.
+    """The `optimizers.Segments` of parts of weights treated alike; of one part if the rule needs its norms or rows.
 
     Attributes:
       members: numbers of the weights.
       adapts, regularised: as in `optimizers.Segments`.
-      by_rows: LazyAdam updates the rows that have a gradient.
-      shape: of the parts together: [elements], or [rows, ...] of a part that is cut between rows.
-      measured: norms of the whole weight and its whole gradient.
+      by_rows: whether LazyAdam updates only the rows that have a gradient.
+      shape: shape of the parts together: [elements], or [rows, ...] of a part that is cut between rows.
+      measured: norms of the whole weight and its whole gradient, if the rule needs them.
     """
 
     members: tuple[int, ...]
@@ -51,7 +51,7 @@ class Piece:
 
 
 class ShardedUpdate:
-    """Each replica updates its part of every weight; the interface of `update.WholeUpdate`.
+    """Each replica updates its part of every weight; the interface is that of `weight_update.WholeUpdate`.
 
     Attributes:
       rule: the optimizer.
@@ -101,14 +101,14 @@ class ShardedUpdate:
         return self._weights[piece.members[0]].dtype
 
     def _pieces(self, bucket: Sequence[int], whole: Sequence[optimizers.Whole]) -> list[Piece]:
-        """Weights of a bucket, grouped by what the rule asks about them."""
+        """Groups the weights of a bucket by what the rule needs to know of them."""
         optimizer = self._config.optimizer
         groups: dict[Hashable, list[int]] = {}
         for i in bucket:
             alone = self._by_rows[i] or (self.rule.adapts_by_norms and whole[i].adapts)
             decays = bool(optimizer.weight_decay) and whole[i].adapts
-            alike = i if alone else (decays, bool(optimizer.l2_in_loss) and whole[i].regularised)
-            groups.setdefault(alike, []).append(i)
+            key = i if alone else (decays, bool(optimizer.l2_in_loss) and whole[i].regularised)
+            groups.setdefault(key, []).append(i)
         pieces = []
         for members in groups.values():
             first, size = members[0], sum(self._parts[i] for i in members)
@@ -131,12 +131,12 @@ class ShardedUpdate:
         """Inside `run`: updates weights and slots from this replica's gradients, not yet summed.
 
         Returns:
-          Everything that was written.
+          All tensors that were written.
         """
         part = self._route.part(self._replicas.replica_id())
         summed = [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
         summed = self._clipped(summed)
-        weights = [self._mine(piece, part) for piece in self._all_pieces()]
+        weights = [self._own_part(piece, part) for piece in self._all_pieces()]
         segments = self._measured(weights, summed)
         written, new = [], []
         for weight, gradient, slots, piece in zip(weights, summed, self.slots, segments, strict=True):
@@ -154,17 +154,17 @@ class ShardedUpdate:
         return written
 
     def _scatter(self, bucket: Sequence[Piece], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """This replica's part of the summed gradients of a bucket, by pieces."""
+        """Returns this replica's part of the summed gradients of a bucket, one tensor per piece."""
         members = [i for piece in bucket for i in piece.members]
         count = self._route.num_replicas
         rows = [tf.reshape(flatten([gradients[i]], self._parts[i] * count), [count, -1]) for i in members]
         whole = tf.concat(rows, 1) if len(rows) > 1 else rows[0]
         wire = self._config.communication.wire
-        mine = gradient_sum.scatter(self._replicas, tf.reshape(whole, [-1]), self._route, wire)
-        return _split(mine, [piece.shape for piece in bucket])
+        own_part = gradient_sum.scatter(self._replicas, tf.reshape(whole, [-1]), self._route, wire)
+        return _split(own_part, [piece.shape for piece in bucket])
 
-    def _mine(self, piece: Piece, part: tf.Tensor | int) -> tf.Tensor:
-        """This replica's part of the weights of a piece."""
+    def _own_part(self, piece: Piece, part: tf.Tensor | int) -> tf.Tensor:
+        """Returns this replica's part of the weights of a piece."""
         parts = []
         for i in piece.members:
             flat, length = tf.reshape(self._weights[i].read_value(), [-1]), self._parts[i]
@@ -172,7 +172,7 @@ class ShardedUpdate:
             if not excess:
                 parts.append(tf.slice(flat, [part * length], [length]))
                 continue
-            # The last parts reach over the end: take what ends there, and shift it.
+            # The last parts extend past the end: read the last `length` elements and shift them.
             start = tf.minimum(part * length, flat.shape[0] - length)
             shift = tf.minimum(part * length - start, length)
             padded = tf.concat([tf.slice(flat, [start], [length]), tf.zeros([length], flat.dtype)], 0)
@@ -188,7 +188,7 @@ class ShardedUpdate:
         return [factor * g for g in gradients]
 
     def _measured(self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[Piece]:
-        """The pieces with the norms that LARS asks for: one small all-reduce for all layers together."""
+        """Returns the pieces with the norms that LARS needs, by one small all-reduce for all layers together."""
         pieces = self._all_pieces()
         layers = [i for i, piece in enumerate(pieces) if self.rule.adapts_by_norms and piece.adapts]
         if not layers:
@@ -203,7 +203,7 @@ class ShardedUpdate:
         return pieces
 
     def _gather(self, bucket: Sequence[Piece], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Hands out a bucket's new weights, always at full width, and writes them."""
+        """All-gathers a bucket's new weights, always in full precision, and writes them."""
         members = [i for piece in bucket for i in piece.members]
         whole = gradient_sum.gather(self._replicas, flatten(new), self._route)
         rows = tf.reshape(whole, [self._route.num_replicas, -1])
@@ -218,7 +218,7 @@ class ShardedUpdate:
     # -- outside `run` -----------------------------------------------------------------------------------------------
 
     def read_slots(self) -> SlotValues:
-        """Outside `run`, called by every process: the slots of every weight, in its shape."""
+        """Outside `run`, called by every process: returns the slots of every weight, in the weight's shape."""
         count = self._route.num_replicas
         values: SlotValues = [{} for _ in self._weights]
         order = np.argsort([self._route.part(r) for r in range(count)])
@@ -226,13 +226,13 @@ class ShardedUpdate:
             for name, slot in slots.items():
                 rows = self._replicas.all_values(slot)[order].reshape(count, -1)
                 places = np.cumsum([self._parts[i] for i in piece.members])[:-1]
-                for i, mine in zip(piece.members, np.split(rows, places, 1), strict=True):
+                for i, part in zip(piece.members, np.split(rows, places, 1), strict=True):
                     shape = self._weights[i].shape
-                    values[i][name] = mine.reshape(-1)[: shape.num_elements()].reshape(shape)
+                    values[i][name] = part.reshape(-1)[: shape.num_elements()].reshape(shape)
         return values
 
     def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: cuts what `read_slots` gave, under any number of replicas, for the local replicas."""
+        """Outside `run`: writes what `read_slots` returned, with any number of replicas, to the local replicas."""
         count = self._route.num_replicas
         first = self._replicas.process_index * (count // self._replicas.num_processes)
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):

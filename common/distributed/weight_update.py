@@ -1,6 +1,6 @@
-"""From a replica's gradients to new weights: the whole update, which every replica makes of all weights.
+"""Updates all weights on every replica, from the gradients summed over the replicas.
 
-`common/distributed/sharded_update.py` has the other form, in which each replica updates its part.
+In `common/distributed/sharded_update.py`, the other form, each replica updates its part of the weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
 from common.optim import fused_kernels, optimizers
 
-# A slot of every weight: {name: array of the weight's shape}, in the order of the weights.
+# Slots of every weight, {name: array of the weight's shape}, in the order of the weights.
 SlotValues = list[dict[str, np.ndarray]]
 
 
@@ -65,7 +65,7 @@ class WholeUpdate:
         """Inside `run`: sums the gradients over the replicas and updates weights and slots.
 
         Returns:
-          Everything that was written, or what wrote it: who waits for all of it, waits for the update.
+          The tensors that were written, or the operations that wrote them; after all of them the update is done.
         """
         gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
@@ -88,12 +88,12 @@ class WholeUpdate:
         return written + values
 
     def read_slots(self) -> SlotValues:
-        """Outside `run`, called by every process: the slots of every weight."""
+        """Outside `run`, called by every process: returns the slots of every weight."""
         local = self._replicas.local_results
         return [{name: local(slot)[0].numpy() for name, slot in slots.items()} for slots in self.slots]
 
     def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: what `read_slots` gave, to every local replica."""
+        """Outside `run`: writes what `read_slots` returned to every local replica."""
         for slots, arrays in zip(self.slots, values, strict=True):
             for name, slot in slots.items():
                 for copy in self._replicas.local_results(slot):

@@ -1,4 +1,4 @@
-"""The only code that knows there are other replicas: one class per engine behind `base.Replicas`."""
+"""Backends, one class per engine behind `base.Replicas`; no other code knows that there are other replicas."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from common.distributed.replicas.base import Replicas, UnsupportedError
 
 
 def make(config: RunConfig) -> Replicas:
-    """The backend a configuration names.
+    """Returns the backend that a configuration names.
 
     Raises:
-      UnsupportedError: the backend single has one replica.
-      UserError: the machine has fewer devices than replicas, or the launcher started other processes.
+      UnsupportedError: the backend single with several replicas.
+      UserError: the machine has fewer devices than replicas, or the launcher started another number of processes.
     """
     if config.replicas == "single":
         if config.num_replicas != 1:

@@ -1,4 +1,4 @@
-"""What a backend owns: collectives, placement, per-replica variables, the input shard and the boundary of XLA."""
+"""Interface of the backends: collectives, placement, per-replica variables, input shards, the boundary of XLA."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ class Replicas(abc.ABC):
     None is one group of all. Every group has the same size.
 
     Attributes:
-      name: the backend's name. num_replicas: replicas over all processes. updates_in_place: the whole update is made
-      by TensorFlow's kernels (common/optim/fused_kernels.py), not by `assign`. loops_hold_collectives: collectives
-      may stand inside control flow within `run`. process_index, num_processes: this process among those of the run;
-      process 0 writes the log.
+      name: the backend's name.
+      num_replicas: replicas over all processes.
+      updates_in_place: whether TensorFlow's kernels make the whole update (common/optim/fused_kernels.py) instead of
+        `assign`.
+      loops_hold_collectives: whether collectives may stand inside control flow within `run`.
+      process_index, num_processes: this process among those of the run; process 0 writes the log.
     """
 
     name: str = ""
@@ -56,7 +58,7 @@ class Replicas(abc.ABC):
 
     @property
     def main(self) -> bool:
-        """Whether this process writes the log, the checkpoints and what people read."""
+        """Whether this process writes the log, the checkpoints and the output for people."""
         return self.process_index == 0
 
     @property
@@ -111,10 +113,10 @@ class Replicas(abc.ABC):
 
     @abc.abstractmethod
     def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
-        """What the replica `distance` places earlier in the group holds; zeros where there is none."""
+        """Returns `x` of the replica `distance` places earlier in the group; zeros if there is none."""
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums of each over all replicas, in one exchange: the flat sum of gradient_sum.py at full width."""
+        """Returns the sum of each tensor over all replicas, in one exchange (a flat sum in full precision)."""
         return unflatten(self.all_reduce(flatten(tensors)), tensors)
 
     @abc.abstractmethod
@@ -130,7 +132,7 @@ class Replicas(abc.ABC):
         """An iterable of per-replica batches. `make(shard)` yields the batches of this process's replicas in turn."""
 
     def compile(self, function: Callable, enabled: bool) -> Callable:
-        """`function` behind XLA where the backend can and `enabled`, else as it is."""
+        """Returns `function` compiled by XLA if the backend can and `enabled`, else unchanged."""
         return tf.function(function, jit_compile=True, autograph=False) if enabled else function
 
     def compiles_collectives(self) -> bool:
@@ -156,12 +158,12 @@ class Replicas(abc.ABC):
 
 
 def building() -> bool:
-    """Whether a network is being built in a strategy's scope: only shapes count, and no collective can stand there."""
+    """Whether a network is being built in a strategy's scope: only shapes matter, and collectives cannot run."""
     return tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context()
 
 
 def contiguous_groups(num_replicas: int, size: int) -> list[list[int]]:
-    """[[0..size-1], [size..2*size-1], ...].
+    """Returns [[0..size-1], [size..2*size-1], ...].
 
     Raises:
       UserError: `size` does not divide the number of replicas.
@@ -174,11 +176,11 @@ def contiguous_groups(num_replicas: int, size: int) -> list[list[int]]:
 def replica_groups(
     num_replicas: int, size: int, tile_rows: int = 1, grid_columns: int = 0
 ) -> list[list[int]]:
-    """Groups of `size` replicas that are near each other.
+    """Returns groups of `size` replicas that are near each other.
 
-    Contiguous ones; or, where `grid_columns` is given, tiles of `tile_rows` x `size / tile_rows` replicas of the grid
-    that has replica r in row r // grid_columns and column r % grid_columns. The MLPerf v0.6 SSD submissions tile the
-    TPU's torus so (2x2 to 2x8; mlperf_facts 1.2), since no two replicas of a tile are far apart.
+    The groups are contiguous or, if `grid_columns` is given, tiles of `tile_rows` x `size / tile_rows` replicas of the
+    grid that has replica r in row r // grid_columns and column r % grid_columns. The MLPerf v0.6 SSD submissions tile
+    the TPU's torus in this way (2x2 to 2x8; docs/sources.md, mlperf 1.2): no two replicas of a tile are far apart.
 
     Raises:
       UserError: the sizes do not divide.
@@ -219,7 +221,7 @@ def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
 
 
 def flatten(tensors: Sequence[tf.Tensor], multiple: int = 1) -> tf.Tensor:
-    """One vector of the elements of all tensors, of one dtype, with zeros up to a multiple of `multiple`."""
+    """Returns one vector of all tensors' elements, which share a dtype, and zeros up to a multiple of `multiple`."""
     flat = [tf.reshape(x, [-1]) for x in tensors]
     padding = -sum(x.shape.num_elements() for x in tensors) % multiple
     if padding:
@@ -228,7 +230,7 @@ def flatten(tensors: Sequence[tf.Tensor], multiple: int = 1) -> tf.Tensor:
 
 
 def unflatten(flat: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors that `flatten` joined, in the shapes of `like`."""
+    """Returns the tensors that `flatten` joined, in the shapes of `like`."""
     sizes = [x.shape.num_elements() for x in like]
     if flat.shape[0] > sum(sizes):
         sizes.append(flat.shape[0] - sum(sizes))

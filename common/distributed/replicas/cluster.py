@@ -1,4 +1,4 @@
-"""The processes of a run under TensorFlow's own engine: what TF_CONFIG says, and waiting until all are there."""
+"""Reads the processes of a multiworker run from TF_CONFIG, and waits until all of them have started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAUNCH = "start it with `python -m common.launch --replicas=multiworker --proces
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """What TF_CONFIG says: the addresses of all processes, "host:port", and which of them this one is."""
+    """The content of TF_CONFIG: the address of every process, "host:port", and the index of this process."""
 
     workers: tuple[str, ...]
     index: int
@@ -31,7 +31,7 @@ def from_environment(text: str | None) -> Cluster:
     """Parses the environment variable TF_CONFIG.
 
     Raises:
-      UserError: it is missing, no JSON, or a field of it is missing or wrong.
+      UserError: the variable is missing or not JSON, or a field is missing or wrong.
     """
     if not text:
         raise UserError(
@@ -74,10 +74,10 @@ def _is_address(worker: Any) -> bool:
 
 
 def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
-    """Returns once every process listens on its address; only then is TensorFlow's server worth starting.
+    """Returns once every process listens on its address; TensorFlow's server is started only then.
 
-    The server of process 0 waits for the others without end. So each process listens on its own port until it has
-    seen all others, then gives the port to the server, which those who are later see instead.
+    The server of process 0 waits for the others without a limit. So each process listens on its own port until it has
+    reached all others, then gives the port to the server, which slower processes reach instead.
 
     Raises:
       UserError: this process's port is taken, or another process does not answer in time.
@@ -113,6 +113,6 @@ def _address(worker: str) -> tuple[str, int]:
 
 def _answers(worker: str) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(_address(worker), timeout=2) as connection:
-        # A port from which nobody listens can be given to this very socket, which then talks to itself.
+        # The system can give a port on which nobody listens to this very socket, which then connects to itself.
         return connection.getsockname() != connection.getpeername()
     return False

@@ -1,8 +1,8 @@
-"""Processes under Horovod, one replica each: a CPU or a GPU of a cluster.
+"""Backend on Horovod: one replica per process, on a CPU or a GPU of a cluster.
 
-Horovod matches collectives by the names of their operations, which TensorFlow makes unique in a graph, in whatever
-order processes reach them: all must trace the same graph. `replica_id` is therefore a variable, not a number that would
-fold into constants and let one process drop a collective that the others wait for.
+Horovod matches collectives by the names of their operations, in whatever order processes reach them. TensorFlow makes
+these names unique in a graph, so all processes must trace the same graph. `replica_id` is therefore a variable: a
+number would fold into constants and let one process drop a collective that the others wait for.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from common.distributed.replicas.base import Groups, Replicas, Shard, Unsupporte
 from common.errors import UserError
 from common.launch.process import no_launcher
 
-# Groups of replicas become known while the first step is traced.
 _ENVIRONMENT = {
+    # Groups of replicas become known only while the first step is traced.
     "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
     # Horovod would join whatever tensors are ready at the time, so that sums of four and more processes would round
     # differently in each run; common/distributed/gradient_sum.py makes buckets that are the same in every run.
     "HOROVOD_FUSION_THRESHOLD": "0",
 }
-# Kernels move these; bfloat16 travels as a bit pattern. They add the numbers among them, but not bfloat16.
+# Dtypes that Horovod's kernels send (bfloat16 is sent as a bit pattern), and dtypes that they add.
 _MOVED = (
     tf.float64,
     tf.float32,
@@ -62,7 +62,7 @@ class Horovod(Replicas):
                 f"set --config.num_replicas={self.num_replicas}, or start {num_replicas}"
             )
         gpus = tf.config.list_physical_devices("GPU")
-        # Once: an elastic run that starts anew in this process stays on the GPU it has.
+        # Set once: an elastic run that restarts in this process keeps its GPU.
         if len(gpus) > 1 and len(tf.config.get_visible_devices("GPU")) > 1:
             tf.config.set_visible_devices(gpus[self._hvd.local_rank() % len(gpus)], "GPU")
         self._rank = tf.Variable(self.process_index, trainable=False, name="rank")
@@ -74,7 +74,7 @@ class Horovod(Replicas):
         _process_set.cache_clear()
 
     def peer_lost(self, error: BaseException) -> bool:
-        # In Horovod's words, or where in Gloo a connection broke; as UnknownError, or Horovod's own exception.
+        # Messages of Horovod, or of Gloo for a broken connection; as UnknownError or Horovod's own exception.
         words = "Horovod has", "gloo/", "Process set does not exist"
         return super().peer_lost(error) or any(w in str(error) for w in words)
 
@@ -154,7 +154,7 @@ class Horovod(Replicas):
 
 
 class _Group:
-    """Collectives of one group of processes; `position` is this process's place in `ranks`, a tensor."""
+    """Collectives of one group of processes; the tensor `position` is this process's place in `ranks`."""
 
     def __init__(self, hvd: Any, ranks: Sequence[int], process_set: Any, position: tf.Tensor):
         self._hvd, self._size, self._set, self._position = hvd, len(ranks), process_set, position
@@ -164,7 +164,7 @@ class _Group:
         self._sorted = self._places == list(range(self._size))
 
     def sum(self, x: tf.Tensor) -> tf.Tensor:
-        """As float32, where Horovod cannot add the dtype."""
+        """Sum over the group; of bfloat16, which Horovod cannot add, in float32."""
         if self._size == 1:
             return tf.identity(x)
         if x.dtype in _SUMMED:
@@ -179,7 +179,7 @@ class _Group:
         return tf.concat(tf.unstack(self._rows(x)), axis)
 
     def scatter(self, x: tf.Tensor, axis: int) -> tf.Tensor:
-        """Reduce-scatter; of bfloat16, an exchange and a sum in float32: half the bytes."""
+        """Reduce-scatter; of bfloat16 by an exchange and a sum in float32, which sends half the bytes."""
         if self._size == 1:
             return tf.identity(x)
         parts = self._parts(x, axis)
@@ -198,7 +198,7 @@ class _Group:
         return self._set_shape(tf.concat([received[i] for i in self._places], axis), x, axis, 1)
 
     def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
-        """All gather, each takes one: Horovod sends nothing to a single process."""
+        """Shift by an all-gather: Horovod has no operation that sends to a single process."""
         if self._size == 1 or distance == 0:
             return tf.identity(x) if distance == 0 else tf.zeros_like(x)
         source = self._position - distance
@@ -206,12 +206,12 @@ class _Group:
         return tf.where((source >= 0) & (source < self._size), row, tf.zeros_like(x))
 
     def _rows(self, x: tf.Tensor) -> tf.Tensor:
-        """[k, *shape], in the group's order."""
+        """Gathers every process's `x` as [k, *shape], in the group's order."""
         rows = self._set_shape(self._moved(self._hvd.allgather, x[None]), x[None], 0, self._size)
         return rows if self._sorted else tf.gather(rows, self._places)
 
     def _parts(self, x: tf.Tensor, axis: int) -> tf.Tensor:
-        """[k, *shape of a part]: the parts of `x` along `axis`, in the set's order."""
+        """Returns the parts of `x` along `axis`, [k, *shape of a part], in the set's order."""
         parts = tf.split(x, self._size, axis)
         return tf.stack([parts[i] for i in self._order])
 
@@ -222,7 +222,7 @@ class _Group:
 
     @staticmethod
     def _set_shape(y: tf.Tensor, x: tf.Tensor, axis: int, factor: float) -> tf.Tensor:
-        """Horovod's operations forget the shape of what they return."""
+        """Restores the static shape of `y`, which Horovod's operations lose."""
         shape = x.shape.as_list()
         if shape[axis] is not None:
             shape[axis] = round(shape[axis] * factor)
@@ -230,7 +230,7 @@ class _Group:
 
 
 def _moved(function: Callable, x: tf.Tensor) -> tf.Tensor:
-    """`function(x)`, which moves data only; bfloat16 as a bit pattern."""
+    """Returns `function(x)` for a function that only moves data; bfloat16 passes as a bit pattern."""
     if x.dtype == tf.bfloat16:
         return tf.bitcast(function(tf.bitcast(x, tf.uint16)), tf.bfloat16)
     if x.dtype not in _MOVED:
@@ -239,7 +239,7 @@ def _moved(function: Callable, x: tf.Tensor) -> tf.Tensor:
 
 
 def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A collective whose transpose is `backward`; Horovod's own gradients average, or multiply by the size."""
+    """Returns a collective with the gradient `backward`; Horovod's own gradients average, or multiply by the size."""
 
     def apply(x: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient
@@ -252,13 +252,13 @@ def _linear(forward: Callable, backward: Callable) -> Callable[[tf.Tensor], tf.T
 
 
 def world_size() -> int:
-    """Processes of the run, as Horovod knows them now; it starts, or starts anew after `Horovod.close`."""
+    """Returns the number of processes that Horovod has now; starts Horovod, also again after `Horovod.close`."""
     return _start().size()
 
 
 @functools.cache
 def _start() -> Any:
-    """horovod.tensorflow, initialised once per process."""
+    """Returns horovod.tensorflow, initialised once per process."""
     if "HOROVOD_RANK" not in os.environ:
         raise no_launcher("horovod")
     for name, value in _ENVIRONMENT.items():
@@ -275,7 +275,7 @@ def _start() -> Any:
 
 @functools.cache
 def _process_set(hvd: Any, ranks: tuple[int, ...]) -> Any:
-    """The set of `ranks`; called by all processes in the same order. One of the whole world is the global set."""
+    """Returns the process set of `ranks` (the global set for all or one); all processes call it in the same order."""
     if len(ranks) == hvd.size() or len(ranks) == 1:
         return hvd.global_process_set
     return hvd.add_process_set(ranks)

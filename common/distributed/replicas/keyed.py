@@ -1,8 +1,8 @@
-"""Raw collective operations between devices of several processes: keys, order, order of ranks, carriers.
+"""Collectives between devices of several processes, by TensorFlow's collective kernels called directly.
 
-TensorFlow's collective kernels find each other by a group key (which devices) and an instance key (which of the
-group's operations), both chosen here; everything that makes that dependable is in this file. Facts behind it:
-tf_distribution_facts 1, traps a to d.
+The kernels find each other by a group key (which devices) and an instance key (which of the group's operations). This
+file chooses the keys, the order of operations, the order of ranks and the dtype that is sent, for the reasons in
+docs/sources.md, tf 1, traps a to d.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tensorflow.python.ops import gen_collective_ops
 
 from common.distributed.replicas.base import UnsupportedError
 
-# A collective that a peer does not join fails after so long. Longer than the slowest thing that one process may do
-# between two collectives (the main process writes a checkpoint, a peer still compiles); a peer that is dead or frozen
-# is reported much earlier, by its missing heartbeat.
+# Seconds after which a collective fails if a peer does not join it. Longer than the slowest thing that a process may
+# do between two collectives (the main process writes a checkpoint, a peer still compiles); a peer that is dead or
+# frozen is reported much earlier, by its missing heartbeat.
 TIMEOUT_SECONDS = 600.0
 
 # TensorFlow's strategies number their own groups from 1.
 _FIRST_GROUP_KEY = 1 << 20
 
-# What the kernels that only move data, and those that add, take; other numbers travel as the dtype beside them.
+# Dtypes that the moving kernels and the adding kernels take; others are sent as the dtype paired with them below.
 _MOVED = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
 _ADDED = (*_MOVED, tf.bfloat16)
 _SAME_BITS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
@@ -41,16 +41,16 @@ class KeyedCollectives:
         """Creates the ordering tokens.
 
         Args:
-          num_replicas: over all processes; replica `process_index * len(devices) + i` is on `devices[i]`.
-          process_index: this process.
-          devices: of the replicas of this process.
+          num_replicas: replicas over all processes; replica `process_index * len(devices) + i` is on `devices[i]`.
+          process_index: index of this process.
+          devices: devices of this process's replicas.
         """
         self.num_replicas, self.first, self.devices = (
             num_replicas,
             process_index * len(devices),
             list(devices),
         )
-        # Without a token of its own per device a group's operations start in any order and wait for each other.
+        # Without an ordering token per device, a group's operations start in any order and wait for each other.
         self._tokens = []
         for device in self.devices:
             with tf.device(device):
@@ -60,18 +60,18 @@ class KeyedCollectives:
         self._instances: list[dict[int, int]] = [{} for _ in self.devices]
 
     def align(self) -> None:
-        """Lets all local replicas count on from the same numbers, also after one of them failed to trace."""
+        """Sets the operation counts of all local replicas to the largest, also after one of them failed to trace."""
         keys = {key for counts in self._instances for key in counts}
         most = {key: max(counts.get(key, 0) for counts in self._instances) for key in keys}
         self._instances = [dict(most) for _ in self.devices]
 
     def register(self, groups: Sequence[Sequence[int]]) -> None:
-        """Numbers the groups: called with the same groups by every replica, whichever of them it is in."""
+        """Gives each group a key; every replica calls it with the same groups, including those it is not in."""
         for group in groups:
             self._group_keys.setdefault(tuple(sorted(group)), _FIRST_GROUP_KEY + len(self._group_keys))
 
     def reduce(self, x: tf.Tensor, group: Sequence[int], replica: int, merge: str = "Add") -> tf.Tensor:
-        """Sum (or "Max", "Min", "Mul") over `group`; same shape and dtype."""
+        """Returns the sum (or "Max", "Min", "Mul") over `group`, in the same shape and dtype."""
         if len(group) == 1:
             return tf.identity(x)
         if x.dtype not in _ADDED:
@@ -82,7 +82,7 @@ class KeyedCollectives:
         return tf.ensure_shape(y, x.shape)
 
     def gather(self, x: tf.Tensor, group: Sequence[int], replica: int) -> tf.Tensor:
-        """[k, *shape]: every `x`, in the order of `group`."""
+        """Returns every replica's `x`, [k, *shape], in the order of `group`."""
         if len(group) == 1:
             return x[None]
         carried = _carry(x, _MOVED)
@@ -101,11 +101,11 @@ class KeyedCollectives:
         carried = _carry(parts, _ADDED)
         by_rank = tf.gather(tf.reshape(carried, [len(group), -1]), tf.argsort(ranks))
         received = gen_collective_ops.collective_all_to_all_v2(input=by_rank, **self._keys(group, replica))
-        mine = _restore(tf.reshape(tf.gather(received, ranks), tf.shape(parts)), parts.dtype)
-        return tf.ensure_shape(mine, parts.shape)
+        result = _restore(tf.reshape(tf.gather(received, ranks), tf.shape(parts)), parts.dtype)
+        return tf.ensure_shape(result, parts.shape)
 
     def _keys(self, group: Sequence[int], replica: int) -> dict:
-        """The arguments that all collective operations share; counts the operation."""
+        """Returns the arguments that all collective operations share, and counts the operation."""
         local = replica - self.first
         key = self._group_keys[tuple(sorted(group))]
         instance = self._instances[local].get(key, 0) + 1
@@ -120,10 +120,10 @@ class KeyedCollectives:
         }
 
     def _ranks(self, group: Sequence[int], replica: int) -> tf.Tensor:
-        """[k] the kernels' rank of each of `group`.
+        """Returns the kernels' rank of each replica of `group`, [k].
 
         The kernels order processes by their names as strings (task:10 comes before task:2), and the GPUs of a process
-        by their links, which only they know: there the replicas' numbers are gathered first.
+        by their links, which only they know. With several devices the replicas' numbers are therefore gathered first.
         """
         if len(self.devices) == 1:
             by_rank = sorted(group, key=str)
@@ -137,7 +137,7 @@ class KeyedCollectives:
 def linear(
     forward: Callable[[tf.Tensor], tf.Tensor], backward: Callable[[tf.Tensor], tf.Tensor]
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A linear map and its transpose as one differentiable function.
+    """Returns the linear map `forward` as a function whose gradient is its transpose `backward`.
 
     tf.custom_gradient would search all the graph behind the result for variables, which costs a large network minutes.
     """
@@ -155,10 +155,10 @@ def linear(
 
 
 def _carry(x: tf.Tensor, carriers: Sequence[tf.DType]) -> tf.Tensor:
-    """`x` as a dtype that the kernels move: the same bits under another name, or a wider integer.
+    """Returns `x` as a dtype that the kernels take: the same bits under another name, or a wider integer.
 
     Raises:
-      UnsupportedError: no numbers.
+      UnsupportedError: the dtype is not numeric.
     """
     if x.dtype in carriers:
         return x

@@ -1,8 +1,8 @@
-"""N devices of one process under MirroredStrategy; on a CPU, N logical devices, to test what replicas do.
+"""Backend on MirroredStrategy: N GPUs of one process or, for tests, N logical devices of a CPU.
 
-Collectives are data flow through `merge_call`: no collective kernels, hence no keys, ordering tokens or timeouts, any
-group, any dtype, differentiable (tf_distribution_facts 1). They cannot stand in control flow inside `run`, nor in a
-compiled function.
+Collectives are data flow through `merge_call`, not collective kernels. They need no keys, ordering tokens or timeouts,
+take any group and any dtype, and are differentiable (docs/sources.md, tf 1). They cannot stand in control flow inside
+`run`, nor in a compiled function.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Values = list[tf.Tensor]
 
 
 class Mirrored(StrategyReplicas):
-    """`num_replicas` copies in this process.
+    """`num_replicas` replicas in this process.
 
     Raises:
       UserError: TensorFlow has already started with fewer CPU devices, or there are fewer GPUs.
@@ -62,7 +62,7 @@ class Mirrored(StrategyReplicas):
         return self._collective(_shift(distance), _shift(-distance), groups)(x)
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> Values:
-        # Within a process nothing is gained by joining them.
+        # Joining the tensors gains nothing within a process.
         def merge(strategy: tf.distribute.Strategy, values: list[Any]) -> list[Any]:
             sums = [tf.add_n(strategy.experimental_local_results(v)) for v in values]
             return [
@@ -82,7 +82,7 @@ class Mirrored(StrategyReplicas):
         return self.strategy.distribute_datasets_from_function(lambda _: make(Shard(0, 1)))
 
     def _on_each(self, strategy: tf.distribute.Strategy, values: Values) -> Values:
-        """A copy of value i on replica i's device."""
+        """Returns a copy of value i on replica i's device, for every i."""
         copies = []
         for device, value in zip(strategy.extended.worker_devices, values, strict=True):
             with tf.device(device):
@@ -97,14 +97,14 @@ class Mirrored(StrategyReplicas):
             def merge(strategy: tf.distribute.Strategy, values: Any) -> Any:
                 values = list(strategy.experimental_local_results(values))
                 results = [function([values[r] for r in group]) for group in groups]
-                mine = [results[group][position] for group, position in places]
-                return distribute_values.PerReplica(self._on_each(strategy, mine))
+                per_replica = [results[group][position] for group, position in places]
+                return distribute_values.PerReplica(self._on_each(strategy, per_replica))
 
             return tf.distribute.get_replica_context().merge_call(merge, args=(x,))
 
         def collective(x: tf.Tensor) -> tf.Tensor:
-            # tf.custom_gradient searches all the graph behind the result for variables, that is behind the other
-            # replicas' values: minutes for a ResNet. There are none.
+            # Not tf.custom_gradient: it searches the graph behind the values of all replicas for variables, which takes
+            # minutes for a ResNet and finds none.
             x = tf.convert_to_tensor(x)
             with record.stop_recording():
                 y = merged(forward, x)
@@ -117,7 +117,7 @@ class Mirrored(StrategyReplicas):
 def _logical_cpus(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(cpu) is None and count > 1:
-        with suppress(RuntimeError):  # TensorFlow has started: counted below.
+        with suppress(RuntimeError):  # TensorFlow has started; its devices are counted below.
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     have = len(tf.config.list_logical_devices("CPU"))
     if have < count:

@@ -1,8 +1,8 @@
-"""Several processes, on one host or many, under MultiWorkerMirroredStrategy: TensorFlow alone, nothing else to install.
+"""Backend on MultiWorkerMirroredStrategy: processes on one host or many, with no software but TensorFlow.
 
-One replica per process on CPUs, one per visible GPU of a process. The strategy starts the servers, places variables
-and makes them equal at the start; collectives are TensorFlow's collective kernels called directly (`keyed.py`), for the
-strategy's own know no groups.
+A process has one replica on CPUs, or one per visible GPU. The strategy starts the servers, places variables and makes
+them equal at the start; collectives call TensorFlow's collective kernels directly (`keyed.py`), because the strategy's
+own have no groups.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from common.distributed.replicas.keyed import TIMEOUT_SECONDS, KeyedCollectives,
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
 
-# A process that gave no sign of life for so long is lost, and the others fail.
+# Seconds without a sign of life after which a process counts as lost and the others fail.
 HEARTBEAT_SECONDS = 20
 
 _closings = itertools.count()
@@ -36,8 +36,8 @@ class MultiWorker(StrategyReplicas):
     """This process's replicas among `num_replicas` of all processes that TF_CONFIG names.
 
     Collectives are numbered as they are traced, so every process must trace the same functions in the same order.
-    Several replicas in one process call collectives only from traced functions: run eagerly, the first would wait for
-    the second, which has not begun. They cannot stand in control flow within `run` then.
+    With several replicas in a process, collectives are called only from traced functions: run eagerly, the first
+    replica would wait for the second, which has not begun. They cannot stand in control flow within `run` either.
 
     Raises:
       UserError: TF_CONFIG is missing or wrong, names another number of processes, or a process does not come up.
@@ -65,7 +65,7 @@ class MultiWorker(StrategyReplicas):
         return len(tf.config.list_physical_devices("GPU")) or 1
 
     def replica_id(self) -> int:
-        """This replica's number: known when a function is traced, which every replica is for itself."""
+        """This replica's number, known while tracing because every replica traces a function for itself."""
         local = tf.distribute.get_replica_context().replica_id_in_sync_group if self._local > 1 else 0
         return self._first + int(tf.get_static_value(local)) % self._local
 
@@ -110,7 +110,7 @@ class MultiWorker(StrategyReplicas):
 
         def from_earlier(distance: int) -> Callable[[tf.Tensor], tf.Tensor]:
             def function(x: tf.Tensor) -> tf.Tensor:
-                # Every replica takes part in the gathering, also the one that then has no neighbour.
+                # Every replica takes part in the all-gather, also one without a neighbour.
                 rows = self._collectives.gather(x, group, self.replica_id())
                 source = position - distance
                 return rows[source] if 0 <= source < len(group) else tf.zeros_like(x)
@@ -132,7 +132,7 @@ class MultiWorker(StrategyReplicas):
         )
 
     def _scatter(self, axis: int, group: Sequence[int]) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Reduce-scatter as an exchange and a local sum: a CPU has no such kernel, and the bytes are the same."""
+        """Reduce-scatter as an exchange and a local sum: a CPU has no kernel for it, and the bytes sent are equal."""
 
         def function(x: tf.Tensor) -> tf.Tensor:
             parts = tf.stack(tf.split(x, len(group), axis))
@@ -166,7 +166,7 @@ class MultiWorker(StrategyReplicas):
         # Process 0 serves the others' heartbeats and barriers: it leaves last.
         peers, name = context.context(), f"closed{next(_closings)}"
         peers.wait_at_barrier(name, int(TIMEOUT_SECONDS * 1000))
-        with contextlib.suppress(tf.errors.OpError):  # Who has left already.
+        with contextlib.suppress(tf.errors.OpError):  # A process has left already.
             if not self.main:
                 peers.set_config_key_value(f"{name}/{self.process_index}", "left")
                 return
@@ -185,7 +185,7 @@ class MultiWorker(StrategyReplicas):
     def _between_processes(
         self, value: Any, function: Callable[[list[tf.Tensor], list[int]], tf.Tensor]
     ) -> Any:
-        """`function` on the local values of each tensor of `value`, on the first device of every process."""
+        """Applies `function` to the local values of each tensor of `value`, on the first device of every process."""
         leaders = list(range(0, self.num_replicas, self._local))
         self._collectives.register([leaders])
         with tf.device(self.strategy.extended.worker_devices[0]):
@@ -201,7 +201,7 @@ class MultiWorker(StrategyReplicas):
 
 @functools.cache
 def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
-    """The strategy and the collectives: one of each per process, for servers and keys cannot be started anew.
+    """Returns the strategy and the collectives, one of each per process: servers and keys cannot be restarted.
 
     Raises:
       UserError: TensorFlow has already started, or another process does not come up in time.
@@ -228,7 +228,7 @@ def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
         raise UserError(
             f"multiworker: process {cluster.index} could not join the others: {reason}"
         ) from error
-    # The strategy looks ahead for the end of a data set by a collective per batch; all processes have equal work.
+    # Off: a collective per batch that looks for the end of the data set. All processes have equal work.
     strategy.extended.experimental_enable_get_next_as_optional = False
     devices = strategy.extended.worker_devices
     number = len(cluster.workers) * len(devices)

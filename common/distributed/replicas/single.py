@@ -1,4 +1,4 @@
-"""One replica on one device: a laptop, one GPU."""
+"""Backend of one replica on one device, such as a laptop's CPU or one GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the backends on a tf.distribute strategy share: scope, variables, calls of all replicas."""
+"""Base of the backends on a tf.distribute strategy: scope, variables and running on all replicas."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from common.distributed.replicas.base import Replicas
 
 
 class StrategyReplicas(Replicas):
-    """Replicas of a tf.distribute strategy; a subclass brings the collectives.
+    """Replicas of a tf.distribute strategy; a subclass adds the collectives.
 
     Attributes:
-      strategy: the strategy, which a subclass makes.
+      strategy: the strategy; a subclass creates it.
     """
 
     strategy: tf.distribute.Strategy
@@ -48,7 +48,7 @@ class StrategyReplicas(Replicas):
 
 
 def assign_in_merge_call(variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
-    """`Replicas.assign` of strategies whose replicas wait for each other in a merge call."""
+    """Implements `Replicas.assign` for strategies whose replicas wait for each other in a merge call."""
 
     def update(strategy: tf.distribute.Strategy, values: list[tf.Tensor]) -> None:
         for variable, value in zip(variables, values):

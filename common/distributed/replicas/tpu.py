@@ -1,7 +1,7 @@
-"""TPU cores under TPUStrategy. UNRUN: there was no TPU to try it on; tests hold its operations against the others'.
+"""Backend on TPUStrategy. UNRUN: no TPU was available; tests compare its operations with the other backends'.
 
-XLA compiles what `run` is given, collectives included, into one program per step; the loop around it is TensorFlow's,
-without Python. One process drives all hosts.
+XLA compiles the function given to `run`, collectives included, into one program per step; the loop around it is
+TensorFlow's, without Python. One process drives all hosts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tpu(StrategyReplicas):
         return tf.identity(x) if len(groups[0]) == 1 else tpu_ops.cross_replica_sum(x, groups)
 
     def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
-        # Every replica sends the same part to all: as many bytes as a gathering.
+        # An all-to-all of the same part to every replica; it sends as many bytes as an all-gather.
         return self.all_to_all(tf.concat([x] * len(self._groups(groups)[0]), axis), axis, groups)
 
     def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
@@ -68,12 +68,12 @@ class Tpu(StrategyReplicas):
             for i, replica in enumerate(group)
             if 0 <= i - distance < len(group)
         ]
-        # A replica that is nobody's target gets zeros.
+        # A replica without a source gets zeros.
         return tpu_ops.collective_permute(x, pairs) if pairs else tf.zeros_like(x)
 
     def _groups(self, groups: Groups | None) -> list[list[int]]:
         groups = [list(g) for g in groups] if groups is not None else [list(range(self.num_replicas))]
-        list(placement(groups, self.num_replicas))  # Raises where they do not partition the replicas.
+        list(placement(groups, self.num_replicas))  # Raises UserError unless they partition the replicas.
         return groups
 
     # -- outside `run` -----------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Tpu(StrategyReplicas):
         )
 
     def compile(self, function: Callable, enabled: bool) -> Callable:
-        """`function` as it is: `run` compiles all that it is given."""
+        """Returns `function` unchanged, because `run` compiles it."""
         return function
 
     def compiles_collectives(self) -> bool:
@@ -101,7 +101,7 @@ class Tpu(StrategyReplicas):
 
 
 def _connect(name: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
-    """The TPU of that name, "local" or an address, started."""
+    """Returns the resolver of the TPU `name`, "local" or an address, after connecting to it and initialising it."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != "local":

@@ -1,4 +1,4 @@
-"""Which rows a replica holds and which it needs: the arithmetic of spatial partitioning. TensorFlow-free.
+"""Computes which rows a replica holds and which it needs under spatial partitioning. TensorFlow-free.
 
 An image of H rows lies on k replicas in parts of R = ceil(H / k) rows: position p holds rows p*R ... p*R + R - 1, of
 which those from H on do not exist. The layout depends on H alone, so that branches of a network always line up, and
@@ -11,22 +11,22 @@ import dataclasses
 
 from common.errors import UserError
 
-# "same" and "valid" as in TensorFlow, so many zeros on every side, or ((top, bottom), (left, right)).
+# "same" and "valid" as in TensorFlow, a number of zeros on every side, or ((top, bottom), (left, right)).
 Padding = str | int | tuple[tuple[int, int], tuple[int, int]]
 
 
 def rows_of(height: int, partitions: int) -> int:
-    """Rows of an image of `height` rows that each of `partitions` replicas holds."""
+    """Number of rows that each of `partitions` replicas holds of an image of `height` rows."""
     return -(-height // partitions)
 
 
 def output_size(size: int, kernel: int, stride: int, before: int, after: int) -> int:
-    """Positions of a window of `kernel` on `size` elements padded by `before` and `after`."""
+    """Number of positions of a window of `kernel` on `size` elements padded by `before` and `after`."""
     return (size + before + after - kernel) // stride + 1
 
 
 def resolve(padding: Padding, height: int, width: int, kernel: int, stride: int) -> tuple:
-    """((top, bottom), (left, right)) of a padding for an image of that size; "same" is TensorFlow's, uneven."""
+    """Returns ((top, bottom), (left, right)) of a padding for an image of that size; "same" is TensorFlow's, uneven."""
     if padding == "valid":
         return (0, 0), (0, 0)
     if padding == "same":
@@ -43,8 +43,8 @@ def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
 class Window:
     """The rows that position p needs for its output rows: `length` of them, from row p*advance - top on.
 
-    Where `advance` is not what a replica holds (19 rows to 10 by stride 2), the need drifts away from the holding
-    by `drift` rows per position, and the halo grows accordingly.
+    Where `advance` differs from the rows that a replica holds (19 rows to 10 by stride 2), the needed rows drift away
+    from the held ones by `drift` rows per position, and the halo grows accordingly.
 
     Attributes:
       height: rows of the whole output.
@@ -65,7 +65,7 @@ class Window:
 
     @classmethod
     def of(cls, height: int, partitions: int, kernel: int, stride: int, top: int, bottom: int) -> Window:
-        """The window of an operation with a square `kernel` on an image of `height` rows.
+        """Returns the window of an operation with a square `kernel` on an image of `height` rows.
 
         Raises:
           UserError: not even one window fits into the image.
@@ -76,7 +76,7 @@ class Window:
         rows, out_rows = rows_of(height, partitions), rows_of(out, partitions)
         length = (out_rows - 1) * stride + kernel
         drift = out_rows * stride - rows
-        # Positions whose output rows do not exist need nothing; the need is linear in between.
+        # Positions without output rows need nothing; between the first and the last of the others the need is linear.
         last = -(-out // out_rows) - 1
         needs = [(top - p * drift, p * drift - top + length - rows) for p in (0, last)]
         above, below = (max(0, *need) for need in zip(*needs))

@@ -10,7 +10,7 @@ from common.distributed.spatial.partition import Spatial
 
 
 class Enter(tf_keras.layers.Layer):
-    """[b, H, W, C], equal on the replicas of a group -> this replica's rows."""
+    """Cuts images [b, H, W, C], equal on the replicas of a group, to this replica's rows."""
 
     def __init__(self, spatial: Spatial, **kwargs):
         super().__init__(**kwargs)
@@ -21,14 +21,14 @@ class Enter(tf_keras.layers.Layer):
 
 
 class Leave(Enter):
-    """A replica's rows -> the whole feature maps [b, H, W, C] on every replica of the group."""
+    """Gathers the replicas' rows into whole feature maps [b, H, W, C], on every replica of the group."""
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return self.spatial.leave(x)
 
 
 class GlobalAverage(Enter):
-    """A replica's rows -> the mean over the whole image, [b, C], on every replica of the group."""
+    """Takes the mean over the whole image, [b, C], on every replica of the group."""
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return self.spatial.global_average(x)
@@ -46,14 +46,14 @@ class MaxPool(Enter):
 
 
 class AveragePool(MaxPool):
-    """Mean over windows of `size`; "same" counts what is inside the image only."""
+    """Mean over windows of `size`; "same" counts only elements inside the image."""
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return self.spatial.avg_pool(x, *self.window)
 
 
 class Upsample(Enter):
-    """[coarse, fine] -> the coarse map at the size of the fine one, each cell repeated: nearest neighbours."""
+    """Scales a coarse map to the size of a fine one by nearest neighbours; the input is [coarse, fine]."""
 
     def call(self, maps: list[tf.Tensor]) -> tf.Tensor:
         return self.spatial.upsample(*maps)

@@ -1,9 +1,9 @@
-"""Rows of images on several replicas: halo exchange, convolution, pooling, moments; forward and backward.
+"""Computes on images whose rows lie on several replicas: halo exchange, convolution, pooling, moments, gradients.
 
 Everything rests on three differentiable collectives of `common.distributed.replicas` (shift, all_gather, all_reduce),
 so that it runs on every backend. Rows that do not exist (300 rows on 8 replicas are 8 x 38) may hold any finite
-number: whatever mixes rows masks its *input*, which also stops their gradients. So layers that work pixel by pixel,
-1x1 convolutions too, need to know nothing of all this.
+number: operations that mix rows mask their *input*, which also stops the gradients of such rows. So layers that work
+pixel by pixel, 1x1 convolutions included, need no change.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from common.errors import UserError
 
 
 class Spatial:
-    """What a network's layers ask for rows that other replicas hold.
+    """Partitions a network's images by rows; layers call it for operations that need rows of other replicas.
 
     One object per network: it remembers how many rows the whole image has at each stage. Groups are of `partitions`
     consecutive replicas. With one partition, and on one device, every method is the ordinary operation.
 
-    A loss computed after `leave` or `global_average` is computed by each of the k replicas of a group. Its weight is
-    then counted k times as well, and the loss of a step stays the sum of its parts: for terms over GLOBAL, k totals
-    over k times the weight; for terms over REPLICA, k terms of which each is divided by the number of replicas. The
-    gradients need no correction either, for they are summed over the replicas.
+    Each of the k replicas of a group computes a loss that comes after `leave` or `global_average`. Its weight is then
+    counted k times as well, so the loss of a step stays the same: a term over GLOBAL is k totals divided by k times the
+    weight; a term over REPLICA is k terms, each divided by the number of replicas (`common.train.task.Over`). The
+    gradients need no correction either, because they are summed over the replicas.
 
     Attributes:
       partitions: replicas that share an image.
-      groups: of replica numbers.
+      groups: lists of replica numbers.
     """
 
     def __init__(self, replicas: Replicas, partitions: int = 1):
         """Raises UserError where `partitions` does not divide the number of replicas."""
-        # One device holds whole images, also when a network is only counted (common/train/describe.py).
+        # A single device holds whole images, also when common/train/describe.py only counts a network's operations.
         self.partitions = 1 if isinstance(replicas, Single) else partitions
         self.groups = contiguous_groups(replicas.num_replicas, self.partitions)
         self._replicas = replicas
@@ -46,7 +46,7 @@ class Spatial:
     # -- into and out of the partitioned part ----------------------------------------------------------------
 
     def enter(self, images: tf.Tensor) -> tf.Tensor:
-        """This replica's rows of `images`, [b, H, W, C], which its whole group holds: [b, ceil(H/k), W, C]."""
+        """Returns this replica's rows, [b, ceil(H/k), W, C], of `images` [b, H, W, C], which its whole group holds."""
         if self.partitions == 1:
             return images
         _, height, width, _ = images.shape
@@ -56,7 +56,7 @@ class Spatial:
         return _rows(padded, self.position() * rows, rows)
 
     def leave(self, x: tf.Tensor) -> tf.Tensor:
-        """The whole feature maps [b, H, W, C] on every replica of the group."""
+        """Returns the whole feature maps [b, H, W, C] on every replica of the group."""
         if self.partitions == 1:
             return x
         if building():
@@ -64,7 +64,7 @@ class Spatial:
         return self._replicas.all_gather(x, axis=1, groups=self.groups)[:, : self.height(x)]
 
     def global_average(self, x: tf.Tensor) -> tf.Tensor:
-        """The mean over all rows and columns, [b, C], on every replica of the group."""
+        """Returns the mean over all rows and columns, [b, C], on every replica of the group."""
         if self.partitions == 1:
             return tf.reduce_mean(x, axis=[1, 2])
         height = self.height(x)
@@ -75,7 +75,7 @@ class Spatial:
         """Rows of the whole image of which `x`, [b, R, W, C], is a part.
 
         Raises:
-          UserError: no such part came out of this object.
+          UserError: `x` does not come from this object's operations.
         """
         return self.height_of(x.shape[1], x.shape[2])
 
@@ -93,21 +93,21 @@ class Spatial:
     # -- operations ------------------------------------------------------------------------------------------
 
     def conv2d(self, x: tf.Tensor, kernel: tf.Tensor, stride: int, padding: Padding) -> tf.Tensor:
-        """tf.nn.conv2d of the whole image with a square kernel [n, n, C, F]: this replica's output rows."""
+        """Returns this replica's rows of tf.nn.conv2d of the whole image; `kernel` is square, [n, n, C, F]."""
         if self.partitions == 1 and isinstance(padding, str):
             return tf.nn.conv2d(x, kernel, stride, padding.upper())
         return tf.nn.conv2d(self.window(x, kernel.shape[0], stride, padding), kernel, stride, "VALID")
 
     def max_pool(self, x: tf.Tensor, size: int, stride: int, padding: Padding) -> tf.Tensor:
-        """The largest of each window, of what is inside the image."""
+        """Maximum of each window over its elements inside the image."""
         if self.partitions == 1 and isinstance(padding, str):
             return tf.nn.max_pool2d(x, size, stride, padding.upper())
         y = tf.nn.max_pool2d(self.window(x, size, stride, padding, x.dtype.min), size, stride, "VALID")
-        # Windows outside of the image hold a number with which nothing more can be computed.
+        # Windows outside the image hold the smallest number of the dtype, which must not enter other operations.
         return self._real(y)
 
     def avg_pool(self, x: tf.Tensor, size: int, stride: int, padding: Padding) -> tf.Tensor:
-        """The mean of each window: "same" leaves out what is outside the image, explicit zeros are counted."""
+        """Mean of each window: "same" counts only elements inside the image, explicit padding counts its zeros, too."""
         if self.partitions == 1 and isinstance(padding, str):
             return tf.nn.avg_pool2d(x, size, stride, padding.upper())
         y = tf.nn.avg_pool2d(self.window(x, size, stride, padding), size, stride, "VALID")
@@ -121,10 +121,10 @@ class Spatial:
         return y * counts[None, :, :, None]
 
     def upsample(self, x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-        """Every cell of `x` twice in both directions, cut to the size of `like`: this replica's rows of that.
+        """Repeats every cell of `x` in both directions, cuts it to the size of `like`; returns this replica's rows.
 
-        Rows lie otherwise where the finer map's are not twice the coarser one's: 26 rows on four replicas are 4 x 7,
-        52 are 4 x 13, of which the second has the rows 13 to 25, of row 6 on, which the first one holds.
+        These may come from coarse rows that an earlier replica holds: 26 rows on four replicas are 4 x 7, 52 are 4 x
+        13, so the second replica's fine rows 13 to 25 start from coarse row 6, which the first replica holds.
 
         Args:
           x: [b, R, W, C], this replica's rows of a map of half the size of `like`, rounded up.
@@ -135,12 +135,12 @@ class Spatial:
             twice = _twice(x)
             return twice if twice.shape[1:3] == like.shape[1:3] else twice[:, :rows, :columns]
         x = tf.repeat(x, 2, axis=2)[:, :, :columns]
-        # Position p needs the rows from p * rows // 2 on and holds those from p * coarse on, which is not before.
+        # Position p needs the rows from p * rows // 2 on and holds those from p * coarse on, which start no earlier.
         above = max(p * coarse - p * rows // 2 for p in range(self.partitions))
         held = tf.concat([*self._above(x, above), x], axis=1)
         position = self.position()
         needed = (position * rows + np.arange(rows)) // 2 - position * coarse + above
-        # Rows that do not exist may ask for more than there is.
+        # Rows that do not exist may index past the end.
         limit = held.shape[1] - 1
         needed = (
             np.clip(needed, 0, limit) if isinstance(position, int) else tf.clip_by_value(needed, 0, limit)
@@ -148,13 +148,13 @@ class Spatial:
         return tf.ensure_shape(tf.gather(held, needed, axis=1), [x.shape[0], rows, *x.shape[2:]])
 
     def window(self, x: tf.Tensor, size: int, stride: int, padding: Padding, fill: float = 0.0) -> tf.Tensor:
-        """The rows and columns on which a "VALID" operation yields this replica's output rows.
+        """Returns the rows and columns from which a "VALID" operation computes this replica's output rows.
 
         Args:
           x: [b, R, W, C], this replica's rows.
-          size, stride: of the operation's square window.
-          padding: of the whole image.
-          fill: what stands outside of the image.
+          size, stride: size and stride of the operation's square window.
+          padding: padding of the whole image.
+          fill: value of elements outside the image.
 
         Returns:
           [b, n, m, C], rows of other replicas and padding included.
@@ -173,7 +173,7 @@ class Spatial:
         return _pad(needed, (0, 0), (left, right), fill)
 
     def output_rows(self, rows: int, width: int, size: int, stride: int, padding: Padding) -> int:
-        """Rows on a replica after an operation on `rows` x `width`; shapes only."""
+        """Number of output rows on a replica of an operation on its `rows` x `width` part of an image."""
         height = self.height_of(rows, width)
         (top, bottom), _ = resolve(padding, height, width, size, stride)
         return rows_of(output_size(height, size, stride, top, bottom), self.partitions)
@@ -182,8 +182,8 @@ class Spatial:
         """Mean and variance over this replica's part of each of `virtual` groups of images, for batch norm.
 
         Returns:
-          (mean [G, C], variance [G, C], the part of the image that lies here: rows here / all rows). Where nothing
-          lies here both moments are 0.
+          (mean [G, C], variance [G, C], this replica's fraction of the image's rows). Without rows of the image on this
+          replica both moments are 0.
         """
         height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
         here = _clip(height - self.position() * rows, 0, rows)
@@ -191,14 +191,14 @@ class Spatial:
         count = tf.cast(tf.maximum(here, 1) * (tf.size(x) // (virtual * rows * channels)), x.dtype)
         grouped = tf.reshape(self._real(x), [virtual, -1, channels])
         mean = tf.reduce_sum(grouped, axis=1) / count
-        spread = tf.reshape(grouped - mean[:, None], tf.shape(x))
-        spread = tf.reshape(self._real(tf.ensure_shape(spread, x.shape)), [virtual, -1, channels])
-        return mean, tf.reduce_sum(spread * spread, axis=1) / count, share
+        deviation = tf.reshape(grouped - mean[:, None], tf.shape(x))
+        deviation = tf.reshape(self._real(tf.ensure_shape(deviation, x.shape)), [virtual, -1, channels])
+        return mean, tf.reduce_sum(deviation * deviation, axis=1) / count, share
 
     # -- parts -----------------------------------------------------------------------------------------------
 
     def _remember(self, height: int, width: int) -> int:
-        """Rows on a replica of an image of that size, and that such parts are of such an image."""
+        """Returns a replica's rows of an image of that size, and remembers its height for parts of that shape."""
         rows = rows_of(height, self.partitions)
         known = self._heights.setdefault((rows, width), height)
         if known != height:
@@ -209,7 +209,7 @@ class Spatial:
         return rows
 
     def position(self) -> int | tf.Tensor:
-        """This replica's place in its group; a number wherever the backend knows it while tracing."""
+        """This replica's place in its group; an int wherever the backend knows it while tracing."""
         if building():
             return 0
         replica = self._replicas.replica_id()
@@ -217,11 +217,11 @@ class Spatial:
         return (replica if known is None else int(known)) % self.partitions
 
     def _start(self, window: Window, held: int, position: int | tf.Tensor) -> int | tf.Tensor:
-        """Where the needed rows begin in those held and fetched."""
+        """Index of the first needed row among the held and fetched rows."""
         start = (
             window.above - window.top + position * window.drift if window.drift else window.above - window.top
         )
-        # Positions without output rows may ask for more than there is; what they get is never used.
+        # Positions without output rows may index past the end; their result is never used.
         return _clip(start, 0, held - window.length)
 
     def _above(self, x: tf.Tensor, count: int) -> list[tf.Tensor]:
@@ -250,7 +250,7 @@ class Spatial:
         return _masked(x, self.position() * x.shape[1], height, 0.0)
 
     def all_reduce(self, x: tf.Tensor) -> tf.Tensor:
-        """The sum over the group."""
+        """Returns the sum of `x` over the group, or `x` while a network is being built."""
         return x if building() else self._replicas.all_reduce(x, self.groups)
 
 
@@ -259,8 +259,9 @@ WHOLE_IMAGES = Spatial(Single())
 
 @tf.custom_gradient
 def _twice(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """[b, H, W, C] -> [b, 2H, 2W, C], each cell repeated. Its gradient is a pooling: on a CPU a sixth of the time that
-    the sums behind `tf.repeat` take.
+    """Repeats each cell: [b, H, W, C] -> [b, 2H, 2W, C].
+
+    The gradient is a pooling: on a CPU it takes a sixth of the time of the sums behind `tf.repeat`.
     """
     _, height, width, channels = x.shape
     tiled = tf.tile(x[:, :, None, :, None], [1, 1, 2, 1, 2, 1])
@@ -295,7 +296,7 @@ def _pad(x: tf.Tensor, rows: tuple[int, int], columns: tuple[int, int], fill: fl
 
 
 def _inside(positions: int, size: int, kernel: int, stride: int, before: int) -> np.ndarray:
-    """How many elements of each window are inside [0, size); 1 for windows that are all outside."""
+    """Number of elements of each window inside [0, size); 1 for windows that are all outside."""
     first = np.arange(positions) * stride - before
     return np.maximum(np.minimum(first + kernel, size) - np.maximum(first, 0), 1)
 

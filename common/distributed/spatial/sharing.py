@@ -1,4 +1,4 @@
-"""The input of replicas that share images: every replica of a group gets the same batches."""
+"""Gives all replicas of a group that shares images the same batches, and counts their results once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ MakeDataset = Callable[[Shard], tf.data.Dataset]
 
 
 def shared_input(make: MakeDataset, partitions: int, replicas: Replicas) -> MakeDataset:
-    """`make` for `Replicas.dataset` when groups of `partitions` consecutive replicas share each batch.
+    """Wraps `make`, for `Replicas.dataset`, so that groups of `partitions` consecutive replicas share each batch.
 
-    A group that spans processes reads one shard in each of them; inside a process every batch is handed out as often
-    as the group has replicas there.
+    A group that spans processes reads one shard in each of them; inside a process every batch is repeated for each
+    replica that the group has there.
 
     Args:
       make: (shard) -> the batches of that shard's groups in turn.
       partitions: replicas of a group.
-      replicas: the backend; it calls the result with its process's number among all processes.
+      replicas: the backend, which calls the result with the shard of its process.
 
     Raises:
-      UserError: groups that neither fill processes nor are filled by them.
+      UserError: the size of a group neither divides nor is a multiple of the replicas of a process.
     """
     here = replicas.num_replicas // replicas.num_processes
     if here % partitions and partitions % here:
@@ -44,16 +44,16 @@ def shared_input(make: MakeDataset, partitions: int, replicas: Replicas) -> Make
 
 
 def _repeated(batch: tuple, copies: int) -> tf.data.Dataset:
-    """A batch arrives as one argument, or as several where its structure is a tuple."""
+    """Repeats a batch, which arrives as one argument, or as several if its structure is a tuple."""
     return tf.data.Dataset.from_tensors(batch[0] if len(batch) == 1 else batch).repeat(copies)
 
 
 def counted_once(
     gathered: Mapping[str, tf.Tensor], num_groups: int, partitions: int
 ) -> Mapping[str, tf.Tensor]:
-    """What `Replicas.gather` brought, [num_groups * partitions * b, ...], without its copies: [num_groups * b, ...].
+    """Removes copies from what `Replicas.gather` returned: [num_groups * partitions * b, ...] -> [num_groups * b, ...].
 
-    The replicas of a group hold equal arrays; those of its first replica stay.
+    The replicas of a group hold equal arrays; those of the first replica are kept.
     """
     if partitions == 1:
         return gathered
@@ -68,7 +68,7 @@ def counted_once(
 def of_first_in_group(
     sums: Mapping[str, tf.Tensor], partitions: int, replicas: Replicas
 ) -> Mapping[str, tf.Tensor]:
-    """Inside `run`: an evaluation's sums on the first replica of each group, zeros on the others."""
+    """Inside `run`: keeps an evaluation's sums on the first replica of each group and zeroes the others'."""
     if partitions == 1:
         return sums
     first = tf.equal(replicas.replica_id() % partitions, 0)
