@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent
 PARTS = ("common", "compliance", "systems", *sorted(path.parent.name for path in ROOT.glob("*/task.py")))
 # The place of `timetotrain.` in `-m resnet`, in a docstring, a message, a page or a script.
 _COMMAND = re.compile(rf"(?<=-m )(?=(?:{'|'.join(PARTS)})\b)".encode())
-# No data of the wheel: setup.sh installs a checkout's lock file, modules are copied apart, the rest is no source.
+# Left out of the wheel's data: setup.sh (installs a checkout's lock file), modules (copied apart), other non-sources.
 _LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
 
 

@@ -101,7 +101,7 @@ class Optimizer:
         epsilon may be 0. Adam adds epsilon to a root (1e-8 in GNMT, 1e-9 in the Transformer; docs/sources.md, mlperf
         1.5 and 1.4), the other adaptive rules add it under the root (tf_keras's default is 1e-7). These rules need it
         above 0, Adagrad only if `initial_accumulator` is 0.
-      scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the TPU-v3 paper) instead of
+      scaled_momentum: v = m v + (g + wd w), w -= lr trust v (figure 5 of the pods paper) instead of
         v = m v + lr trust (g + wd w), w -= v (figure 6); also for "sgd", whose trust is 1.
       skip_kinds: kinds of variables to which neither weight decay nor LARS's trust ratio applies.
       bias_gradient_factor: factor of the gradients of biases; 2 is Detectron's rule (docs/sources.md, mlperf 1.3).

@@ -23,7 +23,7 @@ _EARLIER_UNFINISHED, _EARLIER_PARTIAL = "unfinished", f"{NOTE}.partial"
 def main(
     benchmark: str, generate: Callable[[str], object], holds: str, argv: Sequence[str] | None = None
 ) -> int:
-    """Calls `generate(DATA_DIR)` and returns the exit status; the help calls DATA_DIR a folder for the `holds`."""
+    """Calls `generate(DATA_DIR)` and returns the exit status; `holds` names the folder's content in the help."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {benchmarks.command(benchmark)}.tiny", description="Generate the data of cpu-tiny."
     )

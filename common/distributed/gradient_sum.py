@@ -1,6 +1,6 @@
 """Sums gradients over replicas: in buckets, in full precision or bf16 on the wire, along one or two stages of groups.
 
-Section 2 of the TPU-v3 paper sums along the rows of a torus, then along its columns; a cluster of nodes sums within
+Section 2 of the pods paper sums along the rows of a torus, then along its columns; a cluster of nodes sums within
 each node, then across nodes, and distributes the sums within the node again. Both are reduce-scatters over groups,
 followed by all-gathers, on the collectives of `common.distributed.replicas.base`, so that they work on every backend.
 """

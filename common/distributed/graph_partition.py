@@ -1,6 +1,6 @@
 """Runs independent parts of a network on different replicas of a group (graph partitioning).
 
-The TPU-v3 paper runs the second stage of Mask R-CNN in this way, on up to four cores.
+The pods paper runs the second stage of Mask R-CNN in this way, on up to four cores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weight-update sharding (section 2 and figure 4 of the TPU-v3 paper): each replica updates 1/N of the weights.
+"""Weight-update sharding (section 2 and figure 4 of the pods paper): each replica updates 1/N of the weights.
 
 Gradients are reduce-scattered, each replica updates its part with slots that exist for that part only, and the new
 weights are all-gathered. Every weight is cut into N equal parts (the last ones padded with zeros), so that all replicas

@@ -1,7 +1,7 @@
 """Precision policies: the dtypes of a network's computations and variables, passed to it explicitly.
 
 Matrix products and convolutions run in `compute`; variables, batch-norm statistics, logits, loss and reductions in
-`variable` (section 2 of the TPU-v3 paper: "all non-convolutional operations use 32-bit floating point numbers").
+`variable` (section 2 of the pods paper: "all non-convolutional operations use 32-bit floating point numbers").
 """
 
 from __future__ import annotations
