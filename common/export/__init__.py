@@ -1,4 +1,4 @@
-"""`python -m BENCHMARK --export=DIR`: the step as StableHLO that any PJRT client runs, see docs/replay.md.
+"""Exports steps as StableHLO that any PJRT client runs: `python -m BENCHMARK --export=DIR`, see docs/replay.md.
 
-rules.py is read at the other end too (bench/replay.py) and imports nothing but numpy; the rest imports TensorFlow.
+bench/replay.py, which runs an export, uses rules.py too; this module imports only numpy, the others TensorFlow.
 """

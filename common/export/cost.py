@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a StableHLO program, counted from its text as XLA's cost analysis counts an unfused program."""
+"""Counts a StableHLO program's FLOPs and bytes from its text, as XLA's cost analysis does for an unfused program."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _FREE = (
 
 
 def count(text: str) -> dict[str, int]:
-    """Counts of one call of `main`.
+    """Counts the work of one call of `main`.
 
     Returns:
-      matrix_flops: 2 per multiply-add of convolutions and matrix products; products with padding and with the zeros
-        of a dilation are not counted, as in XLA's analysis. bytes_unfused: operands and results of every operation,
-        an upper bound of what a compiler's program moves. convolutions, products: how many. in_loops: how many of
-        them stand in while loops, whose bodies are counted once.
+      matrix_flops: 2 per multiply-add of convolutions and matrix products, without products with padding or with the
+        zeros of a dilation, as in XLA's analysis. bytes_unfused: operands and results of every operation, an upper
+        bound of what a compiled program moves. convolutions, products: their numbers. in_loops: how many of them are
+        in while loops, whose bodies count once.
     """
-    # Other functions than those that are called: TensorFlow leaves copies of loops' bodies behind.
+    # Some are never called: TensorFlow leaves copies of loop bodies behind.
     functions = dict(_FUNCTION.findall(text))
     return dict(
         zip(
@@ -44,9 +44,9 @@ def count(text: str) -> dict[str, int]:
 
 
 def _totals(name: str, functions: Mapping[str, str]) -> list[int]:
-    """What `count` returns, of one function and those that it calls."""
+    """Returns the counts, in the order of `count`, of one function and those that it calls."""
     flops, moved, convolutions, products, in_loops = 0, 0, 0, 0, 0
-    loop = -1  # Indentation of the outermost loop that we are in.
+    loop = -1  # Indentation of the outermost loop around the line; -1 outside loops.
     for line in functions[name].splitlines():
         indentation = len(line) - len(line.lstrip())
         if loop >= 0 and indentation <= loop and not line.lstrip().startswith(("}", "cond {")):
@@ -84,7 +84,7 @@ def _bytes(sizes: str, dtype: str) -> int:
 
 
 def _operands(line: str) -> list[list[int]]:
-    """Shapes of the operands and of the result."""
+    """Returns the shapes of the operands and of the result."""
     return [_sizes(sizes) for sizes, _ in _TYPE.findall(line.rpartition(" : ")[2])]
 
 
@@ -96,7 +96,7 @@ def _product(line: str) -> int:
 
 
 def _convolution(line: str) -> int:
-    """Multiply-adds whose input is an element: neither padding nor a hole of a dilated input or kernel."""
+    """Counts multiply-adds with elements of the input: neither padding nor a zero of a dilated input or kernel."""
     inputs, kernel, out = _operands(line)
     labels = re.search(r"dim_numbers = \[(.*?)\]x\[(.*?)\]->\[(.*?)\]", line).groups()
     inputs_at, kernel_at, out_at = ([part.strip() for part in label.split(",")] for label in labels)
@@ -113,21 +113,24 @@ def _convolution(line: str) -> int:
         if pads
         else [0] * rank
     )
-    stride, dilated, spread = field("stride"), field("lhs_dilate"), field("rhs_dilate")
+    stride, input_dilation, kernel_dilation = field("stride"), field("lhs_dilate"), field("rhs_dilate")
     count = out[out_at.index("b")] * out[out_at.index("f")] * kernel[kernel_at.index("i")]
     for axis in range(rank):
         size, taps = inputs[inputs_at.index(str(axis))], kernel[kernel_at.index(str(axis))]
         places = out[out_at.index(str(axis))]
-        count *= _pairs(size, taps, places, lows[axis], stride[axis], dilated[axis], spread[axis])
+        dilations = input_dilation[axis], kernel_dilation[axis]
+        count *= _pairs(size, taps, places, lows[axis], stride[axis], *dilations)
     return count
 
 
-def _pairs(size: int, taps: int, places: int, low: int, stride: int, dilated: int, spread: int) -> int:
-    """(place of the result, tap of the kernel) pairs that meet an element of the input, along one axis."""
-    end = (size - 1) * dilated
+def _pairs(
+    size: int, taps: int, places: int, low: int, stride: int, input_dilation: int, kernel_dilation: int
+) -> int:
+    """Counts the (place of the result, tap of the kernel) pairs that meet an element of the input, along one axis."""
+    end = (size - 1) * input_dilation
     total = 0
     for tap in range(taps):
         for place in range(places):
-            at = place * stride + tap * spread - low
-            total += 0 <= at <= end and at % dilated == 0
+            at = place * stride + tap * kernel_dilation - low
+            total += 0 <= at <= end and at % input_dilation == 0
     return total

@@ -1,7 +1,7 @@
-"""Arrays from rules: what an exported step starts from is written down, not shipped. Needs numpy alone.
+"""Makes arrays from rules, so that an export describes the values a step starts from. Needs only numpy.
 
-Both ends make the same bits: random numbers come from the raw 64-bit words of numpy's Philox, whose stream numpy
-guarantees (NEP 19), and from exact arithmetic on them; no distribution of numpy's, which may change, is used.
+The export and its replay make the same bits: random numbers come from the raw 64-bit words of numpy's Philox, whose
+stream numpy guarantees (NEP 19), and exact arithmetic on them, not from numpy's distributions, which may change.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 Rule = Mapping[str, Any]
-# Words made at a time: 64 MB of temporaries.
+# Random words made at a time: 64 MB of temporaries.
 _CHUNK = 1 << 23
 
 
 def make(rule: Rule, shape: Sequence[int], dtype: str, stored: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The array that `rule` stands for.
+    """Returns the array that `rule` describes.
 
     Args:
       rule: {"rule": "constant", "value"}: every element; {"rule": "uniform", "low", "high", "key"}: low + (high - low)
@@ -30,7 +30,7 @@ def make(rule: Rule, shape: Sequence[int], dtype: str, stored: Mapping[str, np.n
       stored: the arrays that no rule makes.
 
     Raises:
-      ValueError: unknown rule, or a stored array of another shape.
+      ValueError: the rule is unknown, or the stored array has another shape.
     """
     kind = rule["rule"]
     if kind == "constant":
@@ -58,12 +58,12 @@ def _values(rule: Rule, words: np.ndarray) -> np.ndarray:
 
 
 def key_of(name: str) -> int:
-    """A key of Philox for what bears this name."""
+    """Returns the key of Philox for a name."""
     return zlib.crc32(name.encode())
 
 
 def digest(array: np.ndarray, key: int) -> dict[str, float]:
-    """Two numbers that tell arrays apart: the norm, and the projection on a seeded vector of numbers in [-1, 1)."""
+    """Returns two numbers that tell arrays apart: the norm, and the projection on a seeded vector in [-1, 1)."""
     flat = np.asarray(array, np.float64).ravel()
     rule = {"rule": "uniform", "low": -1.0, "high": 1.0, "key": key}
     direction = make(rule, [flat.size], "float64", {})
@@ -71,7 +71,7 @@ def digest(array: np.ndarray, key: int) -> dict[str, float]:
 
 
 def distance(found: Mapping[str, float], expected: Mapping[str, float]) -> float:
-    """How far one digest is from another, relative to the array's norm; nan if anything is not finite."""
+    """Returns how far one digest is from another, relative to the array's norm; nan if anything is not finite."""
     gaps = [abs(found[name] - expected[name]) for name in ("norm", "projection")]
     if not all(map(math.isfinite, gaps)):
         return math.nan

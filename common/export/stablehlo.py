@@ -1,4 +1,4 @@
-"""StableHLO out of a compiled tf.function, as a portable artifact that a range of jax versions reads."""
+"""Lowers a compiled tf.function to StableHLO, as a portable artifact that a range of jax versions reads."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Lowered:
       text: StableHLO, with the names of TensorFlow's operations as locations.
       arguments, results: (shape, dtype) of each.
       aliases: result -> the argument whose buffer it replaces.
-      captured: what the function closes over; arguments in this order follow those of the call.
-      returned: what a call returns, in a nest of specs; these results come first.
+      captured: tensors that the function closes over; the arguments for them follow those of the call.
+      returned: the nest of specs that a call returns; the results for them come first.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Lowered:
     returned: Any
 
     def artifact(self) -> bytes:
-        """The portable artifact, MLIR bytecode of StableHLO's versioned dialect.
+        """Returns the portable artifact, MLIR bytecode of StableHLO's versioned dialect.
 
         Raises:
           UserError: TensorFlow's serializer does not take the program.
@@ -55,12 +55,12 @@ class Lowered:
             ) from error
 
     def custom_calls(self) -> list[str]:
-        """Targets of operations that a device's compiler may not know."""
+        """Returns the targets of custom calls, which a device's compiler may not know."""
         return sorted(set(re.findall(r"custom_call @([\w.]+)", self.text)))
 
 
 def lower(function: Callable, batch: Any, what: str) -> Lowered:
-    """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it.
+    """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it; `what` names it in errors.
 
     Raises:
       UserError: XLA cannot compile it; the message names the operation.
@@ -95,13 +95,13 @@ def _reason(error: Exception) -> str:
 
 
 def _aliases(text: str) -> dict[int, int]:
-    """From the module's attribute mhlo.input_output_alias."""
+    """Reads {result: argument} from the module's attribute mhlo.input_output_alias."""
     pairs = re.findall(r"parameter_number = (\d+) : i64\}, output_index = array<i64(?:: (\d+))?>", text)
     return {int(result or 0): int(argument) for argument, result in pairs}
 
 
 def _portable(text: str) -> str:
-    """The module without what only TensorFlow's XLA reads: attributes and copies of the dialect mhlo."""
+    """Returns the module without what only TensorFlow's XLA reads: attributes and copies of the dialect mhlo."""
     text = re.sub(r"^(module @\S+) attributes .*\{$", r"\1 {", text, count=1, flags=re.MULTILINE)
     text = re.sub(r"mhlo\.copy (%\S+) : (\S+)", r"stablehlo.reshape \1 : (\2) -> \2", text)
     return re.sub(r" \{mhlo\.frontend_attributes = \{[^{}]*\}\}", "", text)

@@ -1,4 +1,4 @@
-"""What is exported: one replica's training step and evaluation step, the loop's own, and the state they work on."""
+"""Builds the steps to export: the loop's own training and evaluation step on one replica, and their state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from common.layers.precision import precision
 from common.optim import schedules
 from common.train.step import State, make_eval_step, make_train_step
 
-# An array that no rule makes is stored; it may take so much, compressed. A larger one of a batch is made of noise.
+# Bytes. A batch's array is stored if it takes at most MAX_STORED compressed; a larger one is replaced by noise.
+# A tensor that a step closes over takes at most MAX_CONSTANT.
 MAX_STORED = 1 << 18
 MAX_CONSTANT = 1 << 24
 
@@ -32,8 +33,8 @@ class Argument:
     Attributes:
       name: unique within the export.
       role: "input", "weight", "statistic", "slot", "counter", "constant".
-      value: what the exported run starts from.
-      rule: what makes it, see rules.py.
+      value: at the start of the exported run.
+      rule: how to make the value, see rules.py.
     """
 
     name: str
@@ -56,8 +57,8 @@ class Steps:
         """Builds the network.
 
         Args:
-          task: the benchmark's, of the configuration `config.single_replica()`.
-          config: the whole run's: its clock gives the learning rates.
+          task: the benchmark's, for the configuration `config.single_replica()`.
+          config: the whole run's, whose clock gives the learning rates.
         """
         policy = precision(task.config.precision, task.config.loss_scale)
         self.task, self._clock = task, Clock.of(config)
@@ -65,7 +66,7 @@ class Steps:
         train_step = make_train_step(task, state, policy, self._clock)
 
         def train(batch: Any) -> tf.Tensor:
-            """A turn of the loop (common/train/loop.py): the step's number is a variable."""
+            """One turn of the loop (common/train/loop.py); the step's number is a variable."""
             loss = train_step(batch, state.step.read_value())
             with tf.control_dependencies([loss]):
                 state.step.assign_add(1)
@@ -82,15 +83,15 @@ class Steps:
         self.reset()
 
     def reset(self) -> None:
-        """Back to where the exported run starts."""
+        """Sets all variables to the start of the exported run."""
         for name, variable in self.variables.items():
             variable.assign(self.state[name].value)
 
     def name_of(self, captured: tf.Tensor) -> str:
-        """The variable, or the constant, that a step closes over.
+        """Returns the name of a variable or a constant that a step closes over.
 
         Raises:
-          UserError: a constant too large to store.
+          UserError: the constant is too large to store.
         """
         for name, variable in self.variables.items():
             if variable.handle is captured:
@@ -111,7 +112,7 @@ class Steps:
         return self._state.model
 
     def batches(self, training: bool) -> list[dict[str, Argument]]:
-        """A batch of each shape: the task's synthetic one, noise of the same range where it is large."""
+        """Returns a batch of each shape: the task's synthetic one, with noise of the same range for large arrays."""
         task, config = self.task, self.task.config
         make = task.synthetic_input if training else task.synthetic_eval_input
         count = max(1, len(task.batch_shapes if training else task.eval_batch_shapes))
@@ -151,7 +152,7 @@ class Steps:
         return Argument(name, "counter" if counter else role, made, rule)
 
     def _start_step(self) -> int:
-        """The first step, or one a tenth into the warmup if the first has no learning rate and would change nothing."""
+        """Returns step 0, or one a tenth into the warmup where step 0 has learning rate 0 and would change nothing."""
         config = self.task.config
         rate = schedules.learning_rate(
             config.schedule,
@@ -165,12 +166,12 @@ class Steps:
 
 
 def compiled(function: Callable) -> Callable:
-    """Behind XLA, as `Replicas.compile` puts it."""
+    """Compiles with XLA, as `Replicas.compile` does."""
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _rule(name: str, value: np.ndarray, key: list[int]) -> rules.Rule:
-    """What makes an array like `value`, a variable as the network's initialisers left it."""
+    """Returns a rule for an array like `value`, a variable as the network's initialisers left it."""
     if value.size and (value == value.flat[0]).all():
         return {"rule": "constant", "value": value.flat[0].item()}
     if value.dtype.kind != "f":
@@ -181,7 +182,7 @@ def _rule(name: str, value: np.ndarray, key: list[int]) -> rules.Rule:
 
 
 def _component(name: str, value: np.ndarray, seed: int) -> Argument:
-    """A batch's component: stored if that is small, else noise of the same range."""
+    """Returns a batch's component: stored if that is small, else noise of the same range."""
     key = [seed, rules.key_of(name)]
     if len(zlib.compress(np.ascontiguousarray(value).tobytes(), 1)) <= MAX_STORED:
         return Argument(name, "input", value, {"rule": "stored", "name": name})
@@ -194,5 +195,5 @@ def _component(name: str, value: np.ndarray, seed: int) -> Argument:
 
 
 def batch_of(arguments: Mapping[str, Argument]) -> dict[str, tf.Tensor]:
-    """The batch that the steps take."""
+    """Returns the batch as the steps take it."""
     return {key: tf.constant(argument.value) for key, argument in arguments.items()}

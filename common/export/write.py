@@ -1,6 +1,6 @@
-"""Writes an export: NAME.mlir.bc for every program, arrays.npz with what no rule makes, manifest.json.
+"""Writes an export: NAME.mlir.bc for every program, arrays.npz with the arrays that no rule makes, manifest.json.
 
-It is written beside its place and gets its name when it is whole: a folder of that name is a complete export.
+The folder is written under another name and renamed when it is whole, so a folder of the final name is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from common.train.describe import forward_macs
 FORMAT = 1
 STEPS = 3
 REFERENCES = ("compiled", "uncompiled", "none")
-# What is never in a step: it belongs to the host, or to the loop around the step.
+# Work outside the exported steps: the host does it, or the loop around the steps.
 _OUTSIDE = (
     "reading, decoding and augmenting examples, batching",
     "merging batch-norm moments before an evaluation (common/layers/batch_norm.py)",
@@ -45,17 +45,17 @@ def write(
     Args:
       task: the benchmark's, without data.
       config: the whole run's.
-      folder: is made; must be empty. Stays as it was where the export fails.
-      reference: what computes the losses to compare with: the "compiled" step, the "uncompiled" one, which is several
-        times as fast on a CPU, or "none".
-      say: is told how it goes.
+      folder: new or empty; stays as it was where the export fails.
+      reference: which step computes the losses to compare with: "compiled", "uncompiled" (several times as fast on a
+        CPU), or "none".
+      say: prints a line of progress.
 
     Returns:
       The manifest.
 
     Raises:
-      UserError: the folder cannot be written or the disk is full, or a training step that XLA cannot compile. An
-        evaluation that it cannot compile is left out and named in the manifest.
+      UserError: the folder cannot be written, the disk is full, or XLA cannot compile a training step. An evaluation
+        step that XLA cannot compile is left out and named in the manifest.
     """
     path = _place(folder)
     with contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ def _write(
     reference: str,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """`write` into `path`, an empty folder; errors call it `folder`."""
+    """As `write`, into `path`, an empty folder that errors call `folder`."""
     began = time.time()
     steps = Steps(task, config)
     stored = {name: a.value for name, a in steps.state.items() if a.rule["rule"] == "stored"}
@@ -121,9 +121,9 @@ def _write(
 
 
 def _place(folder: str) -> pathlib.Path:
-    """Where the export is to be: a path that is not taken."""
+    """Returns the path of the export: a new or empty folder."""
     with _writing(folder):
-        path = pathlib.Path(folder).resolve()  # Behind a link, a folder can be replaced, the link cannot.
+        path = pathlib.Path(folder).resolve()  # The folder behind a link can be replaced, the link cannot.
         if path.is_dir() and any(path.iterdir()):
             raise UserError(f"--export={folder}: the folder is not empty; name a new one")
         if path.exists() and not path.is_dir():
@@ -135,7 +135,7 @@ def _place(folder: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _writing(folder: str) -> Iterator[None]:
-    """Around what fails on a full disk or a folder that cannot be written, and not around the work between."""
+    """Turns the errors of writing into a UserError; surrounds only the writing, not the work between."""
     try:
         yield
     except OSError as error:
@@ -171,7 +171,7 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
 
 
 def _quality(task: Any) -> str:
-    """The step from what evaluations return to the benchmark's quality, in its author's words."""
+    """Describes how an evaluation's outputs become the benchmark's quality, by the docstring of `Task.quality`."""
     kind = type(task)
     said = (kind.quality.__doc__ or kind.__doc__ or "").strip().partition("\n")[0]
     return f"{kind.__module__}.{kind.__name__}.quality: {said}"
@@ -198,12 +198,12 @@ def _describe(argument: Argument) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    """A name that can be that of a file within the npz."""
+    """Returns the name of an array as a file name within the npz."""
     return name.replace("/", ".")
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """An array that any numpy can read from a file: bfloat16 as float32."""
+    """Returns an array that any numpy can read from a file: bfloat16 as float32."""
     return array.astype(np.float32) if array.dtype == tf.bfloat16.as_numpy_dtype else array
 
 
@@ -236,7 +236,7 @@ def _program(
 
 
 def _flat(returned: Any) -> list[tuple[str, Any]]:
-    """(name, tensor) of what a step returns, in tf.nest's order: a loss, or (sums, arrays)."""
+    """Returns (name, tensor) of a step's outputs, in tf.nest's order: a loss, or (sums, arrays)."""
     if not isinstance(returned, (tuple, list)):
         return [("loss", returned)]
     return [
@@ -249,8 +249,10 @@ def _flat(returned: Any) -> list[tuple[str, Any]]:
 def _reference(
     steps: Steps, training: bool, batch: Mapping[str, Argument], kind: str, say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """What TensorFlow makes of it: the first losses, and digests of the state after the first step; or of what an
-    evaluation returns.
+    """Returns what TensorFlow computes with a step, for comparison.
+
+    Of training: the first losses, and digests of the state after the first step. Of an evaluation: digests of its
+    outputs.
     """
     if kind == "none":
         return None
@@ -275,7 +277,7 @@ def _reference(
 
 
 def _changed(steps: Steps) -> dict[str, Any]:
-    """Digests of every variable after a step, and of its change."""
+    """Returns digests of every variable after a step, and of its change."""
     digests = {}
     for name, variable in steps.variables.items():
         after, key = variable.numpy().astype(np.float64), rules.key_of(name)

@@ -2,9 +2,9 @@
 
 python -m common.launch --replicas=horovod --processes=4 -- python -m resnet --system=...
 
-Starting: plan.py says which process runs where and what its environment is, local.py starts those of this machine,
-rendezvous.py and elastic.py tell Horovod's processes of one another, process.py tells a process which one it is,
-preset.py and commands.py start a preset by the launcher of its cluster.
-Watching: watch/ says what happens while the processes run, and why a run failed.
-For all that starts processes: children.py, which ends them with their parent, procfs.py and modules.py.
+Starting: plan.py assigns processes to hosts and makes their environments, local.py starts those of this machine,
+rendezvous.py and elastic.py connect Horovod's processes, process.py tells a process its rank, preset.py and commands.py
+start a preset by the launcher of its cluster.
+Watching: watch/ forwards output, notices failures and finds their cause.
+For everything that starts processes: children.py ends child processes with their parent, procfs.py reads /proc.
 """

@@ -1,4 +1,4 @@
-"""python -m common.launch --replicas=horovod|multiworker --processes=N -- COMMAND"""
+"""Starts a run's processes: python -m common.launch --replicas=horovod|multiworker --processes=N -- COMMAND"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.launch.watch.loop import Limits
 
 
 def parser() -> argparse.ArgumentParser:
-    """Flags are spelt with underscores, as those of the commands they stand beside."""
+    """Returns the parser; its flags have underscores, as those of the benchmarks."""
     made = argparse.ArgumentParser(
         prog="python -m common.launch",
         description="Runs COMMAND in several processes that train together, watches them, and ends them all "
@@ -57,16 +57,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _about(limit: str) -> str:
-    """The line of Limits's docstring on a field."""
+    """Returns the line about a field in the docstring of Limits."""
     lines = [line.strip() for line in (Limits.__doc__ or "").splitlines()]
     return next(line.partition(": ")[2] for line in lines if line.startswith(limit + ":")).rstrip(".")
 
 
 def job(arguments: argparse.Namespace) -> Job:
-    """What the command line asks for.
+    """Returns the job that the command line describes.
 
     Raises:
-      UserError: arguments that contradict each other.
+      UserError: an argument is missing or wrong, or two contradict each other.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
@@ -108,15 +108,15 @@ def job(arguments: argparse.Namespace) -> Job:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Runs the command line; returns the exit status."""
     arguments = parser().parse_args(argv)
     try:
-        what = job(arguments)
+        requested = job(arguments)
         if arguments.print_command:
-            for rank in plan.ranks(what.hosts):
-                print(f"rank {rank.rank} on {rank.host}: {shlex.join(what.command)}")
+            for rank in plan.ranks(requested.hosts):
+                print(f"rank {rank.rank} on {rank.host}: {shlex.join(requested.command)}")
             return 0
-        return launch(what)
+        return launch(requested)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,8 +1,8 @@
 """Starts child processes that do not outlive the process that started them, however it ends. TensorFlow-free.
 
-Each command runs in a session of its own under a guard, which is this module as a program. The guard hands SIGTERM on
-to all that the command started and kills what is left after a grace; the kernel sends the guard a SIGTERM when its
-parent is gone.
+Each command runs in a session of its own under a guard, which is this module as a program. The guard passes SIGTERM on
+to all processes that the command started, and kills those left after a grace period; the kernel sends the guard a
+SIGTERM when its parent is gone.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from common.launch import procfs
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_SECONDS = 60.0  # For the last step and its checkpoint, after SIGTERM.
-ADOPTED_SECONDS = 2.0  # In which killed processes must be gone.
+ADOPTED_SECONDS = 2.0  # For killed processes to be gone.
 POLL_SECONDS = 0.05
 
 
 class EndedError(UserError):
-    """A signal told this process to end, and so its children were ended; the exit code is 128 + its number."""
+    """A signal told this process to end, so its children were ended; the exit code is 128 + the signal's number."""
 
 
 class Children:
-    """The running children of this process, which its threads may start at the same time.
+    """Runs child processes and ends them on a signal; threads may start several at the same time.
 
     Attributes:
       ended_by: the number of the signal that ended them; 0 while none has.
@@ -43,8 +43,8 @@ class Children:
     def __init__(self, fix: str = "begin again", grace_seconds: float = GRACE_SECONDS):
         """
         Args:
-          fix: what a person may do once a signal has ended the children, for the error.
-          grace_seconds: a child and all it started have so long to end after SIGTERM; then they are killed.
+          fix: what a person can do once a signal has ended the children, for the error message.
+          grace_seconds: between SIGTERM to a child and all it started, and SIGKILL.
         """
         self.ended_by = 0
         self._fix, self._grace_seconds = fix, grace_seconds
@@ -56,15 +56,15 @@ class Children:
         started: Callable[[subprocess.Popen], None] = lambda process: None,
         **options: Any,
     ) -> int:
-        """The exit status of a command; 128 + the number of the signal that killed it.
+        """Runs a command; returns its exit status, 128 + the number of the signal where one killed it.
 
         Args:
-          command: and its arguments.
-          started: is told of the guard's process, whose number is that of the command's session.
+          command: with its arguments.
+          started: called with the guard's process, whose number is that of the command's session.
           **options: of subprocess.Popen.
 
         Raises:
-          EndedError: a signal has ended the children, this one or those before it.
+          EndedError: a signal has ended this child or earlier ones.
         """
         self._raise_if_ended()
         process = start(command, self._grace_seconds, **options)
@@ -84,7 +84,7 @@ class Children:
 
     @contextlib.contextmanager
     def ended_by_signals(self) -> Iterator[None]:
-        """SIGTERM and Ctrl-C end what is running, and `run` says so. For the main thread."""
+        """Makes SIGTERM and Ctrl-C end the running children, and `run` raise; for the main thread."""
         before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -111,15 +111,15 @@ def start(
 ) -> subprocess.Popen:
     """Starts a command under a guard, in a session of its own; SIGTERM to the guard ends both.
 
-    The thread that calls this must live as long as the command: the kernel takes its end for the parent's.
+    The thread that calls this must live as long as the command: the kernel takes the thread's end for the parent's.
 
     Args:
-      command: and its arguments.
+      command: with its arguments.
       grace_seconds: between SIGTERM and SIGKILL.
       cwd: the command's folder; by default this process's.
       **options: of subprocess.Popen.
     """
-    # The guard begins in the folder from which Python finds this module.
+    # The guard starts in the folder from which Python finds this module.
     home = pathlib.Path(__file__).resolve().parents[__spec__.name.count(".")]
     guard = [sys.executable, "-m", __spec__.name, os.getpid(), grace_seconds, os.path.abspath(cwd or ".")]
     return subprocess.Popen(
@@ -128,7 +128,7 @@ def start(
 
 
 def exit_status(code: int) -> int:
-    """What a shell says of `Popen.returncode`: the status, or 128 + the number of the signal that killed it."""
+    """Returns a shell's exit status for `Popen.returncode`; 128 + the number of the signal where one killed it."""
     return code if code >= 0 else 128 - code
 
 
@@ -140,7 +140,7 @@ def kill_session(leader: int) -> int:
 
 
 def adopt_orphans() -> None:
-    """What the children of this process leave behind becomes its own child, so that it can be ended."""
+    """Makes this process the parent of what its children leave behind, so that it can end those processes."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -148,10 +148,10 @@ def kill_children(seconds: float = ADOPTED_SECONDS) -> int:
     """Kills this process's children, adopted ones included, and reaps them.
 
     Args:
-      seconds: after which it gives up.
+      seconds: how long it tries.
 
     Returns:
-      How many signals that took.
+      How many signals it sent.
     """
     sent, deadline = 0, time.monotonic() + seconds
     while (left := procfs.children_of(os.getpid())) and time.monotonic() < deadline:
@@ -164,7 +164,7 @@ def kill_children(seconds: float = ADOPTED_SECONDS) -> int:
 
 
 def _kill(pids: Sequence[int]) -> int:
-    """Sends SIGKILL; returns to how many that was possible."""
+    """Sends SIGKILL; returns how many processes received it."""
     sent = 0
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -180,28 +180,28 @@ def _prctl(option: int, value: int) -> None:
 
 def _guard(parent: int, grace_seconds: float, folder: str, command: Sequence[str]) -> int:
     """Runs a command in a folder until it, or the parent, ends; returns the exit status."""
-    told = []
+    terminated = []
 
-    def hand_on(*_: Any) -> None:
-        if not told:  # The group's signal comes back to the guard.
-            told.append(True)
+    def pass_on(*_: Any) -> None:
+        if not terminated:  # The signal to the group comes back to the guard.
+            terminated.append(True)
             signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, POLL_SECONDS))
             os.killpg(0, signal.SIGTERM)
 
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
-    signal.signal(signal.SIGTERM, hand_on)
+    signal.signal(signal.SIGTERM, pass_on)
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if told or os.getppid() != parent:
+    if terminated or os.getppid() != parent:
         return 128 + signal.SIGTERM
     try:
         child = subprocess.Popen(command, cwd=folder)
     except OSError as error:
         raise UserError(f"{command[0]}: {error.strerror}; is the command right?") from error
-    if told:  # The signal may have come when there was no command yet.
+    if terminated:  # The signal may have come before there was a command.
         os.killpg(0, signal.SIGTERM)
     status = child.wait()
-    # What the command started has until the alarm.
-    while told and {*procfs.session_members(os.getpid())} - {os.getpid()}:
+    # Processes that the command started have until the alarm.
+    while terminated and {*procfs.session_members(os.getpid())} - {os.getpid()}:
         time.sleep(POLL_SECONDS)
     return exit_status(status)
 

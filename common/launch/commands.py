@@ -1,4 +1,4 @@
-"""How a preset is started on its machine: the exact command of each launcher, from the preset and systems/*.json.
+"""Makes the command that starts a preset on its machine, for each launcher, from the preset and systems/*.json.
 
 TensorFlow-free. `shape` checks that the preset and the description of its machine agree.
 """
@@ -20,20 +20,20 @@ SBATCH = "common/launch/slurm.sbatch"  # From the root of a checkout, where comm
 if INSTALLED:
     SBATCH = str(ROOT / SBATCH)
 LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
-# A TPU v3 or v4 chip has two cores. Presets have a replica on each, on each chip (v4's megacore), or on a part of the
-# cores (v0.7's transformer on 8,192).
+# A TPU v3 or v4 chip has two cores. Presets have a replica on each core, on each chip (v4's megacore), or on a part of
+# the cores (v0.7's Transformer on 8,192).
 CORES_PER_CHIP = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Where a run's processes go.
+    """How many processes a run has, and on how many hosts.
 
     Attributes:
-      processes: of the run; one per replica under Horovod, one per host under multiworker, one in all otherwise.
-      hosts: machines; 0 when the description does not say.
+      processes: of the run; one per replica under Horovod, one per host under multiworker, else one in all.
+      hosts: number of machines; 0 where the system's description does not say.
       accelerators: per host.
-      processes_per_host: 0 when the hosts are not known.
+      processes_per_host: 0 where the number of hosts is not known.
     """
 
     processes: int
@@ -43,7 +43,7 @@ class Shape:
 
 
 def describe(hardware: str) -> dict[str, str]:
-    """systems/<hardware>.json; of the machine this runs on ("local"), one host without a count of accelerators.
+    """Reads systems/<hardware>.json; "local", the machine this runs on, is one host without a count of accelerators.
 
     Raises:
       UserError: no such description.
@@ -59,10 +59,10 @@ def describe(hardware: str) -> dict[str, str]:
 
 
 def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
-    """The processes of a configuration on a system, and where they go.
+    """Returns the processes of a configuration on a system, and where they go.
 
     Raises:
-      UserError: they do not fit: another number of hosts or accelerators than replicas need.
+      UserError: the replicas do not fit the number of hosts or accelerators.
     """
     hosts = int(system["number_of_nodes"] or 0)
     known = system["accelerators_per_node"] != ""
@@ -90,7 +90,7 @@ def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
 
 
 def launcher(config: RunConfig, where: Shape) -> str:
-    """The launcher a preset is meant for: the first of LAUNCHERS that fits."""
+    """Returns the launcher that a preset is meant for: the first of LAUNCHERS that fits."""
     if config.replicas == "tpu":
         return "tpu-vm"
     if config.replicas not in ("horovod", "multiworker"):
@@ -98,39 +98,43 @@ def launcher(config: RunConfig, where: Shape) -> str:
     return "local" if where.hosts == 1 else "slurm"
 
 
-def command(config: RunConfig, where: Shape, by: str, program: Sequence[str]) -> list[str]:
-    """The command line that starts `program` (python -m resnet ...) on every process of the run.
+def command(config: RunConfig, where: Shape, launcher_name: str, program: Sequence[str]) -> list[str]:
+    """Returns the command line that starts `program` (python -m resnet ...) in every process of the run.
 
-    Several hosts are named in hosts.txt, a line `NAME slots=PROCESSES` each, which every launcher but SLURM reads.
+    hosts.txt names several hosts, a line `NAME slots=PROCESSES` each; every launcher but SLURM reads it.
 
     Raises:
-      UserError: a launcher that cannot start this backend.
+      UserError: the launcher is unknown, or cannot start this backend.
     """
-    if by not in LAUNCHERS:
-        raise UserError(f"LAUNCHER={by}: unknown; known: {', '.join(LAUNCHERS)}")
-    if by == "none":
+    if launcher_name not in LAUNCHERS:
+        raise UserError(f"LAUNCHER={launcher_name}: unknown; known: {', '.join(LAUNCHERS)}")
+    if launcher_name == "none":
         return list(program)
-    if (by == "tpu-vm") != (config.replicas == "tpu"):
+    if (launcher_name == "tpu-vm") != (config.replicas == "tpu"):
         fix = "tpu-vm" if config.replicas == "tpu" else "another, or config.replicas=tpu"
-        raise UserError(f"LAUNCHER={by}: cannot start config.replicas={config.replicas}; use {fix}")
-    if by == "tpu-vm":
+        raise UserError(
+            f"LAUNCHER={launcher_name}: cannot start config.replicas={config.replicas}; use {fix}"
+        )
+    if launcher_name == "tpu-vm":
         return _tpu_vm(config, where, program)
     if config.replicas not in ("horovod", "multiworker"):
-        raise UserError(f"LAUNCHER={by}: config.replicas={config.replicas} is one process; use LAUNCHER=none")
-    if by == "horovodrun" and config.replicas != "horovod":
+        raise UserError(
+            f"LAUNCHER={launcher_name}: config.replicas={config.replicas} is one process; use LAUNCHER=none"
+        )
+    if launcher_name == "horovodrun" and config.replicas != "horovod":
         raise UserError(f"LAUNCHER=horovodrun: cannot start config.replicas={config.replicas}; use local")
     ours = [program[0], "-m", benchmarks.command("common.launch"), f"--replicas={config.replicas}"]
     count = f"--processes={where.processes}"
     alone = where.hosts == 1
-    if by == "local":
+    if launcher_name == "local":
         hosts = [] if alone else ["--hosts=@hosts.txt"]
         return [*ours, count, *hosts, "--", *program]
-    if by == "slurm":
+    if launcher_name == "slurm":
         return [*_sbatch(where), SBATCH, *ours[3:], count, "--", *program]
-    if by == "horovodrun":
+    if launcher_name == "horovodrun":
         hosts = ["-H", f"localhost:{where.processes}"] if alone else ["--hostfile", "hosts.txt"]
         return ["horovodrun", "--gloo", "-np", str(where.processes), *hosts, *program]
-    # One of our launchers on each host: it starts the host's processes and watches them.
+    # mpirun starts one common.launch per host, which starts the host's processes and watches them.
     hosts = [] if alone else ["--hostfile", "hosts.txt", "--map-by", "ppr:1:node"]
     placed = [] if alone else ["--hosts=@hosts.txt"]
     started = ["mpirun", "-np", str(max(where.hosts, 1)), *hosts, "--bind-to", "none"]
@@ -138,7 +142,7 @@ def command(config: RunConfig, where: Shape, by: str, program: Sequence[str]) ->
 
 
 def _sbatch(where: Shape) -> list[str]:
-    """One task per host, which starts the host's processes; one per process where the hosts are not known.
+    """Returns sbatch with one task per host, which starts the host's processes; one per process for unknown hosts.
 
     sbatch waits for the job, so that runs follow each other and their exit status counts.
     """
@@ -149,10 +153,10 @@ def _sbatch(where: Shape) -> list[str]:
 
 
 def _tpu_vm(config: RunConfig, where: Shape, program: Sequence[str]) -> list[str]:
-    """TensorFlow drives a whole slice from its first host, and leaves the chips to the servers on all hosts."""
+    """Returns the command for a slice's first host, from which TensorFlow drives the servers on all hosts."""
     name = os.environ.get("TPU_NAME", config.hardware)
     zone = [f"--zone={os.environ['ZONE']}"] if os.environ.get("ZONE") else []
     library = " TPU_LOAD_LIBRARY=0" if where.hosts > 1 else ""
-    folder = "" if INSTALLED else "cd timetotrain && "  # A checkout there.
+    folder = "" if INSTALLED else "cd timetotrain && "  # The checkout on that host.
     remote = f"{folder}TPU_NAME={shlex.quote(name)}{library} {shlex.join(program)}"
     return ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *zone, "--worker=0", f"--command={remote}"]

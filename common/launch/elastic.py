@@ -1,7 +1,7 @@
-"""The launcher's side of a run that goes on without a process it lost: who is left, and which rank each has now.
+"""Gives new ranks to the processes that are left when a run loses one: the launcher's side of elastic runs.
 
-Horovod's processes, initialised with HOROVOD_ELASTIC=1, ask the rendezvous server for their new rank when they
-initialise anew (horovod/common/gloo/gloo_context.cc); the answer waits until all that are left have asked.
+With HOROVOD_ELASTIC=1, Horovod's processes ask the rendezvous server for their new rank when they initialise again
+(horovod/common/gloo/gloo_context.cc); the answer comes when all that are left have asked.
 TensorFlow-free. The processes' side is common/run/elastic.py.
 """
 
@@ -16,10 +16,10 @@ SCOPE = "rank_and_size"  # HOROVOD_GLOO_GET_RANK_AND_SIZE in horovod/common/gloo
 
 
 class Membership:
-    """The processes of one host that are left of a run; ranks are those of the start."""
+    """The processes on one host that are left of a run, by their rank at the start."""
 
     def __init__(self, ranks: Sequence[plan.Rank], least: int, reset: Callable[[Sequence[plan.Rank]], None]):
-        """`reset` empties the rendezvous server for a new set of ranks; fewer than `least` cannot go on."""
+        """`reset` empties the rendezvous server for a new set of ranks; a run needs `least` processes to go on."""
         self._least, self._reset = least, reset
         self._now = {rank.rank: rank for rank in ranks}
         self._asked: set[int] = set()
@@ -30,7 +30,7 @@ class Membership:
         return len(self._now)
 
     def lose(self, rank: int) -> bool:
-        """Whether the run can go on without `rank`: not without rank 0, which keeps the log and the checkpoints."""
+        """Removes `rank` and returns True where the run can go on without it; rank 0 keeps log and checkpoints."""
         with self._changed:
             if rank == 0 or rank not in self._now or len(self._now) <= self._least:
                 return False
@@ -40,16 +40,16 @@ class Membership:
             return True
 
     def rejoin(self, key: str) -> bytes:
-        """The new place of the process at `key`, "host:local rank", in Horovod's form; waits for the others."""
+        """Returns the new place of process `key`, "host:local rank", in Horovod's form, once all others have asked."""
         with self._changed:
-            mine = [r for r, place in self._now.items() if f"{place.host}:{place.local_rank}" == key]
-            if not mine:
-                return b"-1,-1,-1,-1,-1,-1"  # It was lost: Horovod then ends the process.
+            matching = [r for r, place in self._now.items() if f"{place.host}:{place.local_rank}" == key]
+            if not matching:
+                return b"-1,-1,-1,-1,-1,-1"  # The process counts as lost: Horovod then ends it.
             generation = self._generation
-            self._asked.add(mine[0])
+            self._asked.add(matching[0])
             self._settle()
             self._changed.wait_for(lambda: self._generation > generation)
-            place = self._now[mine[0]]
+            place = self._now[matching[0]]
         sizes = (
             place.rank,
             place.size,
@@ -61,7 +61,7 @@ class Membership:
         return ",".join(map(str, sizes)).encode()
 
     def _settle(self) -> None:
-        """Once all that are left have asked: new ranks, in the old order."""
+        """Assigns new ranks, in the old order, once all that are left have asked."""
         if not self._asked or self._asked != self._now.keys():
             return
         places = plan.ranks([plan.Host(place.host, 1) for place in self._now.values()])

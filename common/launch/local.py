@@ -1,4 +1,4 @@
-"""The launcher itself: starts this machine's processes of a run and sees them to their end."""
+"""Starts this machine's processes of a run and runs them to their end: the launcher itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from common.launch.watch.worker import Worker
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to run: `hosts` are those of all launchers, of which this is number `launcher`.
+    """The run to launch: `hosts` are those of all launchers, of which this is number `launcher`.
 
-    `elastic`: with processes lost the others go on, while `min_processes` are left.
+    `elastic`: when processes are lost, the others go on, while `min_processes` are left.
     """
 
     replicas: str
@@ -39,11 +39,11 @@ def launch(job: Job) -> int:
     """Runs a job's processes of this machine to their end. Returns the exit status."""
     adopt_orphans()
     ranks = plan.ranks(job.hosts)
-    mine = [rank for rank in ranks if rank.launcher == job.launcher]
+    own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
     with _environments(job, ranks) as (environments, membership):
         workers: list[Worker] = []
         try:
-            for rank in mine:
+            for rank in own_ranks:
                 environment = {**os.environ, **environments[rank.rank], "PYTHONUNBUFFERED": "1"}
                 workers.append(Worker(rank.rank, job.command, environment))
         except OSError as error:
@@ -52,17 +52,17 @@ def launch(job: Job) -> int:
             raise UserError(f"{job.command[0]}: {error.strerror}; is the command right?") from error
         watch = Watch(workers, job.limits, membership.lose if membership else lambda rank: False)
         cause = watch.run()
-    ends = [close_log(worker, str(cause or "the run ended")) for worker in workers]
+    closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
-        # The run's result is rank 0's; the launchers of the other hosts have nothing to add.
+        # Rank 0 has the run's result; the launchers of other hosts report success.
         return 0 if job.launcher else int(workers[0].told.get("result", workers[0].code or 0))
     ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
-    watch.say(f"error: {cause}{ended}" + "".join(f"; {end}" for end in ends if end))
+    watch.say(f"error: {cause}{ended}" + "".join(f"; {closed}" for closed in closed_logs if closed))
     return cause.code
 
 
 def close_log(worker: Worker, reason: str) -> str:
-    """Ends the log that a process has left open. Returns what was done, "" where nothing was to do."""
+    """Ends the log that a process has left open. Returns a note about it, "" where there is none."""
     name = worker.told.get("log")
     if not name or not pathlib.Path(name).exists():
         return ""
@@ -77,7 +77,7 @@ def close_log(worker: Worker, reason: str) -> str:
 def _environments(
     job: Job, ranks: Sequence[plan.Rank]
 ) -> Iterator[tuple[list[dict[str, str]], Membership | None]]:
-    """The environment of each rank, and of an elastic run who is left; a server that they need lives as long."""
+    """Yields the environment of each rank and an elastic run's membership; the rendezvous server runs meanwhile."""
     alone = len(job.hosts) == 1
     first = "127.0.0.1" if alone else job.hosts[0].name
     if job.replicas == "multiworker":

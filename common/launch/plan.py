@@ -1,4 +1,4 @@
-"""Which process runs on which host, and the environment that tells it so. TensorFlow-free."""
+"""Assigns a run's processes to hosts and makes the environment of each. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from common.errors import UserError
 
 BACKENDS = ("horovod", "multiworker")
-# Where hosts meet when there are several: PORT for Horovod's rendezvous, PORT + 1 + local rank for the workers.
+# Where several hosts meet: PORT for Horovod's rendezvous, PORT + 1 + local rank for multiworker's processes.
 PORT = 29400
 # Horovod's default is 30 s. Gloo waits so long for a peer that says nothing, not for a slow step: while a step runs,
 # Horovod's background threads keep talking.
@@ -44,10 +44,10 @@ class Rank:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Hosts from "a:8,b:8", or from "@FILE" with a line "a slots=8" for each.
+    """Returns the hosts of "a:8,b:8", or of "@FILE" with a line "a slots=8" for each.
 
     Raises:
-      UserError: no such list, or no such file.
+      UserError: the list has another form, or there is no such file.
     """
     if text.startswith("@"):
         return _read_hosts(text[1:])
@@ -61,7 +61,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def _read_hosts(name: str) -> list[Host]:
-    """The file that horovodrun and Open MPI's mpirun read, too."""
+    """Reads a host file in the form of horovodrun and Open MPI's mpirun."""
     try:
         with open(name, encoding="utf-8") as file:
             lines = [line.split("#")[0].strip() for line in file]
@@ -82,17 +82,20 @@ def _read_hosts(name: str) -> list[Host]:
 
 
 def launcher_number(environment: Mapping[str, str] = os.environ) -> int:
-    """Which of mpirun's processes this is: of Open MPI's, or of MPICH's and its kin; 0 without mpirun."""
+    """Returns the rank that mpirun gave this process, by Open MPI's or MPICH's variable; 0 without mpirun."""
     return int(environment.get("OMPI_COMM_WORLD_RANK") or environment.get("PMI_RANK") or 0)
 
 
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:
-    """The hosts of a SLURM job step, one launcher for each of its tasks, and the number of this one.
+    """Returns the hosts of a SLURM job step, one entry for each of its tasks, and the number of this task.
 
-    `processes` is that of the whole run.
+    Args:
+      processes: of the whole run.
+      environment: with srun's variables.
 
     Raises:
-      UserError: not within `srun`, the processes do not divide among its tasks, or SLURM does not name the hosts.
+      UserError: this is not a task of `srun`, the processes do not divide among its tasks, or SLURM does not name the
+        hosts.
     """
     try:
         tasks, number = int(environment["SLURM_NTASKS"]), int(environment["SLURM_PROCID"])
@@ -123,10 +126,10 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
 
 
 def tasks_per_node(layout: str) -> list[int]:
-    """[2, 2, 1] from SLURM's "2(x2),1".
+    """Parses SLURM's "2(x2),1" into [2, 2, 1].
 
     Raises:
-      UserError: it is of another form.
+      UserError: `layout` has another form.
     """
     counts = []
     for part in layout.split(","):
@@ -141,7 +144,7 @@ def tasks_per_node(layout: str) -> list[int]:
 
 
 def ranks(hosts: Sequence[Host]) -> list[Rank]:
-    """Every process of the run, in the order of the hosts."""
+    """Returns every process of the run, in the order of the hosts."""
     local_sizes: dict[str, int] = {}
     places = []
     for launcher, host in enumerate(hosts):
@@ -169,7 +172,7 @@ def ranks(hosts: Sequence[Host]) -> list[Rank]:
 
 
 def horovod_environment(rank: Rank, address: str, port: int, interface: str = "") -> dict[str, str]:
-    """What horovodrun gives a process (horovod/runner/gloo_run.py); `address`, `port` of the rendezvous server."""
+    """Returns what horovodrun sets (horovod/runner/gloo_run.py); the rendezvous server is at `address`, `port`."""
     environment = {
         "HOROVOD_HOSTNAME": rank.host,
         "HOROVOD_RANK": str(rank.rank),
@@ -190,7 +193,7 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
     environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = os.environ.get(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600"
     )
-    # Of a lost process Horovod complains on every other one; the launcher says it once.
+    # Horovod reports a lost process in every other one; the launcher reports it once.
     environment["HOROVOD_LOG_LEVEL"] = os.environ.get("HOROVOD_LOG_LEVEL", "fatal")
     if interface:
         environment |= {"HOROVOD_GLOO_IFACE": interface, "NCCL_SOCKET_IFNAME": interface}
@@ -198,7 +201,7 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
 
 
 def multiworker_environment(rank: Rank, addresses: Sequence[str]) -> dict[str, str]:
-    """TF_CONFIG; with several processes on a host, each sees the GPU of its local rank."""
+    """Returns TF_CONFIG; where a host has several processes, each sees the GPU of its local rank."""
     task = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank.rank}}
     environment = {"TF_CONFIG": json.dumps(task)}
     if rank.local_size > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
@@ -207,7 +210,7 @@ def multiworker_environment(rank: Rank, addresses: Sequence[str]) -> dict[str, s
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Returns ports on which nobody listens now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -216,16 +219,16 @@ def free_ports(count: int) -> list[int]:
 
 
 def interface_to(host: str) -> str:
-    """Name of the network interface that reaches `host`; "" when it cannot be told."""
+    """Returns the name of the network interface that reaches `host`; "" where it is unknown."""
     with contextlib.suppress(OSError, ImportError, StopIteration):
         import psutil  # Horovod installs it.
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, PORT))
-            mine = probe.getsockname()[0]
+            own_address = probe.getsockname()[0]
         return next(
             name
             for name, addresses in psutil.net_if_addrs().items()
-            if any(address.address == mine for address in addresses)
+            if any(address.address == own_address for address in addresses)
         )
     return ""

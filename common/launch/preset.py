@@ -1,6 +1,7 @@
-"""python -m common.launch.preset BENCHMARK [--launcher=L] [--print_command] -- FLAGS: what run_and_time.sh calls.
+"""Starts a preset: python -m common.launch.preset BENCHMARK [--launcher=L] [--print_command] -- FLAGS
 
-Starts `python -m BENCHMARK FLAGS` on as many processes as the configuration needs, by the launcher it names.
+run_and_time.sh calls it. It starts `python -m BENCHMARK FLAGS` in as many processes as the configuration needs, by the
+launcher that fits the preset's system.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from common.launch import commands
 
 
 def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
-    """The configuration that `python -m BENCHMARK FLAGS` would train.
+    """Returns the configuration that `python -m BENCHMARK FLAGS` would train.
 
     Raises:
-      UserError: an unknown preset or field, or fields that contradict each other.
+      UserError: a preset or field is unknown, or fields contradict each other.
     """
     module = benchmarks.module(benchmark, "presets")
     overrides, rest = configs.split_overrides(flags)
@@ -34,17 +35,18 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     return configs.configure(module.PRESETS, module.Config, known.system, overrides, known.replicas)
 
 
-def plan(benchmark: str, by: str, flags: Sequence[str]) -> list[str]:
-    """The command line that starts a run; `by` is a launcher, "auto" for the preset's own."""
+def plan(benchmark: str, launcher_name: str, flags: Sequence[str]) -> list[str]:
+    """Returns the command line that starts a run; the launcher "auto" is the preset's own."""
     config = configure(benchmark, flags)
     where = commands.shape(config, commands.describe(config.hardware))
-    by = commands.launcher(config, where) if by == "auto" else by
+    if launcher_name == "auto":
+        launcher_name = commands.launcher(config, where)
     program = [os.environ.get("PYTHON", "python"), "-m", benchmarks.command(benchmark), *flags]
-    return commands.command(config, where, by, program)
+    return commands.command(config, where, launcher_name, program)
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """(our arguments, the run's flags behind --); --print_command counts on either side."""
+    """Returns (this command's arguments, the run's flags behind --); --print_command counts on either side."""
     parser = argparse.ArgumentParser(
         prog="python -m common.launch.preset", usage="%(prog)s BENCHMARK [options] -- FLAGS"
     )
@@ -64,7 +66,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the command, or becomes it; returns the exit status."""
+    """Prints the command, or replaces this process by it; returns the exit status."""
     arguments, flags = parse(argv)
     try:
         line = plan(arguments.benchmark, arguments.launcher, flags)

@@ -1,4 +1,4 @@
-"""Which of a run's processes this one is, as its launcher's environment says. TensorFlow-free."""
+"""Tells a process its rank in the run, from its launcher's environment variables. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """Process `index` of `count`; the first one, `main`, writes the log, the checkpoints and what people read."""
+    """Process `index` of `count`; the first one, `main`, writes the log, the checkpoints and the messages."""
 
     index: int = 0
     count: int = 1
@@ -23,12 +23,12 @@ class Process:
 
     @property
     def prefix(self) -> str:
-        """What its messages begin with."""
+        """The beginning of this process's messages."""
         return f"rank {self.index}: " if self.index else ""
 
 
 def here() -> Process:
-    """What the environment says of this process, whatever the run; a process alone where it says nothing."""
+    """Returns this process as the environment describes it, whatever the run; a process alone where it does not."""
     try:
         if "HOROVOD_RANK" in os.environ:
             return Process(int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"]))
@@ -36,15 +36,15 @@ def here() -> Process:
             parsed = json.loads(os.environ["TF_CONFIG"])
             return Process(int(parsed["task"]["index"]), len(parsed["cluster"]["worker"]))
     except (ValueError, KeyError, TypeError):
-        pass  # The backend says what is wrong with it.
+        pass  # The backend says what is wrong with the variable.
     return Process()
 
 
 def of(config: RunConfig) -> Process:
-    """This process's part in the run of `config`.
+    """Returns this process's place in the run of `config`.
 
     Raises:
-      UserError: a backend of several processes without its launcher.
+      UserError: a backend of several processes was started without its launcher.
     """
     variable = {"horovod": "HOROVOD_RANK", "multiworker": "TF_CONFIG"}.get(config.replicas)
     if variable is None:
@@ -55,7 +55,7 @@ def of(config: RunConfig) -> Process:
 
 
 def no_launcher(backend: str) -> UserError:
-    """The error of a backend that was started as a single process."""
+    """Returns the error of a backend of several processes that was started without its launcher."""
     return UserError(
         f"config.replicas={backend}: started without a launcher; use "
         f"`python -m common.launch --replicas={backend} --processes=N -- COMMAND`"
@@ -63,7 +63,7 @@ def no_launcher(backend: str) -> UserError:
 
 
 def core_share(runs: int) -> dict[str, str]:
-    """Environment of one of `runs` processes that train at a time; empty where a run has the machine alone."""
+    """Returns the environment that shares the cores among `runs` runs at a time; empty for one run."""
     if runs == 1:
         return {}
     threads = str(max(len(os.sched_getaffinity(0)) // runs, 1))

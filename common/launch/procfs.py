@@ -1,4 +1,4 @@
-"""What the kernel tells of processes in /proc: state, parent, session, begin. Empty answers where there is no /proc."""
+"""Reads the state, parent, session and start of processes from /proc; answers are empty where there is no /proc."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ STATE, PARENT, SESSION, START_TIME = (number - 3 for number in (3, 4, 6, 22))
 
 
 def state(pid: int) -> str:
-    """The kernel's letter: R, S, D (waits for a device), T (stopped by a signal), Z (ended); "" when gone."""
+    """Returns the kernel's letter: R, S, D (waits for a device), T (stopped by a signal), Z (ended); "" when gone."""
     return (_fields(pid) or [""])[STATE]
 
 
 def children_of(parent: int) -> list[int]:
-    """Living children of a process."""
+    """Returns the living children of a process."""
     return [pid for pid, fields in _living() if int(fields[PARENT]) == parent]
 
 
 def session_members(leader: int) -> list[int]:
-    """Living processes of the session that `leader` began, which may itself be gone."""
+    """Returns the living processes of the session that `leader` began, which may itself be gone."""
     return [pid for pid, fields in _living() if int(fields[SESSION]) == leader]
 
 
 def began(pid: int) -> str | None:
-    """When a process began, in ticks since the machine did: a number that is given again is another process.
+    """Returns when a process began, in ticks since boot, which tells apart processes that had the same number.
 
-    None when it is gone; "" where the system does not tell.
+    None where the process is gone; "" where the system does not tell.
     """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
-    except PermissionError:  # Another user's.
+    except PermissionError:  # Another user's process.
         pass
     fields = _fields(pid)
     if not fields:
@@ -54,7 +54,7 @@ def _living() -> Iterator[tuple[int, list[str]]]:
 
 
 def _fields(pid: int) -> list[str]:
-    """Of /proc/PID/stat from the state on; [] when the process is gone."""
+    """Returns the fields of /proc/PID/stat from the state on; [] where the process is gone."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

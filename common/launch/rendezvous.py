@@ -1,4 +1,4 @@
-"""Horovod's rendezvous server, in the launcher. TensorFlow-free; needs Horovod (make horovod)."""
+"""Runs Horovod's rendezvous server in the launcher. TensorFlow-free; needs Horovod (make horovod)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.launch.plan import Rank
 
 
 class Rendezvous:
-    """Where Horovod's processes find one another; `port` 0 takes a free one.
+    """A server through which Horovod's processes find one another; `port` 0 takes a free one.
 
     Raises:
       UserError: Horovod is not installed, or the port is taken.
@@ -24,7 +24,7 @@ class Rendezvous:
             raise UserError("--replicas=horovod: Horovod is not installed; run `make horovod`") from error
 
         class Handler(RendezvousHandler):
-            """Answers a process that asks for its new rank, too."""
+            """Also answers processes that ask for their new rank."""
 
             def _get_value(self, scope: str, key: str) -> bytes | None:
                 if scope == SCOPE and self.server.membership:
@@ -42,11 +42,11 @@ class Rendezvous:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def reset(self, ranks: Sequence[Rank]) -> None:
-        """Forgets all addresses: these ranks will tell theirs."""
+        """Forgets all addresses, and expects those of these ranks."""
         self._server.init([_Slot(rank) for rank in ranks])
 
     def elastic(self, ranks: Sequence[Rank], least: int) -> Membership:
-        """Lets the ranks go on when some are lost, down to `least`."""
+        """Lets the run go on when ranks are lost, down to `least`; returns the ranks' membership."""
         self._server.membership = Membership(ranks, least, self.reset)
         return self._server.membership
 
@@ -56,7 +56,7 @@ class Rendezvous:
 
 
 class _Slot:
-    """What the server reads of horovod.runner.common.util.hosts.SlotInfo."""
+    """The fields of horovod.runner.common.util.hosts.SlotInfo that the server reads."""
 
     def __init__(self, rank: Rank):
         self.hostname, self.size = rank.host, rank.size

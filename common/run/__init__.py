@@ -1,1 +1,1 @@
-"""One run from the command line to its log: what it writes and what it prints."""
+"""Runs a benchmark from the command line: its log, results, progress and errors."""

@@ -1,8 +1,8 @@
-"""Freed memory stays with the process: the next step's tensors need as much again.
+"""Makes glibc keep freed memory in the process, since the next step's tensors need as much again.
 
-As it comes, glibc gives large blocks back to the system as soon as they are free, and the next step gets the memory
-page by page, each cleared first. Of the Penn Treebank's language model (logits of 16 MB at a batch of 20, 128 MB at
-160) that was 0.1 and 0.4 of a step's time on two cores. The price: a process stays as large as it ever was.
+By default, glibc returns large blocks to the system as soon as they are free, and the next step gets the memory page by
+page, each cleared first. With the Penn Treebank's language model (logits of 16 MB at a batch of 20, 128 MB at 160) this
+takes 0.1 and 0.4 of a step's time on two cores. The price: a process never shrinks.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ import os
 
 from common.config.schema import RunConfig
 
-# Numbers of parameters are those of glibc's malloc.h; values are in bytes but for the arenas.
+# (parameter's number in glibc's malloc.h, value); values are in bytes, except for the number of arenas.
 _SETTINGS = (
-    (-8, 1),  # M_ARENA_MAX: threads have heaps of 64 MiB otherwise; what does not fit into one is not kept.
-    (-1, (1 << 31) - 1),  # M_TRIM_THRESHOLD: what is free at the heap's end is not given back.
+    (
+        -8,
+        1,
+    ),  # M_ARENA_MAX: other arenas have heaps of 64 MiB, and a block that does not fit into one is not kept.
+    (-1, (1 << 31) - 1),  # M_TRIM_THRESHOLD: free memory at the heap's end is not returned.
     (-2, 1 << 26),  # M_TOP_PAD: the heap grows by so much at a time.
 )
-# M_MMAP_THRESHOLD: only blocks from here on are the system's and go back to it. The second is the most that glibc takes
-# on 64 bits where HEAP_MAX_SIZE bounds it (malloc/malloc.c, do_set_mmap_threshold).
+# M_MMAP_THRESHOLD: only blocks from this size on go back to the system. The second value is the largest that 64-bit
+# glibc takes where HEAP_MAX_SIZE bounds it (malloc/malloc.c, do_set_mmap_threshold).
 _MMAP_THRESHOLDS = ((-3, 1 << 30), (-3, 1 << 25))
 
 
 def keep_freed() -> bool:
-    """Sets glibc's allocator so; whether it did.
+    """Sets glibc's allocator to keep freed memory; returns whether it could.
 
-    It does nothing where there is another C library, or where the environment has settings of its own: `MALLOC_...`,
+    Does nothing where the C library is another one, or where the environment has settings of its own: `MALLOC_...`,
     `GLIBC_TUNABLES`, or another allocator in `LD_PRELOAD`.
     """
     own = any(name.startswith("MALLOC_") for name in os.environ)
@@ -35,14 +38,14 @@ def keep_freed() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    # First, and nothing without it: each of the others stops glibc from raising the threshold by itself.
+    # The threshold first, and nothing where it fails: each other setting stops glibc from raising it by itself.
     return any(mallopt(*setting) for setting in _MMAP_THRESHOLDS) and all(mallopt(*s) for s in _SETTINGS)
 
 
 def keep_freed_by_steps(config: RunConfig) -> None:
-    """`keep_freed` where the steps of `config` run on this host's own processors.
+    """Calls `keep_freed` where the steps of `config` run on this host's own processors.
 
-    A host of accelerators holds no tensors of theirs, and the many threads of its input would share one heap.
+    A host of accelerators does not hold their tensors, and the many threads of its input would share one heap.
     """
     import tensorflow as tf
 

@@ -44,7 +44,7 @@ def _define_flags() -> None:
     flags.DEFINE_string("evaluate", None, "evaluate this checkpoint, print its quality as JSON; no training")
     flags.DEFINE_enum("replicas", None, list(REPLICAS), "backend, in place of the preset's")
     flags.DEFINE_bool(
-        "cache_cleared", False, "the system's caches were cleared before this run; run_and_time.sh knows"
+        "cache_cleared", False, "the system's caches were cleared before this run; set by run_and_time.sh"
     )
     flags.DEFINE_bool("describe", False, "print model, sizes and hyperparameters as JSON; needs no data")
     flags.DEFINE_bool("dry_run", False, "build, compile and take one step on synthetic data")
@@ -73,16 +73,16 @@ def main(benchmark: str) -> None:
         code = _dispatch(benchmark, overrides)
     except flags.Error as error:
         _fail(f"{error}; see --help", 2)
-    except PeerLostError as error:  # Its launcher knows better what the cause was.
+    except PeerLostError as error:  # The launcher knows the cause better.
         _fail(str(error), error.exit_code, lost=True)
     except UserError as error:
         _fail(str(error), error.exit_code)
-    except BrokenPipeError:  # The reader of our output has seen enough.
+    except BrokenPipeError:  # The reader of the output has closed it.
         os._exit(141)
     except Exception as error:
         if processes.here().count == 1:
             raise
-        # Left to the interpreter, a process can wait at its end for the others, and they for it.
+        # The interpreter's own exit can wait for the other processes while they wait for this one.
         traceback.print_exc()
         _fail(f"{type(error).__name__}: {str(error).partition(os.linesep)[0]}", 1)
     heartbeat.tell(result=code)
@@ -93,7 +93,7 @@ def main(benchmark: str) -> None:
 
 
 def _fail(message: str, code: int, lost: bool = False) -> None:
-    """Ends this process at once: others may be waiting for it. Its launcher, if there is one, says why."""
+    """Ends this process at once, since others may wait for it. The launcher, where there is one, prints the message."""
     if not heartbeat.tell(**{"lost" if lost else "error": message}):
         print(f"{processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
     os._exit(code)
@@ -134,7 +134,7 @@ def check_data_dir(path: str | None, benchmark: str) -> None:
     fix = f"name the folder that {benchmark}/init_datasets.sh filled"
     if not path:
         raise UserError(f"--data_dir: missing; {fix}")
-    # An object store is looked at later, by TensorFlow.
+    # TensorFlow checks an object store later.
     if "://" not in path and not os.path.isdir(path):
         raise UserError(f"--data_dir={path}: no such folder; {fix}")
 

@@ -1,9 +1,9 @@
-"""What a run logged as `closed` may change of its preset, and what it starts from. TensorFlow-free.
+"""Checks what a run logged as `closed` changes of its preset, and says what it starts from. TensorFlow-free.
 
 The closed division compares systems, not models: a submitter chooses hardware, numerics and the hyperparameters that
-the rules list. A field's own metadata says so where it describes the system or the problem (`system_field`,
-`rule_field` of common/config/closed_fields.py). Of the other fields a closed run may change those with a key in the
-benchmark's rule files, so that the log's header shows them and the checker judges them.
+the rules list. A field that describes the system or the problem says so in its metadata (`system_field`, `rule_field`
+of common/config/closed_fields.py). Of the other fields, a closed run may change those with a key in the benchmark's
+rule files: the log's header shows them, and the checker judges them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CHUNK = 1 << 20
 
 
 def overrides(config: RunConfig, preset: RunConfig) -> dict[str, Any]:
-    """{path: value} of the fields in which `config` differs from `preset`, in their order."""
-    theirs = dict(_flat(preset))
-    return {path: value for path, value in _flat(config) if value != theirs[path]}
+    """Returns {path: value} of the fields in which `config` differs from `preset`, in their order."""
+    preset_values = dict(_flat(preset))
+    return {path: value for path, value in _flat(config) if value != preset_values[path]}
 
 
 def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -40,11 +40,11 @@ def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
-    """Refuses to log as closed what no closed rule can see.
+    """Refuses to log a run as closed where its changes escape the closed rules.
 
     Raises:
-      UserError: the division is closed and a field differs from the preset that the rules do not free, or the run would
-        start from random weights where the rules start from a trained network.
+      UserError: the division is closed, and a field differs from the preset that the rules do not free, or the run
+        starts from random weights where the rules demand a trained network.
     """
     if config.division != "closed":
         return
@@ -64,7 +64,7 @@ def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:
 
 
 def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[str, Any]:
-    """Those of `overrides` that neither describe the system nor move a line which the closed rules ask for."""
+    """Returns those `overrides` that neither describe the system nor change a line that the closed rules demand."""
     header = _judged(config, hyperparameters)
 
     def free(path: str) -> bool:
@@ -73,14 +73,14 @@ def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[st
             return rule != "fixed"
         try:
             return _judged(_with_field_of(config, preset, path), hyperparameters) != header
-        except UserError:  # The preset's value does not fit the others: no line says what this one does.
+        except UserError:  # The preset's value does not fit the other fields, so no header shows the change.
             return False
 
     return {path: value for path, value in overrides(config, preset).items() if not free(path)}
 
 
 def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, Any]:
-    """The header's values that the closed rules of the benchmark ask for."""
+    """Returns the header's values that the benchmark's closed rules demand."""
     from compliance import rules
 
     own = rules.benchmark_file(config.ruleset, "closed", config.benchmark)
@@ -92,7 +92,7 @@ def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, An
 
 
 def _with_field_of(config: C, other: C, path: str) -> C:
-    """`config` with the field at `path` as `other` has it."""
+    """Returns `config` with the field at `path` taken from `other`."""
     head, _, rest = path.partition(".")
     value = getattr(other, head)
     if rest:
@@ -101,10 +101,10 @@ def _with_field_of(config: C, other: C, path: str) -> C:
 
 
 def initial_weights(config: RunConfig) -> Any:
-    """What the run starts from, for its log: "random", or {"file": name, "sha256": of its content}.
+    """Returns what the run starts from, for its log: "random", or {"file": name, "sha256": of its content}.
 
-    A TensorFlow checkpoint is several files, hashed one after the other in the order of their names. What lies in an
-    object store has no sum here.
+    A TensorFlow checkpoint is several files, hashed one after the other in the order of their names. A file in an
+    object store is not hashed.
 
     Raises:
       UserError: no such file.
@@ -129,7 +129,7 @@ def initial_weights(config: RunConfig) -> Any:
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    """The files of one name: itself, a folder's, or those of a TensorFlow checkpoint, PATH.index and PATH.data-*."""
+    """Returns a file, a folder's files, or those of a TensorFlow checkpoint, PATH.index and PATH.data-*."""
     if path.is_dir():
         found = [p for p in path.iterdir() if p.is_file()]
     else:

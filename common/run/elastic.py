@@ -1,10 +1,10 @@
-"""A run that goes on when Horovod loses a process: from the last checkpoint, with the processes that are left.
+"""Continues a run when Horovod loses a process: from the last checkpoint, with the processes that are left.
 
 Horovod's own wrapper does not serve: `horovod.tensorflow.elastic.run` returns early, without an error, when a grouped
-or a reduce-scatter operation failed, and `TensorFlowState` runs a collective in its constructor, for which a process
-that is built at another time than the others waits for ever (both in 0.28.1; horovod_facts 2). Here every error of
-Horovod's operations leads to a new start of all that are left, and the state is the checkpoint, which any number of
-replicas restores: whoever reads it meets nobody.
+or a reduce-scatter operation fails, and `TensorFlowState` runs a collective in its constructor, where a process that
+constructs it at another time than the others waits for ever (both in 0.28.1; docs/sources.md, horovod 2). Here, after
+any error of Horovod's operations, all processes that are left start anew from the checkpoint, which any number of
+replicas restores.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def enabled() -> bool:
 
 
 class Rebuilt(Protocol):
-    """What owns the loop: common/run/run.py."""
+    """The owner of the loop, as `Training` in common/run/run.py."""
 
     loop: Loop
 
     def rebuild(self, count: int) -> int:
-        """Replaces `loop` by one of `count` replicas at the last checkpoint; returns its step."""
+        """Replaces `loop` by one of `count` replicas, restored from the last checkpoint; returns its step."""
 
 
 class Elastic:
-    """`events()` is `Loop.run(save)`, over as many loops as it takes."""
+    """Runs one loop after another until the run ends; `events()` takes the place of `Loop.run(save)`."""
 
     def __init__(self, owner: Rebuilt, save: Callable[[int], None] | None):
         """Raises UserError where there is no checkpoint to go on from, or the backend cannot lose a process."""
@@ -50,15 +50,14 @@ class Elastic:
         self._owner, self._save = owner, save
 
     def events(self) -> Iterator[events.Event]:
-        """Yields each event of the run once: what a loop repeats of the one before it is left out."""
-        self._save(
-            int(self._owner.loop.state.step)
-        )  # A process may be lost before the first block has ended.
-        told = _Told()
+        """Yields each event of the run once, without those that a loop repeats of the one before it."""
+        # A process may be lost before the first block has ended.
+        self._save(int(self._owner.loop.state.step))
+        logged = _LoggedEvents()
         while True:
             try:
                 for event in self._owner.loop.run(self._save):
-                    if told.first_time(event):
+                    if logged.first_time(event):
                         yield event
                 return
             except Exception as error:
@@ -74,7 +73,7 @@ class Elastic:
         gc.collect()
         from common.distributed.replicas import horovod
 
-        # Initialised anew, Horovod asks the launcher for this process's new rank, which comes when all have asked.
+        # A second initialisation asks the launcher for this process's new rank, which comes when all have asked.
         count = horovod.world_size()
         step = self._owner.rebuild(count)
         if self._owner.loop.replicas.main != main:
@@ -82,20 +81,20 @@ class Elastic:
         return events.ReplicasChanged(time.time(), count, step)
 
 
-class _Told:
-    """Which events of a run its log has.
+class _LoggedEvents:
+    """Remembers which events of a run are in its log.
 
-    A block of which the checkpoint has the steps, and not yet the result of its evaluation, comes again as an
-    evaluation alone; of one that is trained again all is new but its start.
+    Where the checkpoint has a block's steps but not the result of its evaluation, the next loop repeats the evaluation
+    alone. Where it trains the block again, all events but the block's start are new.
     """
 
     def __init__(self) -> None:
-        self._started: set[int | None] = set()  # Blocks; None is the run.
+        self._started: set[int | None] = set()  # Indices of blocks; None for the run.
         self._stopped: set[int] = set()
         self._evaluated: set[int] = set()
 
     def first_time(self, event: events.Event) -> bool:
-        """Whether the log lacks `event`, which it is taken to have from now on."""
+        """Whether the log lacks `event`; from now on the event counts as logged."""
         if isinstance(event, events.RunStarted):
             return _added(self._started, None)
         if isinstance(event, events.BlockStarted):
@@ -114,7 +113,7 @@ class _Told:
 
 
 def _added(members: set, member: int | None) -> bool:
-    """Whether `member` was not yet one."""
+    """Adds `member`; returns whether it is new."""
     new = member not in members
     members.add(member)
     return new

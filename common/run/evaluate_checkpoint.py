@@ -1,7 +1,7 @@
-"""The quality of a checkpoint: `python -m BENCHMARK --system=NAME --data_dir=DIR --evaluate=CHECKPOINT`.
+"""Evaluates a checkpoint: `python -m BENCHMARK --system=NAME --data_dir=DIR --evaluate=CHECKPOINT`.
 
-For choosing among the checkpoints of a run (`--keep_checkpoints`), and for evaluating them on other data than that of
-the run (`--config.data…=…`). Nothing is logged: an evaluation by hand is not a result.
+This serves to choose among the checkpoints of a run (`--keep_checkpoints`), and to evaluate them on other data than the
+run's (`--config.data…=…`). Nothing is logged: an evaluation by hand is not a result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
 
     Args:
       task: of a configuration with the network of the run that saved; batches, data and decoding may differ.
-      path: a checkpoint file, or a folder, whose newest one is taken.
+      path: a checkpoint file, or a folder, whose newest checkpoint is evaluated.
 
     Returns:
       The quality as the run would have computed it.
 
     Raises:
-      UserError: no such checkpoint, a damaged one, or one of another network; damaged data, too little memory, or
-        outputs that do not add up.
+      UserError: the checkpoint is missing, damaged or of another network; the data are damaged, memory is too small,
+        or the outputs do not add up.
     """
     task.check_input()
     allocator.keep_freed_by_steps(task.config)

@@ -1,7 +1,7 @@
-"""Events and a configuration in, MLPerf log lines out; nothing here can influence a run. TensorFlow-free.
+"""Writes a run's configuration and events as MLPerf log lines; cannot influence the run. TensorFlow-free.
 
 Ruleset 0.7.0 is written by mlperf_logging.mllog; ruleset 0.6.0, whose `:::MLL <seconds> <key>: {...}` form mllog cannot
-write, by a small formatter. Every line is checked, as it is written, by the rules `python -m compliance check` uses.
+write, by a small formatter. Every line is checked, as it is written, by the rules of `python -m compliance check`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from common.launch.watch import heartbeat
 from common.train import events
 
 Hyperparameters = Sequence[tuple[str, Any, Mapping[str, Any]]]
-# Held back on the disk, so that a run that fills it can still write its last line.
+# Reserved on the disk, so that a run that fills the disk can still write its last line.
 RESERVE_BYTES = 16384
 
 
 class _File:
-    """Lines into a file, each handed to the system before the next; a full disk is an error."""
+    """A log file: each line is handed to the system before the next; a full disk is a UserError."""
 
     def __init__(self, path: pathlib.Path):
         self.path, self._reserve = path, path.with_suffix(path.suffix + ".reserve")
@@ -46,7 +46,7 @@ class _File:
             raise self._error(error) from error
 
     def _lock(self) -> None:
-        """What a killed run left behind may be overwritten, what another run is writing may not."""
+        """Locks the file: the log of a killed run may be overwritten, one that another run writes may not."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -81,7 +81,7 @@ class _File:
 
 
 class RunLog:
-    """The log of one run: `header`, `init_stop`, `record` for each event, then `publish` or `abort`.
+    """Writes the log of one run: `header`, `init_stop`, `record` for each event, then `publish` or `abort`.
 
     Lines go to `<path>.partial`; only a log that ends in run_stop gets the final name.
     """
@@ -106,7 +106,7 @@ class RunLog:
     def header(
         self, hyperparameters: Hyperparameters, cache_cleared: bool, facts: Mapping[str, Any] | None = None
     ) -> None:
-        """Submission fields, cache_clear, init_start, `facts` of this run, every hyperparameter of the config."""
+        """Writes submission fields, cache_clear, init_start, `facts` of this run and every hyperparameter."""
         config = self._config
         self.event("submission_benchmark", config.benchmark)
         self.event("submission_division", config.division)
@@ -130,7 +130,7 @@ class RunLog:
         self.event("eval_samples", config.num_eval_examples)
 
     def init_stop(self, resumed_from_step: int = 0) -> None:
-        """Ends the initialisation; a resumed run says so, it is no time to train."""
+        """Ends the initialisation; a resumed run says so, since it gives no time to train."""
         if resumed_from_step:
             self.event("resumed_from_step", resumed_from_step)
         self.event("init_stop", kind="INTERVAL_END")
@@ -190,7 +190,7 @@ class RunLog:
         if self._config.ruleset == "0.6.0" and len(times) == block.num_steps:
             for epoch in range(block.first_epoch, block.last_epoch + 1):
                 done = (epoch - block.first_epoch + 1) * block.num_steps // block.epoch_count
-                # A run that was stopped in an evaluation resumes with that block, without a step to do.
+                # A run that was stopped in an evaluation resumes with that block and no step left.
                 at = times[max(done, 1) - 1] if times else time.time()
                 self.event("epoch_stop", None, {"epoch_num": epoch}, "INTERVAL_END", at)
                 if epoch < block.last_epoch:
@@ -217,7 +217,7 @@ class RunLog:
     def _run_stopped(self, event: events.RunStopped) -> None:
         self.stopped = True
         if event.status != "success":
-            self._checker = None  # Ruleset 0.6.0 knows no aborted run; what happened is logged all the same.
+            self._checker = None  # Ruleset 0.6.0 knows no aborted run; the line is written all the same.
         reason = {"reason": event.reason} if event.reason else {}
         self.event("run_stop", None, {"status": event.status, **reason}, "INTERVAL_END", event.time)
 
@@ -231,7 +231,7 @@ class RunLog:
         kind: str = "POINT_IN_TIME",
         at: float | None = None,
     ) -> None:
-        """One line; `at` in seconds since 1970, now when None.
+        """Writes one line; `at` in seconds since 1970, now when None.
 
         Raises:
           UserError: the disk is full, or the rules forbid the line.

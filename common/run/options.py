@@ -1,4 +1,4 @@
-"""What a run is told besides its configuration: where its data lies, where its results go, what it saves."""
+"""Defines a run's options beside its configuration: the folders of data, results and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """The flags of a run that decide nothing of what it computes; `python -m BENCHMARK --help` says each in a line.
+    """The flags of a run that do not change what it computes, as `python -m BENCHMARK --help` lists them.
 
     Attributes:
       data_dir: folder with the data; None where none is needed.
       result_dir: results go to RESULT_DIR/<system>/<benchmark>/.
-      run: number of the result file; None is the first free one.
-      checkpoint_dir: checkpoints are saved here, and the newest one found is resumed; None saves none.
-      keep_checkpoints: so many of the newest checkpoints stay.
+      run: number of the result file; None takes the first free one.
+      checkpoint_dir: checkpoints are saved here, and the run resumes from the newest one; None saves none.
+      keep_checkpoints: how many of the newest checkpoints stay.
       cache_cleared: the system's caches were cleared before this run.
     """
 

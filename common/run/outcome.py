@@ -1,4 +1,4 @@
-"""How a run ended, read from its log: what a study and a search count as a result. TensorFlow-free."""
+"""Reads from a log how its run ended, for studies and searches. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Mapping
 
 from common.run.results import parts
 
-# How the reasons begin that common/train/loop.py gives for a run that nothing interrupted.
+# Beginnings of the reasons that common/train/loop.py gives for runs that nothing interrupted.
 MISSED, DIVERGED = "the target was not reached", "loss is"
-# Of a benchmark with several qualities by their names, as Mask R-CNN's "BBOX" and "SEGM".
+# A mapping where a benchmark has several qualities: "BBOX" and "SEGM" of Mask R-CNN.
 Quality = float | Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """What a log says that has a run_start and a run_stop.
+    """How a run ended whose log has a run_start and a run_stop.
 
     Attributes:
       evaluations: the quality at each evaluation; nan where the log has no number.
       minutes: from run_start to run_stop.
       reached: the target was met.
-      reason: that run_stop gives; "" where the target was met.
+      reason: the reason in run_stop; "" where the target was met.
     """
 
     evaluations: tuple[Quality, ...]
@@ -33,22 +33,22 @@ class Ending:
 
     @property
     def whole(self) -> bool:
-        """Whether the run came to its end, with whatever result: no signal and no exception ended it."""
+        """Whether the run came to its own end, with whatever result: no signal and no exception ended it."""
         return self.reached or self.reason.startswith((MISSED, DIVERGED))
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss, or a part of the last evaluation, is no finite number."""
+        """Whether the loss, or a part of the last evaluation, is not finite."""
         return self.reason.startswith(DIVERGED) or not all(map(_finite, self.evaluations[-1:]))
 
     @property
     def quality(self) -> Quality | None:
-        """The last evaluation's; None where there is none or the run diverged."""
+        """The quality of the last evaluation; None where there is none or the run diverged."""
         return self.evaluations[-1] if self.evaluations and not self.diverged else None
 
 
 def read(log: pathlib.Path) -> Ending | None:
-    """How the run of a log ended; None where there is no log, or one without run_start or run_stop."""
+    """Returns how a log's run ended; None where there is no log, or it lacks run_start or run_stop."""
     from compliance.logs import Record, read_log
 
     if not log.is_file():
@@ -67,7 +67,7 @@ def read(log: pathlib.Path) -> Ending | None:
 
 
 def is_whole(log: pathlib.Path) -> bool:
-    """Whether a log is there and its run came to its end."""
+    """Whether a log is there and its run came to its own end."""
     ending = read(log)
     return ending is not None and ending.whole
 
@@ -79,7 +79,7 @@ def _quality(value: object) -> Quality:
 
 
 def _number(value: object) -> float:
-    """nan for what is no number: how a run ended can be read whatever form its quality has."""
+    """Returns a number, or nan for anything else: an unknown form of quality must not hide how a run ended."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a progress bar in a terminal, plain lines elsewhere. TensorFlow-free."""
+"""Shows a person how a run goes on: a progress bar in a terminal, plain lines elsewhere. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.train import events
 
-# A plain line at most so often.
+# Between two plain lines, at least.
 LINE_SECONDS = 10.0
 
 
@@ -25,7 +25,7 @@ class Reporter:
         self._start = (0.0, 0)
 
     def say(self, text: str) -> None:
-        """One line, clear of the bar."""
+        """Prints a line, clear of the bar."""
         if self._stream is None:
             return
         if self._bar is not None:
@@ -83,7 +83,7 @@ class Reporter:
 
 
 def _shown(value: float | Mapping[str, float]) -> str:
-    """0.759, or BBOX 0.377, SEGM 0.339."""
+    """Formats a quality: "0.759", or "BBOX 0.377, SEGM 0.339"."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
     return f"{value:.4g}"

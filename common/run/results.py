@@ -1,4 +1,4 @@
-"""What a run leaves beside its log: run.json and the picture of its learning curve. TensorFlow-free."""
+"""Writes a run's results beside its log: run.json and a picture of the learning curve. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from common.train import events
 
 SCHEMA = 1
 _FIX = "free space there or change --result_dir"
-_COLORS = ("#1f6fb2", "#2a9d57")  # Of the qualities of a run: there are two at most.
+_COLORS = ("#1f6fb2", "#2a9d57")  # Of a run's qualities, two at most.
 PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
 
 
 def describe_run(
     config: RunConfig, command: Sequence[str], hardware: dict[str, str], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The part of a run.json record that is known before the run starts.
+    """Returns the part of a run.json record that is known before the run starts.
 
-    `facts` are those of the log's header: config_overrides and initial_weights, see common/run/closed_division.py.
+    `facts` are config_overrides and initial_weights, as in the log's header (common/run/closed_division.py).
     """
     return {
         "benchmark": config.benchmark,
@@ -67,7 +67,7 @@ def _starting_weights(weights: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a result; absent ones are left out."""
+    """Returns the versions of Python and of the packages that affect a result; absent ones are left out."""
     found = {"python": sys.version.split()[0]}
     for name in PACKAGES:
         try:
@@ -78,9 +78,9 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of the code that ran and whether files differ from it; empty outside a checkout."""
+    """Returns the commit of the code and whether files differ from it; an empty commit outside a checkout."""
     unknown = {"commit": "", "dirty": True}
-    if files.INSTALLED:  # A repository around an installed package is another one.
+    if files.INSTALLED:  # A repository around an installed package is not this project's.
         return unknown
 
     def git(*arguments: str) -> str:
@@ -110,7 +110,7 @@ def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, A
 
 
 def _runs(path: pathlib.Path) -> dict[str, Any]:
-    """The records that are there."""
+    """Returns the records of an existing run.json; {} where there is none."""
     if not path.exists():
         return {}
     try:
@@ -124,7 +124,7 @@ def _runs(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """One process at a time: runs that end together each read the file, add to it and write it."""
+    """Lets in one process at a time: runs that end together each read the file, add to it and write it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -144,13 +144,13 @@ class Curve:
 
     @property
     def started_iso(self) -> str:
-        """run_start in UTC."""
+        """The time of run_start in UTC."""
         return datetime.datetime.fromtimestamp(self.start, datetime.timezone.utc).isoformat(
             timespec="seconds"
         )
 
     def record(self, event: events.Event) -> None:
-        """Keeps what the picture shows."""
+        """Keeps the parts of an event that the picture shows."""
         if isinstance(event, events.RunStarted):
             self.start = event.time
         elif isinstance(event, events.Trained):
@@ -193,5 +193,5 @@ class Curve:
 
 
 def parts(value: Any, name: str) -> Mapping[str, Any]:
-    """An eval_accuracy, or a target, by its parts; {name: value} where it is one number."""
+    """Returns the parts of an eval_accuracy or a target; {name: value} where it is one number."""
     return value if isinstance(value, Mapping) else {name: value}

@@ -1,4 +1,4 @@
-"""One timed run: what its first process leaves behind, and what all its processes do."""
+"""Executes one timed run: training in all its processes, log and results in the first."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NOT_REACHED = 1
 
 
 class Training:
-    """A run in a process that is not the first: it trains and leaves nothing behind."""
+    """A run in a process other than the first: trains, and writes no results."""
 
     def __init__(self, benchmark: str, config: RunConfig, options: RunOptions, process: Process):
         self.benchmark, self.config, self.options = benchmark, config, options
         self.reporter = Reporter(config, sys.stderr if process.main else None)
         self.loop: Any = None
-        self._stopped_by = ""  # A signal's name; it also ends a loop that takes this one's place.
+        self._stopped_by = ""  # A signal's name; it also stops a loop that replaces this one.
         self._training = False
         self._replicas: Any = None
         self._start = 0
@@ -68,7 +68,7 @@ class Training:
         self._build(self.config)
 
     def _build(self, config: RunConfig) -> Any:
-        """The loop of `config`, compiled."""
+        """Builds and compiles the loop of `config`."""
         task_module = benchmarks.module(self.benchmark, "task")
         from common.distributed import replicas
         from common.run import allocator
@@ -78,7 +78,7 @@ class Training:
         task = task_module.Task(config, self.options.data_dir)
         task.check_input()
         self._replicas = replicas.make(config)
-        self._listen()  # TensorFlow's server of several processes has put a handler of its own in place.
+        self._listen()  # TensorFlow's server for several processes has replaced the signal handlers.
         loop = Loop(task, self._replicas)
         loop.compile()
         self.loop = loop
@@ -102,7 +102,7 @@ class Training:
         checkpoint.save(self.loop, self.options.checkpoint_dir, self.options.keep_checkpoints)
 
     def _train(self) -> Any:
-        """The last event."""
+        """Trains to the end; returns the last event."""
         event, self._training = None, True
         for event in self._events(self._save if self.options.checkpoint_dir else None):
             if isinstance(event, events.Progress):
@@ -110,20 +110,19 @@ class Training:
             self._record(event)
         try:
             self._replicas.close()
-        except (
-            Exception
-        ) as error:  # What was to be told is told: a peer that dies while all leave changes nothing.
+        except Exception as error:
+            # The result is recorded: a peer that fails while all processes leave changes nothing.
             self.reporter.say(f"leaving the other processes: {error}")
         return event
 
     def _events(self, save: Any) -> Iterator[events.Event]:
-        """The loop's; of a run that may lose processes, of as many loops as it takes."""
+        """Returns the loop's events; in an elastic run, those of as many loops as it takes."""
         from common.run import elastic
 
         return elastic.Elastic(self, save).events() if elastic.enabled() else self.loop.run(save)
 
     def rebuild(self, count: int) -> int:
-        """A loop of `count` replicas in place of this one, at the last checkpoint, whose step is returned."""
+        """Replaces the loop by one of `count` replicas, restored from the last checkpoint; returns its step."""
         config = dataclasses.replace(self.config, num_replicas=count)
         config.validate()
         from common.train import checkpoint
@@ -131,7 +130,7 @@ class Training:
         return checkpoint.restore_latest(self._build(config), self.options.checkpoint_dir)
 
     def _record(self, event: Any) -> None:
-        """What an event leads to."""
+        """Records an event; does nothing in a process other than the first."""
 
     def _explain(self, error: BaseException) -> UserError | None:
         if isinstance(error, UserError):
@@ -143,7 +142,7 @@ class Training:
 
 
 class Run(Training):
-    """A run in its first process: its log, picture and run.json."""
+    """A run in its first process: trains, and writes the log, the picture and run.json."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class Run(Training):
         hyperparameters: logs.Hyperparameters,
         overrides: Mapping[str, Any],
     ):
-        """`overrides`: the fields in which the configuration differs from its preset."""
+        """`overrides`: {path: value} of the fields in which the configuration differs from its preset."""
         super().__init__(benchmark, config, options, process)
         self.hyperparameters = hyperparameters
         self.facts = {
@@ -190,7 +189,7 @@ class Run(Training):
         return self._finish(stopped)
 
     def _failed(self, log: logs.RunLog, error: BaseException) -> None:
-        """Ends the log of a run that an exception ended; raises in its place what a person can act on."""
+        """Ends the log of a run that raised `error`; raises a UserError in its place where one explains it."""
         self.reporter.close()
         failed = time.time()
         explained = self._explain(error)
@@ -212,7 +211,7 @@ class Run(Training):
         scored = stopped.status == "success" and not self._start
         minutes = (stopped.time - self.curve.start) / 60
         self._write_record(stopped.status, minutes if scored else None)
-        # The run has its log and its record; a picture can be drawn later.
+        # Log and record are written; the picture can be drawn later.
         try:
             curve: Any = self.curve.draw(self.folder / f"curve_{self.index}.png")
         except (OSError, UserError) as error:
@@ -238,7 +237,7 @@ class Run(Training):
 
 
 def _status(stopped: Any) -> int:
-    """The exit status that the last event asks for; 128 + the number of a signal, whichever process received it."""
+    """Returns the exit status for the last event; 128 + the number of a signal, whichever process received it."""
     if stopped.status == "success":
         return 0
     name = stopped.reason.partition(" ")[0]

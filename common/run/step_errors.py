@@ -1,4 +1,4 @@
-"""What a person can act on, in place of what TensorFlow raises when a step fails."""
+"""Explains TensorFlow's errors of failed steps as errors that a person can act on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def explained(
     diagnose: Diagnose | None,
     say: Callable[[str], None],
 ) -> UserError | None:
-    """The error to raise in place of `error`; None where nothing better is known.
+    """Returns the error to raise in place of `error`; None where nothing better is known.
 
     Args:
-      error: of the steps.
-      replicas: that took them; None before there were any.
-      batch_field: of the configuration, which makes the steps smaller.
-      diagnose: the task's, where the steps read data: it may take minutes.
-      say: tells a person so.
+      error: raised by the steps.
+      replicas: the backend of the steps; None before it is made.
+      batch_field: the configuration's field that makes the steps smaller.
+      diagnose: `Task.diagnose`, where the steps read data; it may take minutes.
+      say: prints a line for a person.
     """
     if replicas is not None and replicas.peer_lost(error):
         return PeerLostError()
@@ -43,15 +43,13 @@ def explained(
 
 @contextlib.contextmanager
 def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | None = None) -> Iterator[None]:
-    """Raises in place of an error of steps outside a run what a person can act on, as common/run/run.py does in one.
+    """Explains errors of steps outside a run, as common/run/run.py does in a run.
 
     Args:
-      replicas: of the steps.
-      batch_field: of the configuration, which makes the steps smaller.
-      diagnose: the task's, where the steps read data.
+      replicas, batch_field, diagnose: as in `explained`.
 
     Raises:
-      UserError: another process or memory is lacking, or `diagnose` found what is wrong. Other errors stay.
+      UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors pass.
     """
     try:
         yield

@@ -1,1 +1,1 @@
-"""Search over the fields of a configuration: `python -m common.search mnist --space FIELD=VALUES`. TensorFlow-free."""
+"""Searches over a configuration's fields: `python -m common.search mnist --space FIELD=VALUES`. TensorFlow-free."""

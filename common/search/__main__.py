@@ -1,8 +1,8 @@
-"""python -m common.search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
+"""Searches: python -m common.search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
 
 Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in a
-process of its own. The same command takes a search up again; with --storage=URL of a database, several machines can
-share one. MagmaDNN, section 4.3, searches rate, weight decay, batch and epochs.
+process of its own. The same command continues a search that was ended; with --storage=URL of a database, several
+machines can share one. MagmaDNN, section 4.3, searches learning rate, weight decay, batch size and epochs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common.config import overrides as configs
 from common.errors import UserError
 from common.launch import process
 
-TRIALS = 40  # Where the sampler is no grid.
+TRIALS = 40  # By default, where the sampler is not grid.
 OBJECTIVES = {
     "quality": ("quality",),
     "accuracy": ("quality",),
@@ -30,7 +30,7 @@ OBJECTIVES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 1 if no trial has a result; 2 for a bad command; 128 + the number of a signal."""
+    """Runs a search; returns 0, 1 if no trial has a result, 2 for a bad command, 128 + the number of a signal."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     at = arguments.index("--") if "--" in arguments else len(arguments)
     args = _parser().parse_args(arguments[:at])
@@ -120,7 +120,7 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
 
 
 def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
-    """The configuration that every trial starts from."""
+    """Returns the configuration that every trial starts from."""
     try:
         presets = benchmarks.module(args.benchmark, "presets").PRESETS
     except (ModuleNotFoundError, AttributeError) as error:
@@ -132,7 +132,7 @@ def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
 
 
 def _part(args: argparse.Namespace, config: Any) -> str:
-    """Which quality counts, "" where a benchmark has one: two cannot be compared without saying how."""
+    """Returns which quality counts, "" where a benchmark has one; of several, --part must name it."""
     target = config.logged_target
     known = list(target) if isinstance(target, Mapping) else []
     if args.part in known or (args.part is None and not known):
@@ -146,7 +146,7 @@ def _part(args: argparse.Namespace, config: Any) -> str:
 
 
 def lower_is_better(benchmark: str, config: Any) -> bool:
-    """Whether the benchmark's rules have an upper bound as the target: perplexity, not accuracy."""
+    """Whether the target in the benchmark's rules is an upper bound, as of perplexity."""
     from compliance import rules
 
     keys = rules.metric(config.ruleset, benchmark).get("keys", {})
@@ -157,7 +157,7 @@ def lower_is_better(benchmark: str, config: Any) -> bool:
 def _flags(
     args: argparse.Namespace, flags: Sequence[str], objectives: Sequence[str], lower: bool
 ) -> tuple[str, ...]:
-    """Of every trial. A changed field is no closed result; where quality counts, no target ends a run early."""
+    """Returns the flags of every trial: open division, and an unreachable target where the final quality counts."""
     # An object store has no path on this machine.
     data = args.data_dir if "://" in args.data_dir else os.path.abspath(args.data_dir)
     fixed = [f"--system={args.system}", f"--seed={args.seed}", "--config.division=open", f"--data_dir={data}"]

@@ -1,7 +1,7 @@
-"""Trials over several processes, kept in an Optuna study that a killed search, or another machine, takes up.
+"""Runs trials in several processes, recorded in an Optuna study that a later search or another machine continues.
 
-A trial belongs to the process that began it: `owner` names host, process and when that began. What a dead owner on this
-host left behind is read from its log where the run had ended, and begun again where it had not.
+A trial belongs to the process that began it: `owner` is [host, process number, start of the process]. Where an owner on
+this host is dead, the next search reads the result of an ended run from its log, and runs an unfinished trial again.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ from common.search.space import Space
 from common.search.trial import Command, Outcome, finished, read
 
 SAMPLERS = ("grid", "random", "tpe")
-GRACE_SECONDS = 3.0  # Between the begin of a trial and its owner's name, at most.
+GRACE_SECONDS = 3.0  # Between the start of a trial and the record of its owner, at most.
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is asked for.
+    """What a search tries, and when it ends.
 
     Attributes:
-      space, sampler, trials, seed: what is tried, how and how often; `trials` counts those of all processes.
-      objectives: "quality", "time" or both, with `lower_is_better` of the first.
-      stop_at: no trial is begun once the first objective of one is as good as this.
+      space: the fields and their values.
+      sampler: one of SAMPLERS.
+      trials: how many, in all processes together.
+      objectives: "quality", "time" or both.
+      lower_is_better: of quality; of time it always is.
+      stop_at: no trial begins once the first objective of one is as good as this.
+      seed: of the sampler.
     """
 
     space: Space
@@ -65,13 +69,13 @@ class Plan:
 
 
 class Search:
-    """A study and the trials that this process runs for it."""
+    """A study, and the trials that this process runs for it."""
 
     def __init__(self, name: str, plan: Plan, command: Command, folder: pathlib.Path, storage: BaseStorage):
         """Opens the study, or makes it.
 
         Raises:
-          UserError: there is one of that name that searches something else.
+          UserError: a study of that name searches something else.
         """
         self.plan, self.command, self.folder = plan, command, folder
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -89,7 +93,7 @@ class Search:
         return self._children.ended_by
 
     def _check(self, name: str) -> None:
-        said = {
+        identity = {
             "benchmark": self.command.benchmark,
             "flags": list(self.command.flags),
             "objectives": list(self.plan.objectives),
@@ -97,32 +101,32 @@ class Search:
             "sampler": self.plan.sampler,
             "space": {k: optuna.distributions.distribution_to_json(v) for k, v in self.plan.space.items()},
         }
-        # Before the study is read: a search says what it is, and only then begins trials.
+        # Listed before the attributes are read, since a search writes its attributes before its first trial.
         trials = sorted(self.folder.glob("trial-*"))
         kept = self.study.user_attrs
         if trials and "benchmark" not in kept:
             raise UserError(
                 f"{trials[0]}: of a search in another storage; move {self.folder} away or give another --name"
             )
-        for key, value in said.items():
+        for key, value in identity.items():
             if kept.get(key, value) != value:
                 raise UserError(
                     f"--name={name}: a search with another {key} ({kept[key]}); give another --name"
                 )
-        for key in said.keys() - kept.keys():
-            self.study.set_user_attr(key, said[key])
+        for key in identity.keys() - kept.keys():
+            self.study.set_user_attr(key, identity[key])
         if self.plan.sampler == "grid":
             self._queue_missing()
 
     def _queue_missing(self) -> None:
-        """Every point of the grid that no trial has: at each start, for a search may be killed while it does this."""
-        there = [_point(t) for t in self.study.get_trials(deepcopy=False)]
+        """Queues every grid point without a trial; at each start, since a search may be killed while it queues."""
+        queued = [_point(t) for t in self.study.get_trials(deepcopy=False)]
         for point in spaces.grid(self.plan.space):
-            if point not in there:
+            if point not in queued:
                 self.study.enqueue_trial(point)
 
     def run(self, processes: int, say: Callable[[str], None] = print) -> None:
-        """Trials until the plan is fulfilled, `processes` at a time; SIGTERM and Ctrl-C end it, and its runs."""
+        """Runs trials until the plan is done, `processes` at a time; SIGTERM and Ctrl-C end the search and its runs."""
         with self._children.ended_by_signals():
             while True:
                 self._take_over()
@@ -139,7 +143,7 @@ class Search:
             try:
                 outcome = self._train(trial)
             except EndedError:
-                return  # It stays open; the next search begins it again.
+                return  # The trial stays open; the next search runs it again.
             self._tell(trial, outcome)
             say(describe(trial.number, trial.params, outcome))
 
@@ -162,7 +166,7 @@ class Search:
         return trial
 
     def _is_double(self, trial: optuna.Trial) -> bool:
-        """Whether an earlier trial stands for the same: two searches that start at once may both queue it."""
+        """Whether an earlier trial tries or replaces the same: two searches that start at once may both queue it."""
         instead = trial.user_attrs.get("instead_of")
         if instead is None and self.plan.sampler != "grid":
             return False
@@ -174,7 +178,7 @@ class Search:
         )
 
     def _withdraw(self, trial: optuna.Trial) -> None:
-        """Ends a trial that another stands for; it is neither counted nor reported."""
+        """Ends a trial that another one replaces; it is neither counted nor reported."""
         trial.set_user_attr("again", True)
         self.study.tell(trial, state=TrialState.FAIL)
 
@@ -196,18 +200,18 @@ class Search:
         self.study.tell(trial, values, state=TrialState.COMPLETE if values else self._without_value(outcome))
 
     def _without_value(self, outcome: Outcome) -> TrialState:
-        """A run that diverged or missed its target says something about the space, a failed one does not."""
+        """Returns the state of a trial without a value: a diverged run or a missed target informs the sampler."""
         return (
             TrialState.FAIL if outcome.minutes is None or len(self.plan.objectives) > 1 else TrialState.PRUNED
         )
 
     def _left_behind(self) -> bool:
-        """Whether a trial is open that no living search has begun; of one without owner that shows after a while."""
+        """Whether a trial is open whose search is dead; for a trial without owner, that shows after a while."""
         running = [t for t in self.study.get_trials(deepcopy=False) if t.state == TrialState.RUNNING]
         return any("owner" not in trial.user_attrs or _ownerless(trial) for trial in running)
 
     def _take_over(self) -> None:
-        """What dead searches on this machine left open: their ended runs are told, the others are put back."""
+        """Closes trials that dead searches on this machine left open: records ended runs, queues the others again."""
         trials = self.study.get_trials(deepcopy=True)
         replaced = {t.user_attrs.get("instead_of") for t in trials}
         for trial in trials:
@@ -216,19 +220,19 @@ class Search:
             folder = self._folder_of(trial.number)
             _end_orphan(trial, folder)
             live = optuna.Trial(self.study, trial._trial_id)
-            # Two searches may start at once: who comes second finds the trial told.
+            # Of two searches that start at once, the second one finds the trial finished.
             with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
                 if finished(folder):
                     self._tell(live, read(folder, self.command.part))
                 else:
-                    # In this order: what is killed in between finds the trial open, and knows what stands for it.
+                    # Queued, then withdrawn: after a kill in between, the trial is open and its replacement known.
                     if trial.number not in replaced:
                         self.study.enqueue_trial(_point(trial), user_attrs={"instead_of": trial.number})
                     self._withdraw(live)
 
 
 def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
-    """A trial in a line."""
+    """Returns a trial and its result in a line."""
     fields = " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
     quality = "-" if outcome.quality is None else f"{outcome.quality:.5g}"
     minutes = "-" if outcome.minutes is None else f"{outcome.minutes:.2f} minutes"
@@ -236,36 +240,36 @@ def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
 
 
 def _opened(study: optuna.Study) -> tuple[int, int]:
-    """How many searches have opened the study, and which of them in time this one is: a pair that no other has.
+    """Records this search in the study; returns (how many there are, its place in time), a pair that no other has.
 
-    Of two that count alike each sees the other, and they differ in their places.
+    Two searches that count the same number see each other, so their places differ.
     """
-    mine = f"opened {time.time_ns():020} {socket.gethostname()} {os.getpid()}"
-    study.set_user_attr(mine, True)
-    all_of_them = sorted(key for key in study.user_attrs if key.startswith("opened "))
-    return len(all_of_them), all_of_them.index(mine)
+    own_key = f"opened {time.time_ns():020} {socket.gethostname()} {os.getpid()}"
+    study.set_user_attr(own_key, True)
+    keys = sorted(key for key in study.user_attrs if key.startswith("opened "))
+    return len(keys), keys.index(own_key)
 
 
 def _sampler(plan: Plan, opened: tuple[int, int]) -> optuna.samplers.BaseSampler:
-    # Searches that start together, or one that is taken up, must not draw the same.
+    # Searches that share a study, at once or one after the other, must draw different points.
     seed = int(np.random.SeedSequence([plan.seed, *opened]).generate_state(1)[0])
     if plan.sampler == "tpe":
-        # constant_liar: those that are running count as bad, so that processes do not try the same.
+        # constant_liar: running trials count as bad, so that processes do not try the same point.
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     return optuna.samplers.RandomSampler(seed=seed)
 
 
 def _ownerless(trial: FrozenTrial) -> bool:
-    """Whether the process that began a trial was of this machine and is gone."""
-    if "owner" not in trial.user_attrs:  # It ended in the moment between the two, or is in it.
+    """Whether the process that began a trial ran on this machine and is gone."""
+    if "owner" not in trial.user_attrs:  # Killed before it recorded the owner, or about to record it.
         return (datetime.datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
     host, number, *begin = trial.user_attrs["owner"]
     return host == socket.gethostname() and [began(number)] != begin
 
 
 def _point(trial: FrozenTrial) -> dict[str, Any]:
-    """What a trial tries; one that was killed as it began has drawn only part of what it was queued with."""
+    """Returns the point that a trial tries; one killed at its start has drawn only part of its queued point."""
     return {**trial.params, **trial.system_attrs.get("fixed_params", {})}
 
 

@@ -1,4 +1,4 @@
-"""What a search leaves: a table of its trials and a picture of what they came to."""
+"""Writes a search's results: a table of its trials and a picture."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
     """Writes search.csv, search.md and, where a trial has a result, search.png; returns the table's best rows.
 
     Raises:
-      UserError: one of them cannot be written; those that were there before are whole.
+      UserError: a file cannot be written; earlier files stay whole.
     """
-    # Trials that were begun again are counted where they ended.
+    # Of a trial that was run again, only the last run counts.
     trials = [t for t in study.trials if t.state.is_finished() and "again" not in t.user_attrs]
     chosen = best(study, plan)
     rows = [_row(t, plan) for t in trials]
@@ -43,7 +43,7 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
 
 
 def best(study: optuna.Study, plan: Plan) -> Sequence[FrozenTrial]:
-    """The best trial, or with two objectives those that no other beats in both."""
+    """Returns the best trial, or with two objectives those that no other beats in both."""
     if len(plan.objectives) > 1:
         return study.best_trials
     return [study.best_trial] if any(t.state == TrialState.COMPLETE for t in study.trials) else []
@@ -87,7 +87,7 @@ def _cell(value: Any) -> str:
 
 
 def _picture(trials: Sequence[FrozenTrial], chosen: Sequence[FrozenTrial], plan: Plan) -> Figure:
-    """The first objective over each field; of two objectives also one over the other, with the Pareto front."""
+    """Plots the first objective over each field; of two, also one over the other with the Pareto front."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 

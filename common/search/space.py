@@ -1,4 +1,4 @@
-"""What is searched: fields of a configuration and the values they may take, checked before anything runs."""
+"""Parses the fields to search and the values they may take, and checks them before anything runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FORMS = "FIELD=A,B,C or FIELD=LOW..HIGH or FIELD=LOW..HIGH:log or FIELD=LOW..HIG
 
 
 def parse(entries: Sequence[str], config: Any) -> Space:
-    """The space that `--space` describes.
+    """Returns the space that `--space` describes.
 
     Args:
       entries: each in one of `FORMS`.
       config: the configuration whose fields they are.
 
     Raises:
-      UserError: another form, an unknown field, a value of the wrong type, an empty range.
+      UserError: an entry has another form, an unknown field, a value of the wrong type or an empty range.
     """
     space: Space = {}
     for entry in entries:
@@ -46,12 +46,12 @@ def parse(entries: Sequence[str], config: Any) -> Space:
 
 
 def check(space: Space, config: Any) -> None:
-    """Refuses a value with which no corner of the space is a sound configuration.
+    """Refuses a value with which no corner of the space is a valid configuration.
 
-    Corners are the choices and the ends of ranges; of very many the first `MOST_CORNERS` are looked at.
+    Corners combine the choices and the ends of ranges; the first `MOST_CORNERS` are tried.
 
     Raises:
-      UserError: names the value, and what is wrong with it.
+      UserError: no corner with a value is valid; the value and what is wrong with it are named.
     """
     axes = {
         field: list(d.choices) if isinstance(d, CategoricalDistribution) else [d.low, d.high]
@@ -73,7 +73,7 @@ def check(space: Space, config: Any) -> None:
 
 
 def configured(config: Any, values: Mapping[str, Any]) -> Any:
-    """`config` with the fields set; "legw" last, as on the command line.
+    """Returns `config` with the fields set; "legw" last, as on the command line.
 
     Raises:
       UserError: as `common.config.overrides.override`.
@@ -84,15 +84,15 @@ def configured(config: Any, values: Mapping[str, Any]) -> Any:
 
 
 def text(value: Any) -> str:
-    """A value as a flag has it."""
+    """Returns a value as a flag has it."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def grid(space: Space) -> list[dict[str, Any]]:
-    """Every point of the space.
+    """Returns every point of the space.
 
     Raises:
-      UserError: a range without a step.
+      UserError: a range has no step.
     """
     axes = {field: _points(field, distribution) for field, distribution in space.items()}
     return [dict(zip(axes, point)) for point in itertools.product(*axes.values())]
@@ -118,16 +118,16 @@ def _choices(field: str, values: str, config: Any) -> CategoricalDistribution:
 
 
 def _range(entry: str, field: str, values: str, config: Any) -> BaseDistribution:
-    bounds, _, how = values.partition(":")
+    bounds, _, spacing = values.partition(":")
     low, _, high = bounds.partition("..")
     for bound in (low, high):
         configs.override(config, field, bound)
     try:
         ends = float(low), float(high)
-        step = float(how) if how not in ("", "log") else None
+        step = float(spacing) if spacing not in ("", "log") else None
     except ValueError:
         raise UserError(f"--space {entry}: not a range of numbers; write {FORMS}") from None
-    log = how == "log"
+    log = spacing == "log"
     if ends[0] > ends[1] or (step is not None and step <= 0) or (log and ends[0] <= 0):
         raise UserError(
             f"--space {entry}: an empty range; LOW at most HIGH, a step or the LOW of :log above 0"
@@ -135,7 +135,7 @@ def _range(entry: str, field: str, values: str, config: Any) -> BaseDistribution
     whole = all(end.lstrip("-").isdigit() for end in (low, high)) and _is_whole(config, field)
     if whole:
         if step is not None and step != int(step):
-            raise UserError(f"--space {entry}: {field} is a whole number; a step of {how} is not")
+            raise UserError(f"--space {entry}: {field} is a whole number; a step of {spacing} is not")
         return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
     return FloatDistribution(*ends, log=log, step=step)
 

@@ -1,4 +1,4 @@
-"""Where a search is kept: a database, or a journal, a file that a killed writer or a full disk does not spoil."""
+"""Opens the storage of a search: a database, or a journal file that survives a killed writer and a full disk."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from common.errors import UserError
 
-JOURNAL_BEGIN = b'{"op_code":'  # Of every line of Optuna's journals.
+JOURNAL_BEGIN = b'{"op_code":'  # Every line of Optuna's journals begins so.
 
 
 class _Lock(JournalFileSymlinkLock):
-    """Optuna's lock of a journal, under which half a line, of a writer killed or out of disk, is cut off.
+    """Optuna's lock of a journal; once it is held, an unfinished last line (a killed writer, a full disk) is cut off.
 
-    The next writer would append to it, and what follows it could never be read again.
+    Otherwise the next writer would append to that line, and nothing from there on could be read.
     """
 
     def acquire(self) -> bool:
@@ -40,15 +40,15 @@ def _cut_half_line(path: pathlib.Path) -> None:
 
 
 def open_storage(where: str | pathlib.Path) -> BaseStorage:
-    """A database by its URL, else a journal file, which processes of one machine (or over NFS) share.
+    """Opens a database by its URL, else a journal file, which processes on one machine (or over NFS) share.
 
     Raises:
-      UserError: it cannot be opened.
+      UserError: the storage cannot be opened.
     """
     try:
         if "://" in str(where):
             return RDBStorage(str(where))
-        path = pathlib.Path(where).resolve()  # The lock is a link to it from its own folder.
+        path = pathlib.Path(where).resolve()  # The lock is a link to the file, made in its folder.
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""One trial: an ordinary run of the benchmark in a process of its own, and what its log says."""
+"""Runs one trial, an ordinary run of the benchmark in a process of its own, and reads its log."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from common.search import space as spaces
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-      quality: the last evaluation's; None where there is none, or the run diverged or was interrupted.
+      quality: of the last evaluation; None where there is none, or the run diverged or was interrupted.
       minutes: from run_start to run_stop.
       reached: the target was met.
       message: why there is no result, in a line.
@@ -35,7 +35,7 @@ class Outcome:
     message: str = ""
 
     def objectives(self, names: Sequence[str]) -> list[float] | None:
-        """The values of "quality" and "time"; None where a run has no such value.
+        """Returns the values of "quality" and "time" by name; None where a run lacks one.
 
         The only objective "time" is the time to train: a run that misses its target has none.
         """
@@ -51,7 +51,7 @@ class Command:
     Attributes:
       benchmark: the package.
       flags: of every trial.
-      environment: of every trial, where this process does not set it itself.
+      environment: of every trial; this process's own environment takes precedence.
       part: which of several qualities counts; "" where there is one.
     """
 
@@ -70,10 +70,10 @@ class Command:
         """Trains with the fields `values`; results and the run's messages go to `folder`.
 
         Args:
-          values: of the trial.
-          folder: its own; a log of an earlier run in it would be taken for this one's, so it is emptied.
-          children: of which the run becomes one.
-          started: is told of the process that guards the run.
+          values: {field: value} of the trial.
+          folder: the trial's own; emptied first, so that no earlier run's log is taken for this one's.
+          children: runs the command as a child of this process.
+          started: called with the process that guards the run.
 
         Raises:
           EndedError: a signal has ended the children.
@@ -98,7 +98,7 @@ class Command:
 
 
 def read(folder: pathlib.Path, part: str = "") -> Outcome:
-    """What the log in a trial's folder says; a run that was interrupted has come to nothing.
+    """Returns the result in a trial's folder; a run that was interrupted has none.
 
     Args:
       folder: the trial's.
@@ -114,7 +114,7 @@ def read(folder: pathlib.Path, part: str = "") -> Outcome:
 
 
 def finished(folder: pathlib.Path) -> bool:
-    """Whether the run in a trial's folder came to its end."""
+    """Whether the run in a trial's folder came to its own end."""
     end = _ending(folder)
     return end is not None and end.whole
 

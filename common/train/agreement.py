@@ -1,4 +1,4 @@
-"""What the processes of a run decide together, between blocks: whether it ends, and why; that they started alike."""
+"""Lets the processes of a run agree, between blocks, whether it ends and why; checks that all of them start alike."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import tensorflow as tf
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 
-# How long one process waits for the evaluation before it asks the others again whether to go on.
+# A process waits so long for its evaluation before it exchanges again whether the run goes on.
 WAIT_SECONDS = 0.5
-# The largest of what the processes say holds.
+# What a process votes for; the largest vote of all processes wins.
 _NOTHING, _WAIT, _REASON, _SUCCESS = range(4)
 _UNKNOWN = 0
-# Later than any time that a process can name.
+# Later than any time of a signal, in microseconds since 1970.
 _NEVER = 1 << 62
 
 
@@ -31,51 +31,61 @@ class Decision:
 
 
 class Agreement:
-    """Every method is called by all processes of a run alike; a process alone decides for itself."""
+    """Agrees by exchanging integers (`Replicas.agree`), so all processes of a run call each method in the same order.
+
+    A run of one process exchanges nothing.
+    """
 
     def __init__(self, replicas: Replicas):
         self._replicas = replicas
         self.alone = replicas.num_processes == 1
 
     def decide(self, success: bool, reason: str, since: float = 0.0) -> Decision:
-        """Success of any process comes first, then the reason of the process that has had one for longest.
+        """Returns the common decision: success where any process has it, else the reason that a process had first.
 
         Args:
+          success: this process knows that the target is met.
+          reason: why this process is to stop, or "".
           since: when this process was given its `reason`, in seconds since 1970. During a long step a launcher passes
-            a signal on to the processes that did not receive it: not they are to be named. Between hosts this is as
-            good as their clocks.
+            a signal on to the processes that did not receive it; the decision names the one that did. Across hosts
+            this is as exact as their clocks.
         """
         if self.alone:
             return Decision(success, reason)
-        most = self._replicas.agree(_code(success, reason))
-        if most == _SUCCESS:
+        vote = self._replicas.agree(_vote(success, reason))
+        if vote == _SUCCESS:
             return Decision(success=True)
-        if most == _NOTHING:
+        if vote == _NOTHING:
             return Decision()
         rank = self._first(round(since * 1e6) if reason else _NEVER)
-        mine = _signal_number(reason) if rank == self._replicas.process_index else _UNKNOWN
-        number = self._replicas.agree(mine)
-        told = signal.Signals(number).name if number else "told to stop"
-        return Decision(reason=f"{told} on rank {rank}")
+        own_number = _signal_number(reason) if rank == self._replicas.process_index else _UNKNOWN
+        number = self._replicas.agree(own_number)
+        cause = signal.Signals(number).name if number else "told to stop"
+        return Decision(reason=f"{cause} on rank {rank}")
 
     def _first(self, micros: int) -> int:
-        """The process that gives the least; of equals the first."""
-        mine = micros == -self._replicas.agree(-micros)
-        return -self._replicas.agree(-self._replicas.process_index if mine else -_NEVER)
+        """Returns the rank of the process with the smallest `micros`, the lowest one of equals."""
+        is_smallest = micros == -self._replicas.agree(-micros)
+        return -self._replicas.agree(-self._replicas.process_index if is_smallest else -_NEVER)
 
     def wait(self, finished: Callable[[Callable[[], bool]], bool], reason: Callable[[], str]) -> None:
-        """Waits until `finished(given_up)` of every process, or a process has a reason to stop."""
+        """Waits until the evaluations of every process have finished, or a process has a reason to stop.
+
+        Args:
+          finished: `Evaluator.wait` of this process.
+          reason: why this process is to stop, or "".
+        """
         if self.alone:
             finished(lambda: bool(reason()))
             return
         while True:
             until = time.monotonic() + WAIT_SECONDS
             done = finished(lambda until=until: bool(reason()) or time.monotonic() > until)
-            if self._replicas.agree(_code(False, reason()) or (_NOTHING if done else _WAIT)) != _WAIT:
+            if self._replicas.agree(_vote(False, reason()) or (_NOTHING if done else _WAIT)) != _WAIT:
                 return
 
     def check_start(self, step: int, weights: list[tf.Variable]) -> None:
-        """Raises a UserError, in all processes, unless all start from the same step with the same weights."""
+        """Raises a UserError in every process unless all start from the same step with the same weights."""
         if self.alone:
             return
         first, last = -self._replicas.agree(-step), self._replicas.agree(step)
@@ -94,7 +104,7 @@ class Agreement:
             )
 
 
-def _code(success: bool, reason: str) -> int:
+def _vote(success: bool, reason: str) -> int:
     return _SUCCESS if success else _REASON if reason else _NOTHING
 
 

@@ -1,7 +1,7 @@
-"""Training batches of a few static shapes: a program for each of them, all compiled before the clock starts.
+"""Runs steps on batches of a few static shapes: one program per shape, all compiled before the clock starts.
 
-A task names the shapes of its batches in `batch_shapes` where there are several, and those of evaluation in
-`eval_batch_shapes`. In a step all replicas hold the same one.
+A task with several shapes names those of its training batches in `batch_shapes` and those of its evaluation batches in
+`eval_batch_shapes`. In a step, the batches of all replicas have the same shape.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ def summed(
     batch_size: int,
     total: Callable[[Any], Any] | None = None,
 ) -> Callable[[Callable, tuple], Any]:
-    """`run(function, (batch, *rest))`: what `function` returns on every replica, added up.
+    """Returns `run(function, (batch, *rest))`, which adds up what `function` returns on every replica.
 
-    `function` is traced once for each of `shapes`, with a batch whose shape is static; the batch's own shape picks one
-    of these at every call.
+    `function` is traced once for each of `shapes`, with a batch of that static shape; every call picks the trace of its
+    batch's shape.
 
     Args:
       replicas: the backend.
-      shapes: none where all batches have one.
-      batch_size: of a replica. TensorFlow's strategies forget it where other axes vary.
-      total: what is done with the replicas' values in place of adding them up.
+      shapes: of the batches; empty where all batches have one shape.
+      batch_size: examples per replica, a static size that TensorFlow's strategies forget where other axes vary.
+      total: combines the replicas' values in place of adding them up.
     """
     total = total or replicas.sum
 
@@ -40,20 +40,20 @@ def summed(
     def run_one(function: Callable, args: tuple) -> Any:
         batch, *rest = args
 
-        def of(shape: Shape) -> Callable[[], Any]:
+        def branch(shape: Shape) -> Callable[[], Any]:
             def shaped(batch: Mapping[str, tf.Tensor], *rest: Any) -> Any:
                 return function(_with_shape(batch, batch_size, shape), *rest)
 
             return lambda: run(shaped, (batch, *rest))
 
         first = {name: replicas.local_results(batch[name])[0] for name in shapes[0]}
-        return tf.switch_case(_which(first, shapes), [of(shape) for shape in shapes])
+        return tf.switch_case(_shape_index(first, shapes), [branch(shape) for shape in shapes])
 
     return run_one if shapes else run
 
 
 def in_turn(dataset: tf.data.Dataset, replicas: Replicas) -> tf.data.Dataset:
-    """The dataset's batches, each once for every replica of this process, so that all have one shape in a step."""
+    """Repeats every batch for each replica of this process, so that all of them have one shape in a step."""
     copies = replicas.num_replicas // replicas.num_processes
     return dataset.flat_map(lambda batch: tf.data.Dataset.from_tensors(batch).repeat(copies))
 
@@ -64,8 +64,8 @@ def _with_shape(batch: Mapping[str, tf.Tensor], batch_size: int, shape: Shape) -
     }
 
 
-def _which(batch: Mapping[str, tf.Tensor], shapes: Sequence[Shape]) -> tf.Tensor:
-    """The number of the shape that the batch has. Where it has none of them, `_with_shape` will say so."""
+def _shape_index(batch: Mapping[str, tf.Tensor], shapes: Sequence[Shape]) -> tf.Tensor:
+    """Returns the index of the batch's shape; 0 where there is no such shape, which `_with_shape` then reports."""
     actual = tf.concat([tf.shape(batch[name])[1:] for name in shapes[0]], 0)
     known = [[size for name in shapes[0] for size in shape[name]] for shape in shapes]
     return tf.argmax(tf.reduce_all(actual == tf.constant(known), 1), output_type=tf.int32)

@@ -1,12 +1,12 @@
-"""Checkpoints that any number of replicas restores: one array per variable, per-replica moments beside them.
+"""Saves and restores checkpoints for any number of replicas: one array per variable, batch-norm moments per replica.
 
 A checkpoint is one .npz file, written under another name, flushed and renamed, so that a file with the final name is
-whole. Slots are those of whole weights, however many replicas have parts of them: gathered on save, cut anew on
-restore. Batch-norm moments are kept per replica (a resumed run is bitwise the same) and merged by the law of total
-variance when the number of replicas or groups changes. The input position is the step: inputs are functions of it.
+whole. Optimizer slots are saved for whole weights: where replicas hold parts, `save` gathers them and a restore splits
+them again. Batch-norm moments are kept per replica (a resumed run is bitwise the same) and merged by the law of total
+variance when the number of replicas or groups changes. The step is the input position too: inputs are functions of it.
 
-Every process calls `save` and `restore_latest`: they exchange what each has. Process 0 writes; all read, so that the
-folder is one that all hosts share.
+Every process calls `save` and `restore_latest`, which exchange data between processes. Process 0 writes and all
+processes read, so the folder must be one that all hosts share.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Pat
             _write(path, arrays, keep)
         except OSError as caught:
             error = caught
-    # The others wait until it is there.
+    # Every process waits here until the file is written.
     if replicas.agree(int(error is not None)):
         reason = error.strerror if error else "process 0 says why"
         raise UserError(
@@ -88,16 +88,16 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None
 
 
 def _remove_partial(folder: pathlib.Path) -> None:
-    """Removes what a process that was killed within a save left behind; only process 0 writes, so none is in use."""
+    """Removes the files of saves that were killed; only process 0 writes, so none of them is in use."""
     for path in left_behind(folder, "checkpoint_*.npz"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in _named(folder, "partial"):  # Of an earlier version.
+    for path in _named(folder, "partial"):  # As earlier versions named them.
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def _flush_folder(folder: pathlib.Path) -> None:
-    # Some network file systems cannot; the checkpoint is there nonetheless.
+    # Some network file systems cannot flush a folder; the checkpoint is there nonetheless.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -122,7 +122,7 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
             arrays, step = _load(loop, found[-1])
     except UserError as caught:
         error = caught
-    # Exchanged before anybody gives up, so that nobody waits for one that has.
+    # Exchanged before any process raises, so that none waits for one that has.
     failed, newest, oldest = (
         replicas.agree(int(error is not None)),
         replicas.agree(step),
@@ -142,12 +142,13 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
 
 
 def restore_weights(loop: Loop, path: pathlib.Path) -> None:
-    """Restores weights and moments alone, for an evaluation: of any run with this network, whatever its batches.
+    """Restores only weights and moments, for an evaluation; the run may have had other batches, not another network.
 
-    What layers carry from step to step has the rows of a batch, and an evaluation begins without it.
+    State that layers carry from step to step is left out: it belongs to the rows of a batch, and an evaluation begins
+    without it.
 
     Raises:
-      UserError: the file is damaged, or of another network.
+      UserError: the file is damaged, or belongs to another network.
     """
     arrays, _ = _read(path)
     weights = {name: entry for name, entry in _entries(loop).items() if _of_model(loop, entry)}
@@ -166,7 +167,7 @@ def _of_model(loop: Loop, entry: tf.Variable | Slot) -> bool:
 
 
 def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
-    """The arrays of a file that fits the loop, those per replica as its replicas need them, and its step."""
+    """Returns the arrays of a file that fits the loop, per-replica ones for its number of replicas, and the step."""
     arrays, meta = _read(path)
     if meta["digest"] != _digest(loop):
         raise UserError(
@@ -195,9 +196,9 @@ def _assign(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
 def _assign_per_replica(loop: Loop, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]) -> None:
     replicas = loop.state.replicas
     for name, variable in variables.items():
-        mine = replicas.local_results(variable)
-        first = replicas.process_index * len(mine)
-        for component, value in zip(mine, arrays[name][first : first + len(mine)], strict=True):
+        local = replicas.local_results(variable)
+        first = replicas.process_index * len(local)
+        for component, value in zip(local, arrays[name][first : first + len(local)], strict=True):
             component.assign(value)
 
 
@@ -217,7 +218,7 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict]:
 
 
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The checkpoints of a folder, the newest last."""
+    """Returns the checkpoints of a folder, the newest last."""
     return sorted(_named(folder, "npz"))
 
 
@@ -227,7 +228,7 @@ def _named(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
 
 
 def _moving(loop: Loop) -> dict[str, tf.Variable]:
-    """Per-replica variables by name: the moving moments, and what layers carry for each row of the batch."""
+    """Returns per-replica variables by name: batch-norm moments, and the state that layers carry for each example."""
     return _moments(loop) | _carried(loop)
 
 
@@ -247,18 +248,18 @@ def _carried(loop: Loop) -> dict[str, tf.Variable]:
 
 
 class Slot(NamedTuple):
-    """A slot of the weight of that number, in the weight's shape."""
+    """An optimizer slot of trainable variable number `weight`, in the shape of that variable."""
 
     weight: int
     name: str
 
 
 def _entries(loop: Loop) -> dict[str, tf.Variable | Slot]:
-    """All that is equal on every replica, by name in the file."""
+    """Returns the variables and slots that are equal on every replica, by their name in the file."""
     state = loop.state
     moving = {id(v) for v in _moving(loop).values()}
     weights = range(len(state.model.trainable_variables))
-    # Not the layer's name, which counts the layers that this process has made.
+    # Named without the layer, whose own name counts the layers that this process has made.
     found = [(_stem(v), v) for v in state.model.variables if id(v) not in moving]
     found += [(name, Slot(i, name)) for i in weights for name in state.update.rule.slots]
     found += [(_stem(v), v) for v in (state.step, state.evaluated)]
@@ -270,7 +271,7 @@ def _stem(variable: tf.Variable) -> str:
 
 
 def _values(loop: Loop) -> dict[str, np.ndarray]:
-    """The values of all entries; called by every process."""
+    """Returns the values of all entries; every process must call it."""
     state = loop.state
     slots = state.update.read_slots()
     return {
@@ -292,10 +293,10 @@ def _shapes(loop: Loop) -> dict[str, tuple[int, ...]]:
 def _fitted(
     loop: Loop, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
 ) -> dict[str, np.ndarray]:
-    """The saved values of per-replica variables, one for each replica of the loop.
+    """Returns the saved values of per-replica variables, one for each replica of the loop.
 
     Raises:
-      UserError: a variable that is not there, or cannot be had in this shape; nothing was assigned.
+      UserError: a variable is missing, or does not fit this shape; nothing was assigned.
     """
     replicas, fitted = loop.state.replicas.num_replicas, {}
     for name, variable in variables.items():
@@ -311,16 +312,16 @@ def _fitted(
 
 
 def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:
-    """The saved moments [R, G, C] as [replicas, *shape]: as they are, or merged over R and G.
+    """Returns the saved moments [R, G, C] as [replicas, *shape]: unchanged where that fits, else merged over R and G.
 
     Raises:
-      KeyError: a variable that is not there.
-      ValueError: shapes that do not fit.
+      KeyError: the variable is missing.
+      ValueError: the shapes do not fit.
     """
     saved = arrays[name]
     if saved.shape == (replicas, *shape):
         return saved
-    if name.startswith("carried/"):  # Rows of the global batch, in the order of the replicas that hold them.
+    if name.startswith("carried/"):  # Rows of the global batch, in the order of the replicas.
         return saved.reshape(replicas, *shape)
     stem = name.rpartition("/")[0]
     means, variances = (
@@ -334,7 +335,7 @@ def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.Tens
 
 def _digest(loop: Loop) -> str:
     neutral = {name: getattr(type(loop.config)(), name) for name in FREE_FIELDS}
-    # The same sums, up to rounding, however they are made; but not over another wire.
+    # Only `wire` changes the gradient sums by more than their rounding.
     neutral["communication"] = Communication(wire=loop.config.communication.wire)
     return digest(dataclasses.replace(loop.config, **neutral))
 

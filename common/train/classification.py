@@ -1,4 +1,4 @@
-"""Accuracy of classification: sums over a padded evaluation batch, and the result of all batches."""
+"""Counts correct classifications over padded evaluation batches, and checks that every example counts once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from common.train.task import Batch
 
 
 def top_k_sums(scores: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """{"correct", "correct_top5", "seen"}: examples of a batch, int32 scalars; padding counts for none.
+    """Returns {"correct", "correct_top5", "seen"}, numbers of examples as int32 scalars; padding counts for none.
 
     Args:
       scores: [b, classes].
       batch: "label", int32 [b], -1 where an example is padding; "weight" [b], 0 there.
     """
-    # No argmax equals the label of padding.
+    # The label of padding, -1, equals no argmax.
     correct = tf.equal(tf.argmax(scores, -1, tf.int32), batch["label"])
     top5 = tf.math.in_top_k(
         tf.maximum(batch["label"], 0), tf.cast(scores, tf.float32), min(5, scores.shape[-1])
@@ -28,10 +28,10 @@ def top_k_sums(scores: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
 
 
 def seen_once(sums: Mapping[str, np.ndarray], expected: int, what: str = "examples") -> int:
-    """The number of examples seen.
+    """Returns the number of examples seen.
 
     Raises:
-      ValueError: it is not `expected`, config.num_eval_examples.
+      ValueError: the number is not `expected`, which is config.num_eval_examples.
     """
     seen = int(sums["seen"])
     if seen != expected:

@@ -1,4 +1,4 @@
-"""What `--describe` prints: parameters and multiply-adds, counted on the built model, and the sizes of the run."""
+"""Describes a run for `--describe`: parameters and multiply-adds counted on the built model, and the run's sizes."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ Shape = Sequence[int | None]
 
 
 class _OnPaper(Single):
-    """One device that counts as all replicas, to build a network of any preset: nothing is run on it."""
+    """One device that stands for all replicas, to build the network of any preset; nothing runs on it."""
 
     def __init__(self, num_replicas: int):
         self.num_replicas = num_replicas
 
 
 def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) -> dict[str, Any]:
-    """The description of a run, ready for JSON; needs no data and no machine of the preset's size.
+    """Returns the description of a run, ready for JSON; needs no data and no machine of the preset's size.
 
     Raises:
-      UserError: a configuration that builds no network.
+      UserError: the configuration builds no network.
     """
     config, clock = task.config, Clock.of(task.config)
     model = task.build(_OnPaper(config.num_replicas), precision(config.precision, config.loss_scale))
@@ -63,25 +63,25 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
 
 
 def parameters(model: tf_keras.Model) -> int:
-    """Number of trainable parameters."""
+    """Returns the number of trainable parameters."""
     return sum(math.prod(v.shape) for v in model.trainable_variables)
 
 
 def forward_macs(model: tf_keras.Model) -> int:
-    """Multiply-adds of convolutions and matrix products of one forward pass of one example.
+    """Returns the multiply-adds of convolutions and matrix products in the forward pass of one example.
 
-    Counted as the literature does: normalisation, activations, biases and pooling are left out, so that the
-    224 px ResNet-50 has 4.1e9. A layer of our own that multiplies matrices says how often in a method
+    As in the literature, normalisation, activations, biases and pooling do not count: ResNet-50 at 224 px has 4.1e9.
+    A layer that is none of tf_keras's and multiplies matrices has a method
     `multiply_adds(input_shape, output_shape) -> int`, shapes without the batch axis.
 
     Raises:
-      UserError: a layer with a matrix that this function cannot count, or an unknown spatial size.
+      UserError: a layer has a matrix that this function cannot count, or a spatial size is unknown.
     """
     return sum(_macs(layer, inputs, outputs) for layer, inputs, outputs in _calls(model))
 
 
 def _calls(model: tf_keras.Model) -> Iterator[tuple[tf_keras.layers.Layer, Shape, Shape]]:
-    """(layer, input shape, output shape) of every call of every leaf layer, shapes without the batch axis."""
+    """Yields (layer, input shape, output shape) of every call of every leaf layer, shapes without the batch axis."""
     for layer in model.layers:
         if isinstance(layer, tf_keras.Model):
             for _ in layer.inbound_nodes:

@@ -1,4 +1,4 @@
-"""Turns what an evaluation brought back into a quality: at once, or in worker processes meanwhile."""
+"""Computes the quality from an evaluation's outputs: at once, or in worker processes while training goes on."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from common.train import events
 from common.train.task import Quality, Task
 
 POLL_SECONDS = 0.05
-END_SECONDS = 5.0  # That idle workers have to end by themselves, and killed ones to be cleared away.
+END_SECONDS = 5.0  # For idle workers to end by themselves, and for killed ones to be reaped.
 
 
 class Evaluator:
-    """The task's `quality` of each block; in a worker process, or with a pool of them, where the task asks for it.
+    """Runs the task's `quality` for each block; in a worker process or a pool of them, where the task asks for it.
 
-    Where `enabled` is false, as in all processes of a run but the first, it does nothing.
+    Where `enabled` is false, as in all processes of a run but the first, the evaluator does nothing.
     """
 
     def __init__(self, task: Task, enabled: bool = True):
@@ -40,11 +40,11 @@ class Evaluator:
         workers = task.evaluation_workers
         self._pool = concurrent.futures.ProcessPoolExecutor(max(workers, 1), mp_context=self._workers)
         if workers:
-            # The thread only hands the work out and waits: one evaluation after the other, each by all workers.
+            # The thread only submits work and waits: one evaluation after the other, each on all workers.
             self._thread = concurrent.futures.ThreadPoolExecutor(1)
             self._quality = functools.partial(task.quality, spread=self._pool.map)
         else:
-            # Sent along so that the worker imports the task's module while the first block trains.
+            # The argument makes the worker import the task's module while the first block trains.
             self._warm = self._pool.submit(id, self._quality)
 
     def __enter__(self) -> Evaluator:
@@ -58,12 +58,12 @@ class Evaluator:
         if self._pool:
             self._end_pool(END_SECONDS if idle else 0.0)
         self._thread = self._pool = None
-        self._quality = None  # It may hold the pool.
+        self._quality = None  # The function may hold the pool.
 
     def _end_pool(self, patience: float) -> None:
         """Shuts the pool down, and kills the workers that are still busy after `patience` seconds."""
-        # Waited for: semaphores that outlive this process are complained of. But not for ever: a worker killed while
-        # it sent its result leaves a pool that waits for the rest.
+        # The pool must end: Python warns of semaphores that outlive the process. The wait has a limit: where a worker
+        # is killed while it sends its result, the pool waits for the rest for ever.
         shutdown = functools.partial(self._pool.shutdown, cancel_futures=True)
         ending = threading.Thread(target=shutdown, name="end of evaluation", daemon=True)
         ending.start()
@@ -89,14 +89,14 @@ class Evaluator:
         self._pending.append((block, future))
 
     def wait(self, given_up: Callable[[], bool]) -> bool:
-        """Returns when every evaluation has finished, or `given_up()`; whether they have finished."""
+        """Waits until every evaluation has finished, or `given_up()`; returns whether they have finished."""
         left = [future for _, future in self._pending]
         while left and not given_up():
             left = list(concurrent.futures.wait(left, timeout=POLL_SECONDS).not_done)
         return not left
 
     def finished(self) -> Iterator[events.Evaluated]:
-        """Finished evaluations in the order of their blocks.
+        """Yields finished evaluations in the order of their blocks.
 
         Raises:
           UserError: the outputs do not add up, or the worker process died.
@@ -124,14 +124,14 @@ def quality_explained() -> Iterator[None]:
 
 
 class _Worker(multiprocessing.context.SpawnProcess):
-    """A worker that only its parent ends: on purpose, or by ending itself.
+    """A worker process that ends only when its parent kills it or ends.
 
-    Signals that tell a run to stop are for the main process alone, though a launcher, a batch system or the terminal
-    sends them to all of a group. The worker inherits them blocked, so that none meets it while it still imports.
+    Signals that stop a run are for the main process alone, though a launcher, a batch system or the terminal sends them
+    to the whole process group. The worker inherits them blocked, so that none interrupts its imports.
     """
 
     def start(self) -> None:
-        """Starts it; in the main process."""
+        """Starts the process with these signals blocked; runs in the main process."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             super().start()
@@ -139,23 +139,23 @@ class _Worker(multiprocessing.context.SpawnProcess):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def run(self) -> None:
-        """What the worker does."""
+        """Works, and ends with the parent; runs in the worker."""
         threading.Thread(target=_end_with_parent, daemon=True).start()
         super().run()
 
     def terminate(self) -> None:
-        """Kills it: a pool that breaks terminates its other workers, and would wait for ever for one that goes on."""
+        """Kills the process: a broken pool terminates its workers, and would wait for ever for one that goes on."""
         self.kill()
 
 
 def _end_with_parent() -> None:
-    # A pool's worker holds both ends of its queues: it would wait for work for ever.
+    # A worker holds both ends of the pool's queues, so it would wait for work for ever.
     multiprocessing.parent_process().join()
     os._exit(1)
 
 
 class _Workers(multiprocessing.context.SpawnContext):
-    """Makes a pool's workers, and knows them. Not forked: a forked TensorFlow deadlocks."""
+    """Makes and kills a pool's workers. They are spawned, since a forked TensorFlow deadlocks."""
 
     def __init__(self) -> None:
         self._made: list[_Worker] = []

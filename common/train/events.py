@@ -1,6 +1,6 @@
-"""What the loop reports: plain values with true times, which common/run/mllog.py turns into lines. TensorFlow-free.
+"""Defines the events that the loop yields, which common/run/mllog.py turns into log lines. TensorFlow-free.
 
-Times are seconds since 1970, taken inside the running block where something happens there.
+Times are seconds since 1970; those of steps and evaluations are taken inside the running block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BlockStarted:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """`step` of `block` was done; for a person, not for the log. `evaluating` after the last one."""
+    """Step `step` of `block` is done; shown to a person, not logged. `evaluating` is true after the last step."""
 
     time: float
     step: int
@@ -45,7 +45,7 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class EvalRan:
-    """The held-out data went through the network from `start` to `stop`; the result may come later."""
+    """The network has processed the held-out data, from `start` to `stop`; the result may come later."""
 
     block: Block
     start: float
@@ -54,7 +54,7 @@ class EvalRan:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """The quality after `block`, known to the run at `time`, perhaps while a later block trains."""
+    """The quality after `block`; the run knows it at `time`, perhaps while a later block trains."""
 
     block: Block
     time: float

@@ -1,9 +1,11 @@
-"""The fused train-and-eval loop: one call per block trains, evaluates and returns only sums (section 2 of the TPU-v3
-paper, "distribute evaluation computation"); around it, a generator of events.
+"""Runs the fused train-and-eval loop: one call per block trains, evaluates and returns only sums.
+
+This is "distribute evaluation computation" in section 2 of the pods paper (docs/sources.md). `Loop.run` makes a
+generator of events of it.
 
 A block runs in a worker thread. Its loop condition reads a stop variable and the finiteness of the loss, so the main
 thread, which polls the step counter for progress and signals, can end a long block at the next step. Where there are
-several processes, the stop variable travels with each step's loss, so that all end the block after the same step.
+several processes, the stop variable is summed with each step's loss, so that all end the block after the same step.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from common.train.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a block's call brought back, as numpy: only the steps that ran. `complete` with a whole evaluation."""
+    """A block's outputs as numpy, of the steps that ran; `complete` where all steps and the whole evaluation ran."""
 
     complete: bool
     losses: np.ndarray
@@ -75,7 +77,7 @@ class Loop:
         self._stop_reason, self._stop_time = "", 0.0
 
     def stop(self, reason: str, at: float | None = None) -> None:
-        """Ends the run at the next step; the first reason counts, given `at` seconds since 1970, by default now."""
+        """Ends the run at the next step; the first reason counts. `at`: seconds since 1970, by default now."""
         if not self._stop_reason:
             self._stop_time = time.time() if at is None else at
             self._stop_reason = reason
@@ -83,7 +85,7 @@ class Loop:
     # -- the device's side ---------------------------------------------------------------------------------------
 
     def _fused_block(self, train: Any, evaluation: Any, num_steps: tf.Tensor, eval_steps: tf.Tensor) -> dict:
-        """`num_steps` training steps, then `eval_steps` evaluation steps unless the training was cut short."""
+        """Runs `num_steps` training steps, then `eval_steps` evaluation steps unless the training was cut short."""
         losses = tf.TensorArray(tf.float64, num_steps, element_shape=[])
         times = tf.TensorArray(tf.float64, num_steps, element_shape=[])
 
@@ -128,7 +130,7 @@ class Loop:
         }
 
     def _train_once(self, batch: Any, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(loss, whether a process is to stop) of one step, from all processes."""
+        """Runs one step; returns (loss, whether any process is to stop), equal in all processes."""
         if self._agreement.alone:
             return self._summed(self._train_step, (batch, step)), tf.constant(False)
 
@@ -141,7 +143,7 @@ class Loop:
         return loss, stops > 0
 
     def _stopping(self, stop: tf.Tensor) -> tf.Tensor:
-        """Whether to stop: what all processes know, or, of a process alone, what its main thread wrote just now."""
+        """Whether to stop: the processes' common `stop` or, of a process alone, what its main thread wrote last."""
         return self.state.stop.read_value() if self._agreement.alone else stop
 
     def _stop_of_all(self) -> tf.Tensor:
@@ -154,7 +156,7 @@ class Loop:
     def _fused_eval(
         self, evaluation: Any, eval_steps: tf.Tensor, stop: tf.Tensor
     ) -> tuple[tf.Tensor, dict, dict]:
-        """Batches done, and sums and concatenated arrays over them: `eval_steps` of them unless stopped."""
+        """Evaluates `eval_steps` batches unless stopped; returns their number, their sums and concatenated arrays."""
         with tf.control_dependencies(
             tf.nest.flatten(self.replicas.local_results(self.replicas.run(self._prepare_eval)))
         ):
@@ -181,7 +183,7 @@ class Loop:
         return done, sums, {name: array.concat() for name, array in arrays.items()}
 
     def _eval_outputs(self, evaluation: Any) -> tuple[dict, dict]:
-        """Zero sums and the specs of the arrays, from tracing an evaluation step without running it."""
+        """Returns zero sums and the specs of the arrays, from tracing an evaluation step without running it."""
 
         @tf.function(autograph=False)
         def one_step(iterator: Any) -> tuple[dict, dict]:
@@ -200,7 +202,7 @@ class Loop:
         self.state.restore(before)
 
     def one_step(self) -> tuple[float, float]:
-        """Loss and seconds of one training step on synthetic data, after a first one that compiles."""
+        """Returns loss and seconds of one training step on synthetic data, after a first one that compiles."""
         seconds, loss = [], 0.0
         for _ in range(2):
             began = time.perf_counter()
@@ -209,7 +211,7 @@ class Loop:
         return loss, seconds[-1]
 
     def evaluate(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-        """Sums and arrays of one evaluation with the present weights; no training step."""
+        """Returns sums and arrays of one evaluation with the present weights, without a training step."""
         held_out = self._dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
         result = self._call(self._synthetic(True), iter(held_out), 0, self.clock.eval_steps)
         return result.sums, result.arrays
@@ -226,12 +228,12 @@ class Loop:
         return iter(self.replicas.dataset(lambda shard: pipeline.untuned(dataset(shard))))
 
     def _dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
-        """`Replicas.dataset`, the replicas of a group that partitions its images getting the same batches."""
+        """As `Replicas.dataset`; the replicas of a group that partitions its images get the same batches."""
         shared = shared_input(make, self.config.partitions, self.replicas)
         return self.replicas.dataset(lambda shard: pipeline.untuned(shared(shard)))
 
     def _gather(self, arrays: Any) -> dict[str, tf.Tensor]:
-        """`Replicas.gather` of an evaluation's arrays, the examples of a group once."""
+        """As `Replicas.gather`, for an evaluation's arrays; the examples of a group are there once."""
         return counted_once(self.replicas.gather(arrays), self.config.num_groups, self.config.partitions)
 
     def _batch_size(self, training: bool) -> int:
@@ -262,7 +264,7 @@ class Loop:
         train_input, eval_input = self.task.train_input, self.task.eval_input
         yield events.RunStarted(time.time(), start)
         train = iter(self._dataset(lambda shard: train_input(shard, self._batch_size(True), start)))
-        # One data set for all evaluations, so that what it caches stays; each iterates over it anew.
+        # One dataset for all evaluations, so that its cache stays; each evaluation begins a new iteration.
         held_out = self._dataset(lambda shard: eval_input(shard, self._batch_size(False)))
         with (
             Evaluator(self.task, self.replicas.main) as evaluator,
@@ -290,8 +292,10 @@ class Loop:
     ) -> Generator[events.Event, None, events.RunStopped | None]:
         """Yields progress, and earlier evaluations as they finish, until the block is done.
 
-        Stops the block when the run is to stop, or when an earlier evaluation met the target; then it returns the
-        end of the run, at the time at which that was known.
+        Stops the block when the run is to stop, or when an earlier evaluation met the target.
+
+        Returns:
+          The end of the run where an evaluation met the target, with the time at which that was known.
         """
         seen, success = -1, None
         try:
@@ -307,7 +311,7 @@ class Loop:
                 if not success:
                     success = yield from self._known(evaluator)
         except BaseException:
-            # The person who iterates gave up: do not leave the block running behind their back.
+            # The iteration over the events has ended early: the block must not go on.
             self.state.stop.assign(True)
             raise
         return success
@@ -315,7 +319,7 @@ class Loop:
     def _after(
         self, block: Block, result: Result, evaluator: Evaluator, save: Callable[[int], None] | None
     ) -> Generator[events.Event, None, events.RunStopped | None]:
-        """What follows from a block; returns the end of the run if this is it."""
+        """Reports, evaluates and saves after a block; returns the end of the run if this block is its last."""
         yield events.Trained(block, result.losses.tolist(), result.times.tolist())
         step = int(self.state.step)
         if result.losses.size and not math.isfinite(result.losses[-1]):
@@ -335,7 +339,7 @@ class Loop:
         decision = self._agreement.decide(bool(success), self._stop_reason, self._stop_time)
         if decision.success:
             ended = dataclasses.replace(success or self._success(), time=time.time())
-            if save:  # The weights that met the target; not where it was met by a block before this one.
+            if save:  # These weights met the target, unless those of an earlier block did.
                 save(step)
             return ended
         if save and (decision.reason or (block.index + 1) % self.config.checkpoint_blocks == 0):
@@ -346,13 +350,13 @@ class Loop:
         return None
 
     def _success(self) -> events.RunStopped:
-        """The end of the run in a process that learns of it from another."""
+        """Returns the end of the run in a process that learns of the success from another."""
         return events.RunStopped(time.time(), "success", int(self.state.step))
 
     def _known(self, evaluator: Evaluator) -> Generator[events.Event, None, events.RunStopped | None]:
         """Yields the evaluations that have finished; returns the end of the run if one met the target."""
         for evaluated in evaluator.finished():
-            # Not when it was begun: a run that ends before its result is known makes it again when resumed.
+            # Only now that the result is known: a run that ends before repeats the evaluation when resumed.
             self.state.evaluated.assign(evaluated.block.end_step)
             yield evaluated
             if evaluated.reached:

@@ -1,4 +1,4 @@
-"""One training step and one evaluation step of a replica, and the state they work on."""
+"""Builds one replica's training step and evaluation step, and the state they work on."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class State:
             )
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-        # The step after which the last finished evaluation was made: a run stopped in one resumes with it.
+        # The step of the last finished evaluation: a run that was stopped in an evaluation resumes with it.
         self.evaluated = tf.Variable(0, dtype=tf.int64, trainable=False, name="evaluated")
         self.stop = tf.Variable(False, trainable=False, name="stop")
 
     def variables(self) -> list[tf.Variable]:
-        """All that training changes, in a fixed order; `stop` is not part of it."""
+        """Returns every variable that training changes, in a fixed order; not `stop`."""
         slots = [slot for slots in self.update.slots for slot in slots.values()]
         return [*self.model.variables, *slots, self.step, self.evaluated]
 
     def snapshot(self) -> list[list[tf.Tensor]]:
-        """Copies of every variable on every local replica."""
+        """Returns copies of every variable on every local replica."""
         return [[tf.identity(x) for x in self.replicas.local_results(v)] for v in self.variables()]
 
     def restore(self, snapshot: list[list[tf.Tensor]]) -> None:
@@ -70,11 +70,11 @@ def make_train_step(
     clock: Clock,
     timed: Callable[[Gradients], Gradients] = lambda gradients: gradients,
 ) -> Callable[[Batch, tf.Tensor], tf.Tensor]:
-    """`train_step(batch, step)`: one weight update of a replica from its part of the batch.
+    """Makes `train_step(batch, step)`: one weight update of a replica from its part of the batch.
 
     Args:
       task, state, precision, clock: of the run.
-      timed: wraps the function that computes the gradients, as StepTiming does.
+      timed: wraps the function that computes the gradients, as StepTiming.of_gradients does.
 
     Returns:
       A function that returns this replica's part of the loss (a scalar; the parts of all replicas add up to the loss).
@@ -102,7 +102,7 @@ def make_train_step(
 def _gradients(
     task: Task, state: State, precision: Precision, batch: Batch
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """This replica's loss and gradients; both are parts of sums over the replicas."""
+    """Returns this replica's loss and gradients, both parts of sums over the replicas."""
     variables = state.model.trainable_variables
     with tf.GradientTape() as tape:
         terms = task.loss(state.model, batch)
@@ -113,7 +113,7 @@ def _gradients(
 
 
 def _dense(gradients: list[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
-    """Gradients as they are summed: a bucket is one tensor, so an embedding's is dense."""
+    """Makes every gradient dense, an embedding's too: gradients are summed in buckets of one tensor each."""
     return [tf.convert_to_tensor(g) for g in gradients]
 
 
@@ -144,7 +144,7 @@ def _accumulated(
     size = tf.nest.flatten(batch)[0].shape[0] // count
 
     def micro_batch(i: tf.Tensor | int) -> Mapping[str, tf.Tensor]:
-        # Not x[i * size : (i + 1) * size], of which XLA does not know the length.
+        # XLA does not know the length of x[i * size : (i + 1) * size].
         def part(x: tf.Tensor) -> tf.Tensor:
             begin, rest = tf.pad([i * size], [[0, x.shape.rank - 1]]), tf.shape(x)[1:]
             return tf.ensure_shape(tf.slice(x, begin, tf.concat([[size], rest], 0)), [size, *x.shape[1:]])
@@ -152,7 +152,7 @@ def _accumulated(
         return tf.nest.map_structure(part, batch)
 
     def parts(i: tf.Tensor | int) -> list[tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]:
-        """(total, weight, gradients) of each GLOBAL term and of the sum of the others, whose weight is 1."""
+        """Returns (total, weight, gradients) of each GLOBAL term, and of the sum of the others with weight 0."""
         with dropout.micro_batch(i, count), tf.GradientTape(persistent=True) as tape:
             terms = task.loss(state.model, micro_batch(i)).values()
             sums = [(t.total, t.weight) for t in terms if t.over is Over.GLOBAL]
@@ -191,7 +191,7 @@ def _accumulated(
 
 
 def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping, Mapping]]:
-    """`eval_step(batch)` returns a replica's (sums, arrays); the sums of all replicas count each example once."""
+    """Makes `eval_step(batch)`: a replica's (sums, arrays), in which each example counts once over all replicas."""
 
     def eval_step(batch: Batch) -> tuple[Mapping, Mapping]:
         outputs = task.evaluate(state.model, batch)
@@ -202,7 +202,7 @@ def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping,
 
 
 def make_prepare_eval(state: State) -> Callable[[], tf.Tensor]:
-    """Merges the moments of all batch-norm groups; called on every replica before an evaluation."""
+    """Makes `prepare_eval()`: merges the moments of all batch-norm groups, on every replica before an evaluation."""
 
     def prepare_eval() -> tf.Tensor:
         batch_norm.merge_moments(state.model, state.replicas)
@@ -212,7 +212,7 @@ def make_prepare_eval(state: State) -> Callable[[], tf.Tensor]:
 
 
 def compiles(config: RunConfig, replicas: Replicas) -> bool:
-    """Whether the step goes through XLA: "auto" is off on a CPU, where XLA is slower (tf_distribution_facts 3)."""
+    """Whether the step goes through XLA: "auto" is off on a CPU, where XLA is slower (docs/sources.md, tf 3)."""
     if config.compile == "auto":
         return bool(tf.config.list_physical_devices("GPU")) and replicas.compiles_collectives()
     return config.compile == "on"

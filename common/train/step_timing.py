@@ -1,4 +1,4 @@
-"""How long a process works by itself in each step before it needs the others: which one do they wait for?"""
+"""Measures how long each process works by itself in a step, so that the launcher can name the one others wait for."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from common.train.step import Gradients
 
 
 class StepTiming:
-    """Sums, over the steps of this process, of the seconds until its batch and until its gradients are there.
+    """Adds up, over the steps of this process, the seconds until its batch and until its gradients are there.
 
-    It wraps what fetches a batch and what computes gradients; neither knows of it. Both sums count from the end of the
-    step before, which all processes reach together. A network that communicates in its forward pass hides a slow
-    computation from the second sum, for there the others wait too, but not a slow input from the first.
+    Both sums count from the end of the step before, which all processes reach together. A network that communicates in
+    its forward pass hides a slow computation from the second sum, since the other processes wait there too; a slow
+    input still shows in the first.
     """
 
     def __init__(self, enabled: bool):
-        """Where `enabled` is false, as in a process alone, it wraps nothing."""
+        """Where `enabled` is false, as in a run of one process, nothing is measured."""
         self._enabled = enabled
         if enabled:
             with tf.device("CPU:0"):
@@ -29,14 +29,14 @@ class StepTiming:
                 self._step = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_timing/step")
 
     def of_batch(self, fetch: Callable[[], Any]) -> Any:
-        """In the running block: what `fetch()` gives, this step's batch."""
+        """Returns `fetch()`, this step's batch, and adds the time until then; called in the running block."""
         batch = fetch()
         if self._enabled:
             self._add(self._input, tf.nest.flatten(batch, expand_composites=True))
         return batch
 
     def of_gradients(self, gradients: Gradients) -> Gradients:
-        """In the running block: `gradients`, after which this process can send its last gradient."""
+        """Wraps `gradients` to add the time until the last gradient is there; called in the running block."""
         if not self._enabled:
             return gradients
 
@@ -48,7 +48,7 @@ class StepTiming:
         return timed
 
     def step_ended(self, now: tf.Tensor) -> None:
-        """In the running block: the step is done at `now`, in all processes."""
+        """Marks the end of a step, common to all processes; called in the running block."""
         if self._enabled:
             self._began.assign(now)
 
@@ -56,15 +56,15 @@ class StepTiming:
         tensors = [x for x in tensors if isinstance(x, tf.Tensor)]
         with tf.control_dependencies(tensors), tf.device("CPU:0"):
             now, began = tf.timestamp(), self._began.read_value()
-            # The first step of all has none before it.
+            # The first step of a block has none before it.
             total.assign_add(tf.where(began > 0, now - began, 0.0))
 
     def begin(self) -> None:
-        """Before a block: what happened since the last one is no step's time."""
+        """Starts a block: the time since the last one belongs to no step."""
         if self._enabled:
             self._began.assign(0.0)
 
     def tell(self, step: int) -> None:
-        """Tells the launcher that `step` was done, and the sums."""
+        """Sends the launcher the last finished step and the sums."""
         sums = {"input": float(self._input), "step": float(self._step)} if self._enabled else None
         heartbeat.at_step(step, sums)

@@ -1,7 +1,7 @@
-"""What a benchmark hands to the loop: a single replica's view of its training and evaluation.
+"""Defines what a benchmark gives to the loop: training and evaluation as a single replica sees them.
 
-Losses are *weighted sums*, never means: a sum, its weight and what normalises it. That removes every division by the
-number of replicas and every correction for a padded batch from the benchmarks.
+Losses are weighted sums, never means: a total, its weight and what the total is divided by. Benchmarks need no division
+by the number of replicas and no correction for padded batches.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from common.errors import UserError
 from common.layers.precision import Precision
 
 Batch = Mapping[str, tf.Tensor]
-# The components of a batch that differ from shape to shape, and their shapes without the batch axis.
+# Shapes, without the batch axis, of those components of a batch that differ from shape to shape.
 Shape = Mapping[str, Sequence[int]]
-# As `map`.
+# A function as `map`, which may spread the calls over processes.
 Spread = Callable[[Callable, Iterable], Iterable]
 
 
@@ -65,9 +65,9 @@ class Quality:
 
 
 class Task(abc.ABC):
-    """A benchmark as the loop sees it: what one replica trains on, its loss, and what an evaluation says.
+    """A benchmark as the loop sees it: its network, batches, loss and evaluation.
 
-    A benchmark overrides the abstract half, and of the rest what is its own.
+    A benchmark overrides the abstract methods, and those of the others where it differs.
 
     Attributes:
       input: the benchmark's input.py, whose functions `check`, `train_input`, `eval_input` and `synthetic` make its
@@ -75,12 +75,11 @@ class Task(abc.ABC):
       config: the run's configuration.
       data_dir: the folder with the data; None where none is needed (--describe, --dry_run, --export).
       evaluate_in_worker: `quality` runs in a worker process while the next block trains.
-      evaluation_workers: where not 0, `quality` runs in a thread with so many worker processes, which its argument
-        `spread` hands work to.
-      batch_shapes, eval_batch_shapes: the static shapes in which batches come, where there are several of them
-        (batch_shapes.py).
-      chooses: a training step picks examples by comparing what it computed, so that a rounding can pick others.
-      input_errors: what TensorFlow raises where the data is damaged.
+      evaluation_workers: where not 0, `quality` runs in a thread and spreads work over so many worker processes with
+        its argument `spread`.
+      batch_shapes, eval_batch_shapes: static shapes of the batches, where there are several (batch_shapes.py).
+      chooses: a training step selects examples by comparing computed values, so rounding can change the selection.
+      input_errors: TensorFlow's errors that damaged data can cause.
     """
 
     input: ModuleType
@@ -100,33 +99,33 @@ class Task(abc.ABC):
         self.data_dir = pathlib.Path(data_dir) if data_dir else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker process needs for `quality`."""
+        """Returns what a worker process needs for `quality`."""
         return {"config": self.config, "data_dir": self.data_dir}
 
     # -- what every benchmark has ----------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-        """The network; called in the replicas' scope."""
+        """Builds the network; called in the replicas' scope."""
 
     @abc.abstractmethod
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
-        """The loss terms of a micro-batch, on one replica."""
+        """Returns the loss terms of a micro-batch, on one replica."""
 
     @abc.abstractmethod
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        """Metric sums, or arrays for the host, of one replica's evaluation batch."""
+        """Returns metric sums, or arrays for the host, of one replica's evaluation batch."""
 
     @abc.abstractmethod
     def quality(
         self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], spread: Spread = map
     ) -> Quality:
-        """The result of an evaluation, from the outputs of all its batches; pure.
+        """Returns the result of an evaluation from the outputs of all its batches; a pure function.
 
         Args:
-          sums: of `Outputs.sums`.
-          arrays: of `Outputs.arrays`, concatenated.
-          spread: `map` by all workers; given only where there are `evaluation_workers`.
+          sums: `Outputs.sums`, added up.
+          arrays: `Outputs.arrays`, concatenated.
+          spread: `map` on all workers; given only where there are `evaluation_workers`.
 
         Raises:
           ValueError: the outputs do not add up.
@@ -138,40 +137,40 @@ class Task(abc.ABC):
         """Checks that the data and the initial weights are there; cheap, called before anything is built.
 
         Raises:
-          UserError: they are not.
+          UserError: something is missing.
         """
         self.check_weights_file()
         self.input.check(self.config, self.data_dir)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        """Endless, seeded batches of one replica; as an uninterrupted run would give them from `start_step` on."""
+        """Returns one replica's endless, seeded batches, those of an uninterrupted run from `start_step` on."""
         return self.input.train_input(self.config, self.data_dir, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        """Finite, padded to equal work on every replica; padding has `weight` 0."""
+        """Returns the evaluation batches, padded to equal work on every replica; padding has `weight` 0."""
         return self.input.eval_input(self.config, self.data_dir, shard, batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        """Endless training batches without data, with the element_spec of `train_input`; each shape in turn."""
+        """Returns endless made-up training batches with the element_spec of `train_input`; each shape in turn."""
         return self.input.synthetic(self.config, batch_size)
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
-        """As `synthetic_input`, for evaluation: the same batches, unless evaluation's look different."""
+        """As `synthetic_input`, for evaluation; by default the same batches."""
         return self.synthetic_input(batch_size)
 
     def diagnose(self, error: tf.errors.OpError) -> UserError | None:
-        """What is wrong with the data, where that is what made a step fail with `error`; may read all of it."""
+        """Returns what is wrong with the data, where that made a step fail with `error`; may read all of it."""
         return self.find_damage() if isinstance(error, self.input_errors) else None
 
     def find_damage(self) -> UserError | None:
-        """The first damaged file and record; None where the data is sound, or was all read before the first step."""
+        """Returns an error naming the first damaged record; None where the data is sound or was read before step 1."""
         return None
 
     def check_weights_file(self) -> None:
         """Checks that the file with the initial weights is there, where the configuration names one.
 
         Raises:
-          UserError: it is not.
+          UserError: no such file.
         """
         config = self.config
         path = config.initial_weights_file

@@ -1,4 +1,4 @@
-"""Which of several failed processes failed first, and of what."""
+"""Finds which of several failed processes failed first, and why."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from common.launch.children import exit_status
 from common.launch.watch.worker import Worker
 
-# Exit status of a run that hung: none of the application's.
+# Exit status of a run with a frozen process; no benchmark exits with it.
 FROZEN = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """`text` reads as a sentence about rank `rank`, -1 for the launcher itself; `code` is the exit status."""
+    """`text` says what happened to rank `rank`, -1 for the launcher itself; `code` is the exit status."""
 
     rank: int
     text: str
@@ -26,13 +26,13 @@ class Cause:
 
 
 def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
-    """The cause of a run's failure once every process has ended; None where all ended as they said they would.
+    """Returns the cause of a run's failure once every process has ended; None where all ended as announced.
 
-    What a process suffered outranks what it reported, for the others' reports follow from it: frozen, killed,
-    signalled, an error, an exit status without a word, a lost connection. Among equals the earliest counts.
+    What happened to one process outranks what others report, since their reports follow from it: frozen, killed,
+    signalled, an error, an exit status without a message, a lost connection. Among equals the earliest counts.
     """
     if all(w.told.get("result") == 0 for w in workers):
-        return None  # A signal came when the run had already ended well.
+        return None  # A signal may have come when the run had already ended well.
     if launcher_signal:
         name = signal.Signals(launcher_signal).name
         return Cause(-1, f"{name} to the launcher: the run stopped", 128 + launcher_signal)
@@ -41,7 +41,7 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
         (_killed, "ended_at"),
         (_signalled, "signal"),
         (lambda w: w.told.get("error", "") and f"failed: {w.told['error']}", "error"),
-        (_wordless, "ended_at"),
+        (_exited, "ended_at"),
         (lambda w: "lost the connection to the others" if "lost" in w.told else "", "lost"),
     )
     for sentence, when in suspects:
@@ -60,7 +60,7 @@ def _killed(worker: Worker) -> str:
 
 
 def _signalled(worker: Worker) -> str:
-    """Told of a signal that did not come from the launcher."""
+    """Describes a signal that did not come from the launcher; "" where there was none."""
     if (
         "signal" not in worker.told
         or worker.asked_at is not None
@@ -71,7 +71,7 @@ def _signalled(worker: Worker) -> str:
     return f"received {worker.told['signal']}: the run stopped{left}"
 
 
-def _wordless(worker: Worker) -> str:
+def _exited(worker: Worker) -> str:
     if not worker.code or {"result", "lost"} & worker.told.keys() or worker.asked_at is not None:
         return ""
     return f"ended with exit status {worker.code}"

@@ -1,4 +1,4 @@
-"""Watches the processes of a run until the last one has ended; when one fails, ends the others and says which it was.
+"""Watches the processes of a run until the last one has ended; when one fails, ends the others and names it.
 
 A failure is a process that dies by a signal, reports an error, exits with a status that it did not announce, or
 freezes. A slow process is named, never ended.
@@ -27,16 +27,16 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Seconds.
+    """Time limits in seconds.
 
     Attributes:
-      settle: the others of a failed process have so long to end by themselves before they are asked to.
-      failure: after a failure, what is left is killed.
-      grace: after a signal, what is left is killed: a step and a checkpoint must fit.
+      settle: after a failure, the other processes have so long to end by themselves before they are asked to.
+      failure: so long after a failure, processes that are left are killed.
+      grace: so long after a signal, processes that are left are killed; a step and a checkpoint must fit in.
       stopped: a process that a signal has stopped (SIGSTOP) for so long is frozen.
-      silent: so is one that beats no more after its first step.
-      starting: so is one that beats no more before.
-      slow: a process behind the others for so long is named.
+      silent: a process without a heartbeat for so long after its first step is frozen.
+      starting: a process without a heartbeat for so long before its first step is frozen.
+      slow: a process that is slower than the others for so long is named.
     """
 
     settle: float = 1.5
@@ -49,7 +49,7 @@ class Limits:
 
 
 class Watch:
-    """Forwards what the processes print, and their fate.
+    """Forwards the output of the processes, notices failures and ends the run.
 
     `spare(rank)` says whether the run can go on without a rank that failed; by default it cannot.
     `output` and `errors` are where rank 0's streams go; the others' go to `errors`, each line with its rank.
@@ -74,7 +74,7 @@ class Watch:
         self._slow = slow_worker.Detector(limits.slow)
 
     def run(self) -> Cause | None:
-        """Returns when nothing of the run is left: why it failed, or None."""
+        """Watches until no process of the run is left; returns why the run failed, or None."""
         with self._listening() as selector:
             while any(worker.running for worker in self.workers):
                 for key, _ in selector.select(POLL_SECONDS):
@@ -95,7 +95,7 @@ class Watch:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[selectors.BaseSelector]:
-        """Wakes for output, news, exits and signals."""
+        """Yields a selector that wakes for output, heartbeats, exits and signals."""
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setblocking(False)
@@ -119,7 +119,7 @@ class Watch:
     def _on_signal(self, number: int, _: Any) -> None:
         self.signal = self.signal or number
 
-    # -- what they say --------------------------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------------------------------
 
     def _take_in(self, selector: selectors.BaseSelector) -> None:
         for worker in self.workers:
@@ -135,7 +135,7 @@ class Watch:
     def _forward(self, worker: Worker) -> None:
         for stream, lines in enumerate(worker.output):
             for line in lines.read():
-                # What the others say once one has failed is about its being gone: noise around the one message.
+                # Once a process has failed, the others' errors follow from it: they are shown only if one is the cause.
                 if self._failed_at is not None and stream:
                     self._withheld = [*self._withheld[-500:], (worker, line)]
                 else:
@@ -144,17 +144,17 @@ class Watch:
     def _write(self, worker: Worker, stream: int, line: bytes) -> None:
         prefix = f"rank {worker.rank}: ".encode() if worker.rank else b""
         target = self._output if not worker.rank and not stream else self._errors
-        with contextlib.suppress(OSError):  # Nobody reads any more: the run goes on.
+        with contextlib.suppress(OSError):  # Nobody reads the output any more; the run goes on.
             target.write(prefix + line + b"\n")
             target.flush()
 
     def say(self, text: str) -> None:
-        """A line of the launcher's own."""
+        """Prints a line of the launcher's own."""
         with contextlib.suppress(OSError):
             self._errors.write(text.encode() + b"\n")
             self._errors.flush()
 
-    # -- what follows ---------------------------------------------------------------------------------------------
+    # -- failures -------------------------------------------------------------------------------------------------
 
     def _judge(self, now: float) -> None:
         for worker in self.workers:
@@ -170,7 +170,7 @@ class Watch:
             if now >= self._signal_at + self.limits.grace:
                 self._kill(running)
             elif self.signal or now >= self._signal_at + self.limits.settle:
-                # The ranks agree to stop at a step; those who do not know of it yet are told.
+                # The ranks agree on a last step; those that have not received the signal get it now.
                 self._ask(running, self.signal or signal.SIGTERM)
         else:
             for text in self._slow.look(running, now):
@@ -182,7 +182,7 @@ class Watch:
         return self._signal_at is not None
 
     def _look(self, worker: Worker, now: float) -> None:
-        """Notices a failure; a frozen process is killed: it cannot hear anything else."""
+        """Notices a failure; kills a frozen process, which reacts to nothing else."""
         if worker.running:
             worker.frozen = worker.frozen or self._frozen(worker, now)
             if worker.frozen:
@@ -192,7 +192,7 @@ class Watch:
             failed = failed or (worker.code != 0 and "result" not in worker.told)
         if not failed or worker.lost or self._failed_at is not None:
             return
-        # What ends a process before its first step ends all of them.
+        # A failure before the first step ends all processes.
         trained = worker.told.get("step", -1) >= 0
         if not trained or self._stopping(now) or not self._spare(worker.rank):
             self._failed_at = now
@@ -203,7 +203,7 @@ class Watch:
 
     def _frozen(self, worker: Worker, now: float) -> str:
         state, since = worker.state(), worker.stopped_since
-        # Stopped and continued in turn, it is slow: it beats in between.
+        # A process that is stopped and continued in turn is slow, not frozen: it beats in between.
         if state != "T" or (since and worker.heard and worker.heard > since):
             worker.stopped_since = None
         elif worker.stopped_since is None:
@@ -228,7 +228,7 @@ class Watch:
             worker.kill()
 
     def _sweep(self) -> None:
-        """Ends what the processes left behind, in their sessions or, the launcher being their reaper, outside."""
+        """Kills what the processes left behind: in their sessions, and children that the launcher adopted."""
         for worker in self.workers:
             self.orphans += worker.kill()
         self.orphans += kill_children()

@@ -1,4 +1,4 @@
-"""Ends a log whose process could not: it was killed, or its disk was full. TensorFlow-free."""
+"""Ends the log of a process that was killed or whose disk was full. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
     without run_start is removed, as RunLog.discard would have.
 
     Returns:
-      The finished log; None when there was nothing to finish.
+      The finished log; None where the log was removed.
 
     Raises:
-      UserError: it cannot be written, or another process still writes it.
+      UserError: the log cannot be written, or another process still writes it.
     """
     path = pathlib.Path(path)
     try:
@@ -31,7 +31,7 @@ def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.with_suffix(path.suffix + ".reserve").unlink(missing_ok=True)
             data = file.read()
-            # A line that the process did not finish is cut off.
+            # An unfinished last line is cut off.
             file.truncate(data.rfind(b"\n") + 1)
             whole = data[: data.rfind(b"\n") + 1].decode()
             if not _has(whole, "run_start"):
@@ -50,7 +50,7 @@ def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
 
 
 def _has(text: str, key: str) -> bool:
-    """Whether a line of either form, `"key": "run_start"` or `:::MLL 1.0 run_start: {`, is there."""
+    """Whether there is a line of this key, of the form `"key": "run_start"` or `:::MLL 1.0 run_start: {`."""
     return re.search(rf'"key": "{key}"|^:::MLL [\d.]+ {key}:', text, re.M) is not None
 
 

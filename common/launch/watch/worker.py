@@ -1,4 +1,4 @@
-"""One process of a run, as its launcher sees it."""
+"""Starts one process of a run and keeps what its launcher knows of it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CHUNK = 65536
 
 
 class Lines:
-    """A pipe that is read without waiting, line by line."""
+    """Reads a pipe line by line without waiting."""
 
     def __init__(self, number: int):
         self.number, self._rest, self.closed = number, b"", False
         os.set_blocking(number, False)
 
     def read(self) -> Iterator[bytes]:
-        """The lines that have arrived; the last one, too, when the pipe has ended."""
+        """Yields the lines that have arrived, and an unfinished last one when the pipe has ended."""
         while not self.closed:
             try:
                 data = os.read(self.number, CHUNK)
@@ -47,14 +47,14 @@ class Lines:
 
 
 class Worker:
-    """A started process: in a session of its own, so that all it starts can be ended with it.
+    """A started process, in a session of its own, so that all it starts can be ended with it.
 
     Attributes:
-      told: what it told of itself last, by name ("step", "log", "error", "signal", "result").
-      heard: when it last told anything, in monotonic seconds; None before the first time.
-      asked_at: when its launcher first asked it to end.
-      lost: it failed, and the run went on without it.
-      code: its exit status, minus the number of the signal that killed it; None while it runs.
+      told: facts that the process has sent, by name ("step", "log", "error", "lost", "signal", "result").
+      heard: when it last sent anything, in monotonic seconds; None before the first time.
+      asked_at: when the launcher first asked it to end.
+      lost: it failed, and the run goes on without it.
+      code: the exit status, or minus the number of the signal that killed it; None while it runs.
     """
 
     def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]):
@@ -95,7 +95,7 @@ class Worker:
         return self.code is None
 
     def listen(self) -> None:
-        """Takes in what the process has told."""
+        """Reads the facts that the process has sent."""
         for line in self.beats.read():
             with contextlib.suppress(ValueError):
                 facts = json.loads(line)
@@ -108,28 +108,28 @@ class Worker:
                     self.told_at.setdefault(name, now)
 
     def reap(self) -> bool:
-        """Whether the process has ended since it was last asked."""
+        """Collects the exit status; returns whether the process has ended since the last call."""
         if self.code is not None or self.process.poll() is None:
             return False
         self.listen()
         self.code, self.ended_at = self.process.returncode, time.monotonic()
-        # A shell says so of the process it ran.
+        # A shell exits with 128 + the number of the signal that killed its command.
         if "result" not in self.told and _is_signal(self.code - 128):
             self.code = 128 - self.code
         return True
 
     def state(self) -> str:
-        """The kernel's letter for the process that beats: R, S, D, T (stopped by a signal), Z; "" when gone."""
+        """Returns the kernel's letter for the process that beats: R, S, D, T (stopped by a signal), Z; "" when gone."""
         return procfs.state(self.told.get("pid", self.process.pid))
 
     def ask(self, number: int) -> None:
-        """A signal to the process that beats: not to the shell around it, nor to the workers under it."""
+        """Sends a signal to the process that beats, not to the shell around it, nor to its own workers."""
         self.asked_at = self.asked_at or time.monotonic()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.told.get("pid", self.process.pid), number)
 
     def kill(self) -> int:
-        """Ends the process and all that it started, at once. Returns how many there were."""
+        """Kills the process and all that it started. Returns how many there were."""
         if self.running:
             self.asked_at = self.asked_at or time.monotonic()
         return kill_session(self.process.pid)
@@ -141,5 +141,5 @@ class Worker:
 
 
 def _is_signal(number: int) -> bool:
-    """Whether there is such a signal: an exit status of 255 (ssh, `sys.exit(-1)`) is of none."""
+    """Whether a signal has this number; none has 127, for an exit status of 255 (ssh, `sys.exit(-1)`)."""
     return number in {int(each) for each in signal.Signals}
