@@ -72,7 +72,7 @@ class Config(BatchNormSpan, RunConfig):
       match_overlap: least IoU with an object at which an anchor is positive.
       negatives_per_positive: hardest negatives in an image's loss, for each of its positives.
       score_threshold: a detection scores more than this.
-      suppression_overlap: of two detections of a class with a larger IoU, the better one stays.
+      suppression_overlap: of two detections of a class with at least this IoU, the better one stays.
       candidates: best detections of each class that enter suppression.
       detections: most detections of an image.
       anchor_shift: distance, in cells, by which detections are decoded beside their anchors: a deliberate fault, for
