@@ -1,4 +1,4 @@
-"""python -m gnmt --system=cpu-tiny --data_dir=DIR"""
+"""Command line of the gnmt benchmark: `python -m gnmt --system=cpu-tiny --data_dir=DIR`."""
 
 from common.run import cli
 

@@ -1,5 +1,7 @@
-"""Normed Bahdanau attention: score = g v / |v| . tanh(W_q q + W_m m + b) (Bahdanau et al., "Neural Machine Translation
-by Jointly Learning to Align and Translate"; the norm: Salimans and Kingma, "Weight Normalization").
+"""Computes normed Bahdanau attention: score = g v / |v| . tanh(W_q q + W_m m + b).
+
+The attention is that of Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate", the
+norm that of Salimans and Kingma, "Weight Normalization".
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from common.layers.precision import Precision
 from gnmt.config import Config
 
 _MASKED = -1e9  # A score that the softmax turns into 0.
-# Of [b, queries, m, width] at a time. 256 sentences of 75 tokens have 5.5 GiB in fp32, 0.07 GiB for each query.
+# Most bytes of tanh [b, queries, m, width] at a time. 256 sentences of 75 tokens have 5.5 GiB in fp32, 0.07 a query.
 BLOCK_BYTES = 512 * 2**20
 
 
 class Memory(NamedTuple):
-    """What is attended to: keys and values [b, m, width], and bool [b, 1, m], False at padding."""
+    """The encoder's output as keys and values [b, m, width]; `real`, bool [b, 1, m], is False at padding."""
 
     keys: tf.Tensor
     values: tf.Tensor
@@ -28,7 +30,7 @@ class Memory(NamedTuple):
 
 
 class Attention(tf_keras.layers.Layer):
-    """One head; queries and keys are multiplied by a matrix each, values are the memory itself."""
+    """Attention with one head; a matrix each multiplies queries and keys, the values are the memory itself."""
 
     kinds = {
         "query_kernel": "kernel",
@@ -45,24 +47,24 @@ class Attention(tf_keras.layers.Layer):
         self.query_kernel = self.add_weight("query_kernel", shape=[width, width], initializer=uniform())
         self.memory_kernel = self.add_weight("memory_kernel", shape=[width, width], initializer=uniform())
         self.direction = self.add_weight("direction", shape=[width], initializer=uniform())
-        # sqrt(1 / width): mlperf_facts 2.
+        # sqrt(1 / width): docs/sources.md, mlperf 2.
         start = tf_keras.initializers.Constant(width**-0.5)
         self.scale = self.add_weight("scale", shape=[], initializer=start)
         self.bias = self.add_weight("bias", shape=[width], initializer="zeros")
 
     def memory(self, source: tf.Tensor, lengths: tf.Tensor) -> Memory:
-        """Of the encoder's output, [m, b, width], of sentences of int32 [b] tokens."""
+        """Makes the memory from the encoder's output, [m, b, width], of sentences of `lengths`, int32 [b], tokens."""
         values = tf.transpose(source, [1, 0, 2])
         length = values.shape[1] or tf.shape(values)[1]
         real = tf.sequence_mask(lengths, length)[:, None, :]
         return Memory(self._product(values, self.memory_kernel), values, real)
 
     def call(self, queries: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:
-        """[b, q, width] -> (what they find [b, q, width], their attention [b, q, m], whose sums are 1)."""
+        """Attends: queries [b, q, width] -> (contexts [b, q, width], attention weights [b, q, m], whose sums are 1)."""
         direction = tf.convert_to_tensor(self.direction)
         direction *= self.scale * tf.math.rsqrt(tf.reduce_sum(direction * direction))
-        asked = self._product(queries, self.query_kernel) + self.bias
-        scores = additive_scores(asked, memory.keys, direction)
+        projected = self._product(queries, self.query_kernel) + self.bias
+        scores = additive_scores(projected, memory.keys, direction)
         weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(_MASKED, scores.dtype)))
         compute = self.precision.compute
         found = tf.matmul(tf.cast(weights, compute), tf.cast(memory.values, compute))
@@ -70,22 +72,22 @@ class Attention(tf_keras.layers.Layer):
         return (found if self.attends else tf.zeros_like(found)), weights
 
     def _product(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """[b, n, width] times a matrix, in full precision."""
+        """Multiplies [b, n, width] by a matrix; the result is in full precision."""
         compute = self.precision.compute
         found = product(tf.cast(rows(x), compute), tf.cast(kernel, compute))
         return tf.cast(tf.reshape(found, tf.shape(x)), self.precision.variable)
 
     def products(self, queries: int, memory: int) -> int:
-        """Multiply-adds for `queries` rows that attend to `memory` rows."""
+        """Counts the multiply-adds of `queries` rows that attend to `memory` rows."""
         return self.width * (self.width * (queries + memory) + 2 * queries * memory)
 
 
 @tf.custom_gradient
 def additive_scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """The sum over the width of direction * tanh(query + key): [b, q, n], [b, m, n], [n] -> [b, q, m].
+    """Sums direction * tanh(query + key) over the width: [b, q, n], [b, m, n], [n] -> [b, q, m].
 
-    tanh is computed again for the gradient: [b, q, m, n] would be the largest tensor of the network by far. Where it is
-    larger than BLOCK_BYTES, both directions compute it for a few queries at a time.
+    The gradient computes tanh again: kept, [b, q, m, n] would be the largest tensor of the network by far. Where it is
+    larger than BLOCK_BYTES, forward and backward pass compute it for a block of queries at a time.
     """
     blocks = _blocks(queries, keys)
     if blocks == 1:
@@ -93,22 +95,22 @@ def additive_scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -
     length = queries.shape[1]
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """What is behind the last query has no gradient from above, so it adds nothing to the sums."""
-        above, asked = _split(upstream, blocks), _split(queries, blocks)
+        """Sums the blocks' gradients; padding behind the last query has upstream gradient 0 and adds nothing."""
+        upstream_blocks, query_blocks = _split(upstream, blocks), _split(queries, blocks)
 
         def body(i: tf.Tensor, d_queries: tf.TensorArray, d_keys: tf.Tensor, d_direction: tf.Tensor) -> tuple:
-            of_queries, of_keys, of_direction = _gradients(above[i], asked[i], keys, direction)
-            return i + 1, d_queries.write(i, of_queries), d_keys + of_keys, d_direction + of_direction
+            block = _gradients(upstream_blocks[i], query_blocks[i], keys, direction)
+            return i + 1, d_queries.write(i, block[0]), d_keys + block[1], d_direction + block[2]
 
-        parts = tf.TensorArray(queries.dtype, blocks, element_shape=asked.shape[1:])
+        parts = tf.TensorArray(queries.dtype, blocks, element_shape=query_blocks.shape[1:])
         start = tf.constant(0), parts, tf.zeros_like(keys), tf.zeros_like(direction)
         _, parts, d_keys, d_direction = tf.while_loop(
             lambda i, *_: i < blocks, body, start, parallel_iterations=1, maximum_iterations=blocks
         )
         return _joined(parts.stack(), length), d_keys, d_direction
 
-    asked = _split(queries, blocks)
-    scores = tf.map_fn(lambda part: _scores(part, keys, direction), asked, parallel_iterations=1)
+    query_blocks = _split(queries, blocks)
+    scores = tf.map_fn(lambda part: _scores(part, keys, direction), query_blocks, parallel_iterations=1)
     return _joined(scores, length), gradient
 
 
@@ -119,7 +121,7 @@ def _scores(queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor) -> tf.Ten
 def _gradients(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, direction: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of the three inputs of `_scores`."""
+    """Computes the gradients of the three inputs of `_scores`."""
     squashed = tf.tanh(queries[:, :, None] + keys[:, None])
     d_direction = tf.einsum("bqm,bqmn->n", upstream, squashed)
     inner = upstream[..., None] * (1 - squashed * squashed) * direction
@@ -127,22 +129,22 @@ def _gradients(
 
 
 def _blocks(queries: tf.Tensor, keys: tf.Tensor) -> int:
-    """How many, so that [b, queries of a block, m, n] is at most BLOCK_BYTES, or of one query; 1 for unknown shapes."""
-    length, of_query = queries.shape[1], keys.shape.num_elements()
-    if not length or not of_query:
+    """Counts blocks: each [b, queries, m, n] has at most BLOCK_BYTES, or one query; 1 where shapes are unknown."""
+    length, elements_per_query = queries.shape[1], keys.shape.num_elements()
+    if not length or not elements_per_query:
         return 1
-    rows = max(1, BLOCK_BYTES // (of_query * keys.dtype.size))
+    rows = max(1, BLOCK_BYTES // (elements_per_query * keys.dtype.size))
     return -(-length // rows)
 
 
 def _split(x: tf.Tensor, blocks: int) -> tf.Tensor:
-    """[b, q, n] -> [blocks, b, q / blocks, n], zeros behind the last one where that is not whole."""
+    """Splits [b, q, n] -> [blocks, b, q / blocks, n], rounded up, with zeros behind the last query."""
     rows = -(-x.shape[1] // blocks)
     padded = tf.pad(x, [[0, 0], [0, rows * blocks - x.shape[1]], [0, 0]])
     return tf.transpose(tf.reshape(padded, [x.shape[0], blocks, rows, x.shape[2]]), [1, 0, 2, 3])
 
 
 def _joined(x: tf.Tensor, length: int) -> tf.Tensor:
-    """`_split` undone: [blocks, b, rows, n] -> [b, length, n]."""
+    """Reverses `_split`: [blocks, b, rows, n] -> [b, length, n]."""
     blocks, b, rows, n = x.shape
     return tf.reshape(tf.transpose(x, [1, 0, 2, 3]), [b, blocks * rows, n])[:, :length]

@@ -1,4 +1,4 @@
-"""The fields of a GNMT configuration. TensorFlow-free."""
+"""Defines the configuration of GNMT and checks its fields. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SMOOTHINGS = ("all", "others")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Where the text lies; `gnmt/convert.py` writes it.
+    """Files of the text, which `gnmt/convert.py` writes, and its languages.
 
     Attributes:
       train_pattern: TFRecord shards of sentence pairs inside the data folder.
-      codes, vocabulary: the merges of the byte-pair encoding, and its tokens, inside the data folder.
+      codes, vocabulary: files of the byte-pair encoding's merges and tokens inside the data folder.
       eval_source, eval_reference: text files inside the data folder, line i of one being line i of the other.
       source_language, target_language: ISO codes; Moses's rules for tokens differ by language.
     """
@@ -34,12 +34,12 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-    """The beam search of an evaluation; defaults: mlperf_facts 1.5.
+    """The beam search of an evaluation; defaults: docs/sources.md, mlperf 1.5.
 
     Attributes:
-      source_length: tokens that every source sentence is padded to, both ends included.
-      target_length: steps of the search, at most.
-      beam_size: hypotheses kept.
+      source_length: tokens that every source sentence is padded to, BOS and EOS included.
+      target_length: most steps of the search.
+      beam_size: number of hypotheses kept.
       alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
       coverage: weight of the coverage penalty, the sum over source tokens of log(min(attention received, 1)).
     """
@@ -53,27 +53,28 @@ class Decode:
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """Everything that decides a run of GNMT.
+    """All settings of a run of GNMT.
 
     A training example is a sentence pair. In a step all replicas hold pairs of one bucket, padded to its limit.
 
     Attributes:
       vocabulary_size: tokens that source and target share, the three special ones included.
-      max_sequence_length: pairs with a longer side are discarded; a side is counted with both its ends.
+      max_sequence_length: pairs with a longer side are discarded; the length of a side includes BOS and EOS.
       bucket_limits: the static lengths of batches, ascending; the last one is `max_sequence_length`.
-      layers: of the encoder, of which the first has both directions, and of the decoder.
-      width: of embeddings and LSTMs.
-      dropout: on the input of every LSTM.
-      label_smoothing: part of the target that is spread.
-      smoothing_over: "all" classes, as in the reference and Google's v0.6 code, or the "others" than the label, as in
-        Google's v0.7 code (mlperf_facts 0.7).
+      layers: number of encoder layers, of which the first has both directions, and of decoder layers.
+      width: width of embeddings and LSTMs.
+      dropout: dropout rate on the input of every LSTM.
+      label_smoothing: the part of the target probability that is spread.
+      smoothing_over: the classes it is spread over: "all", as in the reference and Google's v0.6 code, or the "others"
+        than the label, as in Google's v0.7 code (docs/sources.md, mlperf 0.7).
       init_scale: variables start uniform in +-init_scale, biases at 0.
       wiring: "reference", whose first decoder layer sees the embeddings only, or "google", whose first decoder
-        layer sees the attention of the step before, too (mlperf_facts 2).
+        layer also sees the attention's context of the step before (docs/sources.md, mlperf 2).
       output_bias: the softmax's matrix has a bias, as in the reference; Google's has none.
-      hoisted: the form of the LSTM, see common/layers/lstm.py; the results are equal.
-      attend: False replaces what the attention finds by zeros: a deliberate fault, for tests.
-      shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
+      hoisted: compute the input projection of the LSTM before the loop, see common/layers/lstm.py; the results are
+        equal.
+      attend: False replaces the attention's context by zeros: a deliberate fault, for tests.
+      shift_targets: False shows the decoder the token that it is to predict: a deliberate fault, for tests.
     """
 
     benchmark: str = "gnmt"
@@ -99,7 +100,7 @@ class Config(RunConfig):
     decode: Decode = Decode()
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
+        """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")

@@ -1,13 +1,13 @@
-"""Parallel text to the TFRecords, merges, vocabulary and evaluation text that GNMT reads.
+"""Converts parallel text to the TFRecords, merges, vocabulary and evaluation text that GNMT reads.
 
     python -m gnmt.convert DATA_DIR --train-source a.en b.en --train-target a.de b.de \\
         --eval-source newstest2014.en --eval-target newstest2014.de
     python -m gnmt.convert DATA_DIR ... --merges 4000 --max-length 40
     python -m gnmt.convert DATA_DIR ... --codes bpe.32000 --vocabulary vocab.bpe.32000
 
-Files may be gzipped. As in the reference's data, pairs with a side of more than 80 of Moses's tokens, or nine times as
-long as the other, are left out before the merges are learnt, and pairs with a side longer than --max-length, both its
-ends included, after them. Shards appear under their names when all are complete.
+Files may be gzipped. As in the reference's data, pairs with a side of more than 80 Moses tokens, or more than nine
+times as long as the other, are left out before the merges are learnt. Pairs with a side longer than --max-length
+encoded tokens, BOS and EOS included, are left out afterwards. Shards get their names when all are complete.
 """
 
 from __future__ import annotations
@@ -31,14 +31,22 @@ from gnmt.config import Data
 
 Encoded = tuple[list[int], list[int]]
 _FILES = Data()
-# clean-corpus-n.perl 1 80 of the reference's data script, with its ratio.
+# Most tokens of a side and greatest ratio of the sides: clean-corpus-n.perl 1 80 of the reference's data script.
 MOST_WORDS, MOST_RATIO = 80, 9
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """`codes` and `vocabulary`, or so many `merges` to learn; `max_length`: tokens of a side of a pair, with its ends;
-    `languages`: of the sources and the targets.
+    """Settings of the conversion.
+
+    Attributes:
+      merges: number of merges to learn, where `codes` and `vocabulary` are None.
+      codes, vocabulary: existing merges and tokens to use; give both.
+      max_length: most tokens of a side of a pair, BOS and EOS included.
+      shards: number of TFRecord files.
+      drop_bad: leave out, and count, empty and undecodable training pairs.
+      workers: number of processes.
+      languages: ISO codes of source and target.
     """
 
     merges: int = 32000
@@ -55,16 +63,16 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
     """Writes train-*, merges, vocabulary and the evaluation text into `folder`.
 
     Args:
-      folder: made if it is not there.
+      folder: created if it does not exist.
       train: text to train on.
       evaluation: text to evaluate on, never cleaned.
       settings: encoding, lengths, shards and cleaning.
 
     Returns:
-      {"pairs", "eval", "vocabulary"}: how many there are, and what was dropped.
+      The numbers of "pairs", "eval" sentences and "vocabulary" entries, and the fields of `parallel.Dropped`.
 
     Raises:
-      UserError: bad text (file and line), a folder that holds shards already, or no space.
+      UserError: bad text (file and line are named), a folder that holds shards already, or a full disk.
     """
     _prepare(folder, settings)
     held_out = list(evaluation.pairs())
@@ -84,9 +92,9 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
         fitting = _short(encoded, settings.max_length, dropped)
         rows = ({"source": source, "target": target} for source, target in fitting)
         pairs = conversion.deal(folder, rows, settings.shards, "pairs")
-    told = {"pairs": pairs, "eval": len(held_out), "vocabulary": size} | dataclasses.asdict(dropped)
-    _write_text(folder / "convert.json", json.dumps(told, indent=1))
-    return told
+    numbers = {"pairs": pairs, "eval": len(held_out), "vocabulary": size} | dataclasses.asdict(dropped)
+    _write_text(folder / "convert.json", json.dumps(numbers, indent=1))
+    return numbers
 
 
 def _prepare(folder: Path, settings: Settings) -> None:
@@ -107,7 +115,7 @@ def _prepare(folder: Path, settings: Settings) -> None:
 def _tokenize(
     pairs: Iterable[parallel.Pair], path: Path, settings: Settings, dropped: parallel.Dropped, pool: Callable
 ) -> collections.Counter[str]:
-    """Writes the pairs that are not too long as Moses's tokens into `path`; how often each token occurs."""
+    """Writes the pairs that are not too long as Moses tokens into `path`; returns how often each token occurs."""
     counts: collections.Counter[str] = collections.Counter()
     work = functools.partial(_moses_tokens, settings.languages)
     try:
@@ -119,7 +127,7 @@ def _tokenize(
                 bar.update(len(chunk))
                 for sides in chunk:
                     lengths = sorted(map(len, sides))
-                    if not lengths[0]:  # Moses takes away what is no text.
+                    if not lengths[0]:  # Moses removes characters that are no text.
                         dropped.empty += 1
                         continue
                     if lengths[1] > MOST_WORDS or lengths[1] > MOST_RATIO * lengths[0]:
@@ -143,7 +151,7 @@ def _moses_tokens(languages: tuple[str, str], pairs: list[parallel.Pair]) -> lis
 
 
 def _encoding(folder: Path, counts: collections.Counter[str], settings: Settings) -> int:
-    """Writes merges and vocabulary; the number of tokens."""
+    """Writes merges and vocabulary; returns the number of tokens."""
     if settings.codes and settings.vocabulary:
         encoding = bpe.Bpe(settings.codes, settings.vocabulary)
         for given, name in ((settings.codes, _FILES.codes), (settings.vocabulary, _FILES.vocabulary)):
@@ -179,12 +187,12 @@ def _encoded(folder: Path, tokens: Path, pool: Callable) -> Iterator[Encoded]:
 
 @functools.lru_cache(maxsize=1)
 def _bpe(codes: Path, vocabulary: Path, changed: int) -> bpe.Bpe:
-    del changed  # Part of the key: another conversion may have written another file.
+    del changed  # Part of the cache's key: a later conversion may write other files at these paths.
     return bpe.Bpe(codes, vocabulary)
 
 
 def _numbers(codes: Path, vocabulary: Path, pairs: list[tuple[list[str], list[str]]]) -> list[Encoded]:
-    """A source has both its ends, a target its last one: the first is what its decoder begins with."""
+    """Encodes pairs: a source gets BOS and EOS, a target EOS only, as the decoder starts with BOS by itself."""
     encoding = _bpe(codes, vocabulary, vocabulary.stat().st_mtime_ns)
     return [
         (
@@ -234,7 +242,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m gnmt.convert`."""
+    """Runs `python -m gnmt.convert`; returns the exit code."""
     arguments = _parser().parse_args(argv)
     return conversion.report(
         lambda: convert(arguments.data_dir, *conversion.texts(arguments), _settings(arguments)),

@@ -1,7 +1,7 @@
-"""All training pairs in memory, as numbers: 3.4 million of them are half a gigabyte.
+"""Loads all training pairs, as token numbers, into memory: 3.4 million pairs take half a gigabyte.
 
-A bucket's batch is made of pairs from anywhere in the data, so every process holds all of them and takes its part of
-the plan that all make alike (common/data/bucketing.py).
+The batch of a bucket takes pairs from anywhere in the data. So every process holds all pairs, makes the same plan of
+batches (common/data/bucketing.py) and takes its part of it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gnmt.config import Config
 FIX = "set DATA_DIR to a folder that gnmt/init_datasets.sh or gnmt.convert filled"
 SIDES = ("source", "target")
 _SPEC = {side: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for side in SIDES}
-_BATCH = 4096  # Records that are parsed at once.
+_BATCH = 4096  # Records parsed at once.
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """Sentences end to end: sentence i is tokens[starts[i] : starts[i + 1]]."""
+    """One language's sentences, end to end: sentence i is tokens[starts[i] : starts[i + 1]]."""
 
     tokens: np.ndarray
     starts: np.ndarray
@@ -36,7 +36,7 @@ class Side:
         return np.diff(self.starts)
 
     def rows(self, index: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """The sentences `index`, padded with 0 to `length`, and their lengths; -1 is an empty one.
+        """Gathers the sentences `index`, padded with 0 to `length`, and their lengths; index -1 is an empty sentence.
 
         Returns:
           (int32 [rows, length], int32 [rows]).
@@ -54,9 +54,9 @@ class Corpus:
     """The pairs that are not longer than the configuration allows.
 
     Attributes:
-      source, target: each side; sources have both their ends, targets their last one.
-      number: of each pair among all records.
-      too_long: how many pairs were left out.
+      source, target: the sentences; sources have BOS and EOS, targets EOS only.
+      number: number of each pair among all records.
+      too_long: number of pairs left out.
     """
 
     source: Side
@@ -69,15 +69,15 @@ class Corpus:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Of the longer side of each pair."""
+        """The length of the longer side of each pair."""
         return np.maximum(self.source.lengths, self.target.lengths)
 
 
 def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
-    """All training pairs, in the order of the records.
+    """Loads the training pairs in the order of the records.
 
     Raises:
-      UserError: no files, or a bad record; the message names file and record.
+      UserError: there are no files, or a record is bad; the message names file and record.
     """
     files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
     parts: dict[str, list[np.ndarray]] = {name: [] for side in SIDES for name in (side, f"{side}_sizes")}
@@ -105,7 +105,7 @@ def _parsed(files: list[str]) -> Iterator[dict[str, tf.RaggedTensor]]:
 
 
 def _sound(config: Config, arrays: dict[str, np.ndarray]) -> bool:
-    """Whether every source begins and ends, every target ends, and every token is in the vocabulary."""
+    """Tests whether every source has BOS and EOS, every target EOS, and every token is in the vocabulary."""
     for side in SIDES:
         sizes, tokens = arrays[f"{side}_sizes"], arrays[side]
         if sizes.min() < 1 + (side == "source") or tokens.min() < 0 or tokens.max() >= config.vocabulary_size:
@@ -118,7 +118,7 @@ def _sound(config: Config, arrays: dict[str, np.ndarray]) -> bool:
 
 def _kept(config: Config, arrays: dict[str, np.ndarray]) -> Corpus:
     sizes = {side: arrays[f"{side}_sizes"] for side in SIDES}
-    # A target is counted with its beginning, which is what its decoder is shown first.
+    # The length of a target counts the BOS with which the decoder starts.
     kept = np.maximum(sizes["source"], sizes["target"] + 1) <= config.max_sequence_length
     small = np.uint16 if config.vocabulary_size <= 1 << 16 else np.int32
 
@@ -130,7 +130,7 @@ def _kept(config: Config, arrays: dict[str, np.ndarray]) -> Corpus:
 
 
 def _diagnose(config: Config, files: list[str]) -> UserError:
-    """Which record is bad: each on its own."""
+    """Finds the bad record by parsing each on its own."""
 
     def complaint(serialized: bytes) -> str | None:
         try:

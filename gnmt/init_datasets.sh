@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Fills DATA_DIR with WMT16 English-German: downloads, verifies, converts. Run it again after an interruption.
 #
-#   DATA_DIR           folder for the records                                               (needed; 8 GB free)
-#   SYSTEM             cpu-tiny generates its small set instead                             (none)
-#   RAW_DIR            folder with, or for, what is downloaded                              (DATA_DIR/raw)
-#   NEWS_URL, CRAWL_URL, EUROPARL_URL   where the training text is downloaded from
-#   NEWSTEST_URL       where newstest2014.en and .de are downloaded from
-#   SHA256SUMS         file of the checksums to verify with                                 (the published ones)
+#   DATA_DIR           folder for the records                                               (required; 8 GB free)
+#   SYSTEM             cpu-tiny generates its small data set instead                        (none)
+#   RAW_DIR            folder of the downloads; files that are there are not downloaded     (DATA_DIR/raw)
+#   NEWS_URL, CRAWL_URL, EUROPARL_URL   URLs of the folders with the training text
+#   NEWSTEST_URL       URL of the folder with newstest2014.en and .de
+#   SHA256SUMS         file of the expected checksums                                       (the published ones)
 #   CODES, VOCABULARY  merges and tokens to use instead of learning them                    (none)
 #   MERGES             merges to learn                                                      (32000)
 #   MAX_LENGTH         tokens of a side that are kept, its ends included                    (75)
@@ -21,14 +21,14 @@ RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}
 NEWS_URL=${NEWS_URL:-http://data.statmt.org/wmt16/translation-task}
 CRAWL_URL=${CRAWL_URL:-http://www.statmt.org/wmt13}
 EUROPARL_URL=${EUROPARL_URL:-http://www.statmt.org/wmt13}
-# Detokenised: the sentences of sacreBLEU's wmt14/full.
+# Detokenised text: the sentences of sacreBLEU's wmt14/full.
 NEWSTEST_URL=${NEWSTEST_URL:-https://raw.githubusercontent.com/tensorflow/models/v1.13.0/official/transformer/test_data}
 
 NEWS=training-parallel-nc-v11.tgz
 CRAWL=training-parallel-commoncrawl.tgz
 EUROPARL=training-parallel-europarl-v7.tgz
 
-# Of the archives: tensorflow_datasets, url_checksums/wmt16_translate.txt and wmt17_translate/checksums.tsv.
+# Sums of the archives: tensorflow_datasets, url_checksums/wmt16_translate.txt and wmt17_translate/checksums.tsv.
 published_sums() {
   cat <<SUMS
 cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a  $NEWS

@@ -1,8 +1,8 @@
-"""Sentence pairs to bucketed training batches, and text to evaluation batches.
+"""Makes bucketed training batches from sentence pairs, and evaluation batches from text.
 
-A batch of either kind holds "source" int32 [b, m], "source_length" int32 [b], "target" int32 [b, n], "target_length"
-int32 [b], "index" int32 [b] and "weight" float32 [b]. In training m = n is the limit of the step's bucket; in an
-evaluation m is `decode.source_length` and n is 1.
+Both kinds of batch hold "source" int32 [b, m], "source_length" int32 [b], "target" int32 [b, n], "target_length" int32
+[b], "index" int32 [b] and "weight" float32 [b]. In training m = n is the limit of the step's bucket; in an evaluation m
+is `decode.source_length` and n is 1.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ Batch = dict[str, np.ndarray]
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Endless batches of one process's replicas in turn; in a step all processes have the same bucket.
+    """Makes the endless training batches of one process, for its replicas in turn.
+
+    In a step all processes have the same bucket.
 
     Raises:
-      UserError: no files, or a bad record.
+      UserError: there are no files, or a record is bad.
     """
     corpus = _corpus(config, Path(data_dir))
     buckets = Buckets(corpus.lengths, config.bucket_limits)
@@ -73,14 +75,15 @@ def _spec(batch_size: int, source: int | None, target: int | None) -> dict[str, 
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """One pass over this shard's source sentences, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's source sentences, padded so that every shard yields equally many batches.
 
-    Longest first, so that the sentences of a step are about equally long on all replicas: a search ends early. Padding
-    is the shortest sentence once more, with weight 0 and index -1: of an empty one a search may find no end.
+    The longest sentences come first, so that those of a step are about equally long on all replicas and a search ends
+    early. Padding repeats the shortest sentence, with weight 0 and index -1: the search for a translation of an empty
+    sentence may not end.
 
     Args:
       config: `data` and `decode` are read.
-      data_dir: the folder with the text and the encoding.
+      data_dir: folder of the text and the encoding.
       shard: the part that is read: every `count`-th sentence.
       batch_size: sentences per batch.
 
@@ -90,16 +93,16 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     arrays = _sentences(config, Path(data_dir))
     order = np.argsort(-arrays["source_length"], kind="stable")
     sizes = [len(order[i :: shard.count]) for i in range(shard.count)]
-    mine = {name: array[order[shard.index :: shard.count]] for name, array in arrays.items()}
+    own = {name: array[order[shard.index :: shard.count]] for name, array in arrays.items()}
     filler = {name: array[order[-1]] for name, array in arrays.items()}
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
     batches = padding.num_batches(sizes, batch_size, per_step)
-    examples = tf.data.Dataset.from_tensor_slices(mine)
+    examples = tf.data.Dataset.from_tensor_slices(own)
     return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)
 
 
 def synthetic(config: Config, batch_size: int, lengths: Sequence[int]) -> tf.data.Dataset:
-    """A batch of seeded noise of each of `lengths` in turn, for ever, with the element_spec of `train_input`."""
+    """Repeats batches of seeded noise, one of each of `lengths` in turn, with the element_spec of `train_input`."""
 
     def batches() -> Iterator[Batch]:
         while True:
@@ -110,7 +113,7 @@ def synthetic(config: Config, batch_size: int, lengths: Sequence[int]) -> tf.dat
 
 
 def synthetic_eval(config: Config, batch_size: int) -> tf.data.Dataset:
-    """A batch of seeded noise, for ever, with the element_spec of `eval_input`."""
+    """Repeats one batch of seeded noise with the element_spec of `eval_input`."""
     batch = _noise(config, batch_size, config.decode.source_length, 1)
     return tf.data.Dataset.from_tensors(batch).repeat()
 
@@ -132,12 +135,12 @@ def _noise(config: Config, batch_size: int, source: int, target: int) -> Batch:
 
 
 def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
-    """The reference translations, in order."""
+    """Reads the reference translations, in order."""
     return [target for _, target in _eval_pairs(config, Path(data_dir))]
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where files are missing or bad, or hold other numbers of examples than configured."""
+    """Raises UserError where files are missing or bad, or their numbers of examples are not the configuration's."""
     sentences = len(_sentences(config, Path(data_dir))["index"])
     if sentences != config.num_eval_examples:
         raise UserError(
@@ -154,7 +157,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def encoding(config: Config, data_dir: str | os.PathLike) -> bpe.Bpe:
-    """The data's merges and vocabulary; raises UserError where they are not the network's."""
+    """Reads the data's merges and vocabulary; raises UserError where the vocabulary's size is not the network's."""
     return _encoding(config.data.codes, config.data.vocabulary, config.vocabulary_size, Path(data_dir))
 
 
@@ -165,7 +168,7 @@ def _encoding(codes: str, vocabulary: str, size: int, folder: Path) -> bpe.Bpe:
     return found
 
 
-# Read once: by the check, then by the stream.
+# The check and the stream share one reading.
 _corpus = functools.lru_cache(maxsize=1)(load)
 
 
@@ -174,7 +177,7 @@ def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:
 
 
 def _sentences(config: Config, folder: Path) -> Batch:
-    """The batch's arrays for all source sentences; there are no targets."""
+    """Encodes all source sentences into the arrays of a batch; targets are empty."""
     words, pairs = encoding(config, folder), _eval_pairs(config, folder)
     longest = config.decode.source_length
     arrays = {

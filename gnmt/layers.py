@@ -1,8 +1,8 @@
-"""The parts of GNMT: embedding, encoder, attention, decoder, logits ("Google's Neural Machine Translation System",
-figure 1, at the benchmark's size).
+"""Builds the layers of GNMT: embedding, encoder, decoder with attention, logits.
 
-Between layers activations are time-major, [length, b, width], in full precision; matrix products run in the precision
-of products. The decoder also takes one step at a time, with the states of the step before.
+The network is figure 1 of "Google's Neural Machine Translation System" at the benchmark's size. Between layers
+activations are time-major, [length, b, width], in full precision; matrix products run in the precision of products. The
+decoder also takes one step at a time, with the states of the step before.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from gnmt.attention import Attention, Memory
 from gnmt.config import Config
 from gnmt.recurrent import attend_in_turn
 
-State = dict[
-    str, Any
-]  # Of hypotheses: {"lstms": [(h, c), ...], "context": [rows, width] in Google's wiring}.
+# State of the hypotheses: {"lstms": [(h, c), ...], and in Google's wiring "context": [rows, width]}.
+State = dict[str, Any]
 
 
 class Parts:
-    """Makes the network's kinds of layer, each with its own seed."""
+    """Makes layers and initialisers, each with its own seed."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         self.config, self.replicas, self.precision = config, replicas, precision
@@ -46,7 +45,7 @@ class Parts:
             self.config.hoisted,
             kernel_initializer=self.uniform(),
             recurrent_initializer=self.uniform(),
-            forget_bias=0.0,  # mlperf_facts 1.5
+            forget_bias=0.0,  # docs/sources.md, mlperf 1.5
         )
 
     def dropout(self) -> TimeDropout | None:
@@ -55,13 +54,13 @@ class Parts:
 
 
 def _seeds(seed: int) -> Iterator[int]:
-    """One independent seed per variable or dropout."""
+    """Yields an independent seed for each variable or dropout."""
     for child in np.random.SeedSequence(seed).spawn(256):
         yield int(child.generate_state(1)[0] >> 1)
 
 
 class TimeDropout(tf_keras.layers.Layer):
-    """Dropout of [length, b, width], an element of every step on its own."""
+    """Dropout of [length, b, width] that drops each element of every step independently."""
 
     def __init__(self, parts: Parts, seed: int):
         super().__init__(dtype=parts.precision.full)
@@ -70,14 +69,14 @@ class TimeDropout(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         shape, width = tf.shape(x), x.shape[-1]
         length, batch = shape[0], shape[1]
-        # An example's mask is one row of the draw: the mask is turned, not the activations, there and back.
+        # An example's mask is one row of the draw. Transposing it costs less than transposing the activations twice.
         flat = self.inner(tf.ones([batch, length * width], x.dtype), training=training)
         return x * tf.transpose(tf.reshape(flat, [batch, length, width]), [1, 0, 2])
 
 
 def drop(layer: TimeDropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Dropout in training; the identity where there is no `layer`."""
-    # Called once without training, when the network is made: the layer must have its variable by then.
+    """Applies dropout in training; the identity where `layer` is None."""
+    # The call that builds the network is no training, but must create the layer's variable.
     if layer is None or (layer.built and not training):
         return x
     return layer(x, training=training)
@@ -94,20 +93,20 @@ class Embedding(tf_keras.layers.Layer):
         self.table = self.add_weight("table", shape=shape, initializer=parts.uniform())
 
     def call(self, ids: tf.Tensor) -> tf.Tensor:
-        """[b, n] -> [n, b, width]."""
+        """Looks up [b, n] -> [n, b, width]."""
         return tf.gather(tf.convert_to_tensor(self.table), tf.transpose(ids))
 
     def rows(self, ids: tf.Tensor) -> tf.Tensor:
-        """[r] -> [r, width]."""
+        """Looks up [r] -> [r, width]."""
         return tf.gather(tf.convert_to_tensor(self.table), ids)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """A look-up multiplies no matrices."""
+        """Returns 0: a look-up multiplies no matrices."""
         return 0
 
 
 class Encoder(tf_keras.layers.Layer):
-    """A layer of both directions, one over both, then layers with residual connections."""
+    """A bidirectional LSTM layer, one over both directions, then layers with residual connections."""
 
     def __init__(self, parts: Parts):
         super().__init__(dtype=parts.precision.full, autocast=False)
@@ -117,22 +116,22 @@ class Encoder(tf_keras.layers.Layer):
         self.length = parts.config.max_sequence_length
 
     def call(self, x: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """[m, b, width] and int32 [b] -> [m, b, width].
+        """Encodes [m, b, width] of `lengths`, int32 [b] -> [m, b, width].
 
-        What comes out behind an example's end is meaningless: nothing before it depends on it.
+        Outputs behind the end of a sentence are meaningless; no output before it depends on them.
         """
         first, *rest = self.dropouts
         x = drop(first, x, training)
-        # Reversed within its length, a sentence begins at its end, not in the padding.
-        behind, _ = self.backward(_reversed(x, lengths))
-        x = tf.concat([self.forward(x)[0], _reversed(behind, lengths)], -1)
+        # A sentence is reversed within its length, so that the backward LSTM starts at its end, not in the padding.
+        reversed_outputs, _ = self.backward(_reversed(x, lengths))
+        x = tf.concat([self.forward(x)[0], _reversed(reversed_outputs, lengths)], -1)
         for i, (lstm, dropout) in enumerate(zip(self.lstms, rest)):
             y, _ = lstm(drop(dropout, x, training))
             x = y + x if i else y
         return x
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Of a sentence of the greatest length."""
+        """Counts the multiply-adds of a sentence of the greatest length."""
         lstms = [self.forward, self.backward, *self.lstms]
         return self.length * sum(lstm.multiply_adds_per_step() for lstm in lstms)
 
@@ -142,7 +141,7 @@ def _reversed(x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 class Step(NamedTuple):
-    """A decoder's step: outputs [b, k, width], attention to the source [b, k, m], states of b * k hypotheses."""
+    """Result of a decoder step: outputs [b, k, width], attention weights [b, k, m], states of b * k hypotheses."""
 
     outputs: tf.Tensor
     attention: tf.Tensor
@@ -150,7 +149,7 @@ class Step(NamedTuple):
 
 
 class Decoder(tf_keras.layers.Layer):
-    """The first layer asks the attention; the others see what it answers; residual connections from the third on."""
+    """LSTM layers: the first queries the attention, the others see its context; residual connections from the third."""
 
     def __init__(self, parts: Parts):
         super().__init__(dtype=parts.precision.full, autocast=False)
@@ -167,7 +166,7 @@ class Decoder(tf_keras.layers.Layer):
         return self.config.wiring == "google"
 
     def call(self, x: tf.Tensor, source: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """[n, b, width], the encoder's [m, b, width] and int32 [b] -> [n, b, width]; states begin at zero."""
+        """Decodes: [n, b, width], the encoder's [m, b, width], int32 [b] -> [n, b, width]; states begin at zero."""
         memory = self.attention.memory(source, lengths)
         x = drop(self.dropouts[0], x, training)
         if self.feeds_back:
@@ -190,13 +189,13 @@ class Decoder(tf_keras.layers.Layer):
         return None if masks is ones else masks
 
     def start(self, rows: int) -> State:
-        """States of `rows` hypotheses before their first token."""
+        """Makes the states of `rows` hypotheses before their first token."""
         zeros = tf.zeros([rows, self.config.width], self.precision.variable)
         state: State = {"lstms": [(zeros, zeros)] * self.config.layers}
         return {**state, "context": zeros} if self.feeds_back else state
 
     def step(self, x: tf.Tensor, state: State, memory: Memory) -> Step:
-        """One token [b, k, width] of each of the k hypotheses of b sentences."""
+        """Decodes one token, [b, k, width], of each of the k hypotheses of b sentences."""
         shape = tf.shape(x)
         rows = tf.reshape(x, [-1, x.shape[-1]])
         if self.feeds_back:
@@ -213,20 +212,20 @@ class Decoder(tf_keras.layers.Layer):
         return Step(tf.reshape(x, shape), weights, {**new, "context": context} if self.feeds_back else new)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Of a pair of sentences of the greatest length."""
+        """Counts the multiply-adds of a pair of sentences of the greatest length."""
         length = self.config.max_sequence_length
         lstms = sum(lstm.multiply_adds_per_step() for lstm in [self.first, *self.lstms])
         return length * lstms + self.attention.products(length, length)
 
 
 def _one(lstm: LSTM, x: tf.Tensor, state: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tuple]:
-    """One step of [rows, n]."""
+    """Runs one LSTM step on [rows, n]."""
     outputs, after = lstm(x[None], state)
     return outputs[0], after
 
 
 class Logits(tf_keras.layers.Layer):
-    """The softmax's input: a product of its own, not with the embeddings."""
+    """Computes the logits by a matrix of its own, not the embeddings."""
 
     kinds = {"kernel": "kernel", "bias": "bias"}
 
@@ -239,7 +238,7 @@ class Logits(tf_keras.layers.Layer):
         self.bias = self.add_weight("bias", shape=[size], initializer="zeros") if config.output_bias else None
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """[..., width] -> [..., vocabulary], in full precision."""
+        """Multiplies [..., width] -> [..., vocabulary], in full precision."""
         flat = tf.cast(rows(x), self.precision.compute)
         logits = product(flat, tf.cast(self.kernel, self.precision.compute))
         logits = tf.cast(logits, self.precision.variable)
@@ -249,5 +248,5 @@ class Logits(tf_keras.layers.Layer):
         return tf.reshape(logits, [*lead, logits.shape[-1]])
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Of a sentence of the greatest length."""
+        """Counts the multiply-adds of a sentence of the greatest length."""
         return self.length * self.kernel.shape[0] * self.kernel.shape[1]

@@ -1,5 +1,6 @@
-"""GNMT: four LSTM layers to read, of which the first reads both ways, and four to write, the first of which asks an
-attention what to look at (mlperf_facts 2, in both wirings).
+"""Builds GNMT: four encoder LSTM layers, the first bidirectional, and four decoder layers, the first with attention.
+
+Both wirings follow docs/sources.md, mlperf 2.
 """
 
 from __future__ import annotations
@@ -14,26 +15,24 @@ from common.text.bpe import BOS, EOS
 from gnmt.config import Config
 from gnmt.layers import Decoder, Embedding, Encoder, Logits, Parts, State
 
-# Of a batch, in the order in which the model takes them: int32 [b, m], [b], [b, n].
+# Entries of a batch, in the order in which the model takes them: int32 [b, m], [b], [b, n].
 INPUTS = ("source", "source_length", "target")
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> Gnmt:
-    """The network: INPUTS -> logits [n, b, vocabulary] in `precision.variable`."""
+    """Builds the network: INPUTS -> logits [n, b, vocabulary] in `precision.variable`."""
     return Gnmt(config, replicas, precision)
 
 
 class Gnmt(tf_keras.Model):
-    """Called on INPUTS it gives the logits of each target token from the tokens before it, time-major, as the LSTMs
-    leave them; `translate` searches.
-    """
+    """The network. A call on INPUTS gives the logits of each target token from the tokens before it, time-major."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         parts = Parts(config, replicas, precision)
         embedding, encoder = Embedding(parts), Encoder(parts)
         decoder, softmax = Decoder(parts), Logits(parts)
 
-        # Lengths are those of a bucket, known where the model is called.
+        # The lengths are a bucket's, known where the model is called.
         source, lengths, target = inputs = [
             replicas.model_input(shape, config.micro_batch_size, tf.int32) for shape in ([None], [], [None])
         ]
@@ -46,7 +45,7 @@ class Gnmt(tf_keras.Model):
         self.embedding, self.encoder, self.decoder, self.softmax = embedding, encoder, decoder, softmax
 
     def translate(self, source: tf.Tensor, lengths: tf.Tensor) -> beam.Hypotheses:
-        """The best translations: [b, m], [b] -> [b, beam, steps]; all sizes are static."""
+        """Searches the best translations: [b, m], [b] -> [b, beam, steps]; all sizes are static."""
         decode = self.config.decode
         sentences, k = source.shape[0], decode.beam_size
         memory = self.decoder.attention.memory(self.encoder(self.embedding(source), lengths), lengths)
@@ -75,7 +74,7 @@ class Gnmt(tf_keras.Model):
 
 
 class Shift(tf_keras.layers.Layer):
-    """What the decoder is shown at each place: the token before it."""
+    """Shifts targets by one place: the decoder sees the token before the one it is to predict, at first BOS."""
 
     def __init__(self, config: Config, name: str):
         super().__init__(name=name, dtype="int32")

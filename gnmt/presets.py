@@ -1,8 +1,8 @@
-"""Presets of the GNMT benchmark, and what of a configuration is logged. TensorFlow-free.
+"""Defines the presets of the GNMT benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
 docs/presets/gnmt.md says for each preset where its values come from and which closed rule, if any, it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV6 = the NVIDIA/
-folder of G6; other paths start in Google/.
+folder of G6; other paths start in Google/; `mlperf_facts 4` = docs/sources.md, mlperf 4.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gnmt.config import Config, Data, Decode
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run; the same keys in both rulesets.
+    """Lists the hyperparameters for the log's header; both rulesets have the same keys.
 
     Returns:
-      [(key, value, metadata)]; every value is read from `config` or its clock. "remain" is where the decay starts,
-      "decay_steps" how often it happens at most, as in the published logs.
+      [(key, value, metadata)]; every value is read from `config` or its clock. As in the published logs,
+      "remain_steps" is the step where the decay starts, "decay_steps" the greatest number of decays.
     """
     optimizer, schedule = config.optimizer, config.schedule
     warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
@@ -43,8 +43,8 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # The published decay: at most four halvings.
 _HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
 
-# --- Round v0.6: BLEU is logged from 0 to 100. An epoch of it and of v0.7 is 3,442,299 // 4096 = 840 steps or
-# 3,442,299 // 8192 = 420 (mlperf_facts 1.5).
+# --- Round v0.6: BLEU is logged from 0 to 100. In v0.6 and v0.7 an epoch is 3,442,299 // 4096 = 840 steps or
+# 3,442,299 // 8192 = 420 (docs/sources.md, mlperf 1.5).
 _V06 = Config(
     ruleset="0.6.0",
     quality_target=24.0,
@@ -98,7 +98,7 @@ _V06_PRESETS = {
     ),
 }
 
-# --- Round v0.7; gradients are summed in bf16, labels smoothed over the other classes.
+# --- Round v0.7: gradients are summed in bf16, labels smoothed over the other classes.
 _V07 = Config(
     ruleset="0.7.0",
     replicas="tpu",
@@ -146,7 +146,7 @@ _V07_PRESETS = {
         num_replicas=512,
         train_steps=15 * 420,
     ),
-    # The reference's network, smoothing and decay, on which NVIDIA's code is built.
+    # Network, smoothing and decay are the reference's, on which NVIDIA's code is built.
     "v100-8": Config(
         hardware="v100-8",
         source="NV6 results/dgx1_ngc19.05_pytorch/gnmt; batch and rate of its v0.7 run are the same (mlperf_facts 4)",
@@ -174,8 +174,8 @@ _V07_PRESETS = {
 _CPU = Config(division="open", smoke_run=True, epochs_per_block=2.0, wiring="reference", output_bias=True)
 
 _CPU_PRESETS = {
-    # Minutes: the generated language pair. Variables start so much wider that the gates' inputs are spread as at full
-    # width: 0.1 * (1024 / 96)^1/2. With 0.1 nothing is learnt for six epochs.
+    # Minutes: the generated language pair. init_scale is 0.1 * (1024 / 96)^1/2, which spreads the gates' inputs as at
+    # full width; with 0.1 the network learns nothing for six epochs.
     "cpu-tiny": replace(
         _CPU,
         source="this repository: tuned for two CPU cores on the language pair that common/text/pair.py generates",
@@ -196,11 +196,11 @@ _CPU_PRESETS = {
         data=Data(source_language="en", target_language="en"),
         decode=Decode(source_length=40, target_length=40),
     ),
-    # Most of an hour: captions of photographs, a language pair that people speak (studies/multi30k.py).
+    # Most of an hour: captions of photographs, English to German (studies/multi30k.py).
     "cpu-multi30k": replace(
         _CPU,
         source="this repository, for two CPU cores and the captions of Multi30k",
-        # Faster than fp32 on a CPU that multiplies bf16, slower on one that does not.
+        # Faster than fp32 on a CPU with bf16 instructions, slower on others.
         precision="bf16",
         num_train_examples=28992,
         num_eval_examples=1014,
@@ -215,7 +215,7 @@ _CPU_PRESETS = {
         dropout=0.2,
         init_scale=0.2,
         optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_replica_norm=5.0),
-        # Four halvings over the last two fifths of 3171 steps, as the published schedules have them.
+        # Four halvings over the last two fifths of 3171 steps, as in the published schedules.
         schedule=replace(_HALVINGS, warmup_steps=200.0, decay_start_step=1900, decay_interval=320),
         data=Data(source_language="en", target_language="de"),
         decode=Decode(source_length=48, target_length=48),

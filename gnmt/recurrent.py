@@ -1,7 +1,7 @@
-"""Google's wiring: the first decoder layer sees the attention of the step before, so it cannot run ahead of it.
+"""Runs the first decoder layer in Google's wiring, where it sees the attention's context of the step before.
 
-What does not depend on the attention, the product of the embeddings, is hoisted out of the loop as in
-common/layers/lstm.py.
+LSTM and attention alternate in a loop. The product of the embeddings, which does not depend on the attention, is
+hoisted out of the loop as in common/layers/lstm.py.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def attend_in_turn(
     masks: tf.Tensor | None,
     hoisted: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """An LSTM over concat(x_t, context_{t-1}) that asks `attention` with its output at every step.
+    """Runs an LSTM over concat(x_t, context_{t-1}) whose output queries `attention` at every step.
 
     Args:
-      lstm: its kernel's first rows are those of x; built here if it is not.
-      attention: answers a query of every step.
-      memory: what is attended to.
+      lstm: the first rows of its kernel are those of x; it is built here if it is not yet.
+      attention: computes the context of every step's query.
+      memory: keys and values from `attention.memory`.
       x: [n, b, width].
-      masks: of dropout of the context, [n, b, width], or None.
-      hoisted: one product for x of all steps, before the loop.
+      masks: dropout masks of the context, [n, b, width], or None.
+      hoisted: compute the product of x for all steps at once, before the loop.
 
     Returns:
       (outputs, contexts), each [n, b, width].
@@ -38,11 +38,11 @@ def attend_in_turn(
     if not lstm.built:
         lstm.build([None, None, 2 * width])
     compute, variable = precision.compute, precision.variable
-    of_x, of_context = tf.split(tf.cast(lstm.kernel, compute), 2)
-    matrix = tf.concat([of_context, tf.cast(lstm.recurrent_kernel, compute)], 0)
+    x_kernel, context_kernel = tf.split(tf.cast(lstm.kernel, compute), 2)
+    matrix = tf.concat([context_kernel, tf.cast(lstm.recurrent_kernel, compute)], 0)
 
     def project(x: tf.Tensor) -> tf.Tensor:
-        flat = tf.cast(tf.reshape(x, [-1, width]), compute) @ of_x
+        flat = tf.cast(tf.reshape(x, [-1, width]), compute) @ x_kernel
         z = tf.cast(flat, variable) + lstm.bias
         return tf.reshape(z, tf.concat([tf.shape(x)[:-1], [4 * width]], 0))
 

@@ -1,4 +1,4 @@
-"""GNMT as a task: label-smoothed cross-entropy per sentence, BLEU of beam-searched translations."""
+"""Defines the task of GNMT: label-smoothed cross-entropy per sentence, BLEU of beam-searched translations."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ class Task(task.Task):
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
-        # One shape for each bucket.
+        # Each bucket has a static shape.
         self.batch_shapes = [{"source": [n], "target": [n]} for n in config.bucket_limits]
 
     def build(self, replicas: Replicas, precision: Precision) -> model.Gnmt:
         return model.build(self.config, replicas, precision)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
-        """Of training: a batch of each bucket in turn."""
+        """Repeats training batches without data, one of each bucket in turn."""
         return pipeline.synthetic(self.config, batch_size, self.config.bucket_limits)
 
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
         return pipeline.synthetic_eval(self.config, batch_size)
 
     def loss(self, model_: model.Gnmt, batch: Batch) -> Mapping[str, WeightedSum]:
-        """Summed over a sentence's tokens and averaged over sentences: clipping at 5 is meant for that (REF
-        seq2seq/train/trainer.py, G6 nmt/model.py).
+        """Sums cross-entropy over a sentence's tokens and averages over sentences.
+
+        The clipping norm of 5 is meant for this scale (REF seq2seq/train/trainer.py, G6 nmt/model.py).
         """
         logits = model_([batch[name] for name in model.INPUTS], training=True)
         smoothing = self.config.label_smoothing, self.config.smoothing_over
         losses = smoothed_cross_entropy(logits, tf.transpose(batch["target"]), *smoothing)
         weight = tf.cast(batch["weight"], losses.dtype)
-        # By lengths, not by a token: the end of a sentence is to be learnt, what follows it is not.
+        # The lengths mask padding but count EOS, which is to be learnt.
         real = tf.sequence_mask(batch["target_length"], tf.shape(losses)[0], losses.dtype)
         total = tf.reduce_sum(losses * tf.transpose(real) * weight)
         return {"cross_entropy": WeightedSum(total, tf.reduce_sum(weight))}
@@ -71,7 +72,7 @@ class Task(task.Task):
         return Quality(value, value >= self.config.quality_target, details)
 
     def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
-        """The text of every evaluation sentence, in order.
+        """Decodes the translation of every evaluation sentence, in order.
 
         Raises:
           ValueError: a sentence is missing or came twice.
@@ -85,21 +86,21 @@ class Task(task.Task):
 def smoothed_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, smoothing: float, over: str = "all"
 ) -> tf.Tensor:
-    """Cross-entropy with targets of which a part is spread over the classes (mlperf_facts 0.7).
+    """Computes cross-entropy with smoothed labels (docs/sources.md, mlperf 0.7); the least possible loss is above 0.
 
     Args:
       logits: [..., V].
       labels: int [...].
-      smoothing: the part that is spread.
+      smoothing: the part of the target probability that is spread over the classes.
       over: "all": smoothing / V for every class and 1 - smoothing more for the label, tf.losses's definition, which
         G6 and the reference use; "others": smoothing / (V - 1) for every other class and 1 - smoothing for the label,
-        the Transformer's and G7's. Nothing is subtracted that makes the least possible loss 0.
+        the Transformer's and G7's definition.
 
     Returns:
       [...].
     """
     classes = logits.shape[-1]
-    # Spreading s over the others is spreading s V / (V - 1) over all: the label keeps 1 - s.
+    # Spreading s over the other classes equals spreading s V / (V - 1) over all: the label keeps 1 - s.
     part = smoothing if over == "all" else smoothing * classes / (classes - 1)
     losses = sparse_cross_entropy(tf.reshape(logits, [-1, classes]), tf.reshape(labels, [-1]), part)
     return tf.reshape(losses, tf.shape(labels))

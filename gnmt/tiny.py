@@ -1,4 +1,4 @@
-"""The generated language pair of cpu-tiny (common/text/pair.py), in the layout of the real data.
+"""Generates the language pair of cpu-tiny (common/text/pair.py), in the layout of the real data.
 
 python -m gnmt.tiny DATA_DIR
 """
@@ -23,12 +23,12 @@ _FILES = Data()
 
 @dataclasses.dataclass(frozen=True)
 class Tiny(pair.Pair):
-    """The pair, and how it is encoded.
+    """Settings of the language pair and of its encoding.
 
     Attributes:
-      merges: of the byte-pair encoding.
-      max_length: tokens of a side, its ends included.
-      shards: training files.
+      merges: number of merges of the byte-pair encoding.
+      max_length: most tokens of a side, BOS and EOS included.
+      shards: number of training files.
     """
 
     merges: int = 1000
@@ -40,10 +40,10 @@ TINY = Tiny()
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
-    """Writes the pair into `data_dir` through the converter; does nothing where the same lies already.
+    """Writes the pair into `data_dir` through the converter; does nothing where the same data is there already.
 
     Raises:
-      UserError: the folder holds something else or another benchmark's data, or cannot be written.
+      UserError: the folder holds other data, or cannot be written.
     """
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
     names = [_FILES.train_pattern, _FILES.codes, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
@@ -56,7 +56,7 @@ def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as scratch:
         paths = pair.write(tiny, Path(scratch))
         texts = [Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")]
-        # English's rules for both: the invented languages know a comma and a full stop.
+        # The rules of English fit both invented languages, whose only punctuation is comma and full stop.
         settings = convert.Settings(
             merges=tiny.merges, max_length=tiny.max_length, shards=tiny.shards, languages=("en", "en")
         )
@@ -64,7 +64,7 @@ def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m gnmt.tiny DATA_DIR`."""
+    """Runs `python -m gnmt.tiny DATA_DIR`; returns the exit code."""
     return tiny_data.main("gnmt", generate, "records", argv)
 
 

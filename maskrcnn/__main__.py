@@ -1,4 +1,4 @@
-"""python -m maskrcnn --system=cpu-tiny --data_dir=DIR"""
+"""Command line of the maskrcnn benchmark: `python -m maskrcnn --system=cpu-tiny --data_dir=DIR`."""
 
 from common.run import cli
 

@@ -1,4 +1,4 @@
-"""Images and objects as the network takes them: scaled into a frame, mirrored or not, masks cut to their boxes."""
+"""Prepares images and objects for Mask R-CNN: scales into a frame, mirrors, cuts masks to their boxes."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import tensorflow as tf
 from common.detection import boxes as box_ops
 from maskrcnn.config import Config
 
-_FLIP = 1 << 62  # Keeps the draw apart from others with the same key; record numbers stay far below.
+_FLIP = 1 << 62  # Makes the key of the flip differ from other keys; record numbers stay far below.
 
 
 def scaled_size(size: tf.Tensor, config: Config) -> tuple[tf.Tensor, tf.Tensor]:
-    """Whole pixels of an image scaled to `short_side`, or to `long_side` where it would exceed that (G7 dataloader.py).
+    """Computes the size of an image scaled to `short_side`, or to `long_side` if that is smaller (G7 dataloader.py).
 
     Args:
       size: int64 [2], height and width.
-      config: the two sides.
+      config: `short_side` and `long_side` are read.
 
     Returns:
-      (int64 [2], the scale, float32).
+      (int64 [2], height and width in whole pixels; float32 scalar, the scale).
     """
     short, long = tf.reduce_min(size), tf.reduce_max(size)
     exceeds = long * config.short_side > config.long_side * short
     wanted = tf.where(exceeds, tf.constant(config.long_side, tf.int64), config.short_side)
     side = tf.where(exceeds, long, short)
-    # Whole numbers: 480 pixels scaled to 800 are 800, not 799.
+    # Integer arithmetic: 480 pixels scaled to 800 are 800, not 799.
     return tf.maximum(size * wanted // side, 1), tf.cast(wanted / side, tf.float32)
 
 
 def framed(image: tf.Tensor, wide: tf.Tensor, config: Config) -> tuple[tf.Tensor, tf.Tensor]:
-    """An image scaled, at the top left of its frame, the rest zero.
+    """Scales an image and puts it at the top left of its frame, the rest of which is zero.
 
     Args:
       image: uint8 [h, w, 3].
-      wide: bool scalar, which of the two frames.
-      config: the sizes.
+      wide: bool scalar: the wide frame, not the tall one.
+      config: sizes of images and frames are read.
 
     Returns:
       (uint8 [H, W, 3], float32 [3]: height and width of the content in pixels, scale).
@@ -52,13 +52,13 @@ def framed(image: tf.Tensor, wide: tf.Tensor, config: Config) -> tuple[tf.Tensor
 def mirrored(
     image: tf.Tensor, boxes: tf.Tensor, masks: tf.Tensor, key: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Half of the images from right to left.
+    """Mirrors half of the images, from left to right, with their objects.
 
     Args:
       image: [h, w, 3].
       boxes: [n, 4], corners in parts of the image.
       masks: [n, S, S], each filling its box.
-      key: int64 [2] that decides.
+      key: int64 [2] that determines whether the image is mirrored.
     """
     heads = tf.random.stateless_uniform([], key + _FLIP, alg="philox") < 0.5
     return tf.cond(
@@ -69,26 +69,26 @@ def mirrored(
 
 
 def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size: int) -> tf.Tensor:
-    """The masks inside their boxes.
+    """Cuts each mask to its box and resamples it to S x S.
 
     Args:
-      encoded: string [n], PNGs of the image's size, zero where the object is not.
+      encoded: string [n], PNGs of the image's size, zero outside of the object.
       boxes: [n, 4], corners in parts of the image.
-      image_size: int64 [2].
+      image_size: int64 [2], height and width in pixels.
       size: S.
 
     Returns:
-      uint8 [n, S, S] of 0 and 1: the mask, bilinearly between its pixels' centres, at the centres of SxS equal parts of
-      the box.
+      uint8 [n, S, S] of 0 and 1: the mask at the centres of S x S equal parts of the box, interpolated bilinearly
+      between the centres of pixels.
     """
     sides = tf.cast(tf.tile(image_size, [2]), tf.float32)
 
     def one(inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         png, box = inputs
         mask = tf.io.decode_png(png, channels=1)[..., 0] > 0
-        told = ["a mask of another size than its image", tf.shape(mask)]
+        message = ["a mask of another size than its image", tf.shape(mask)]
         same = tf.reduce_all(tf.equal(tf.shape(mask, tf.int64), image_size))
-        with tf.control_dependencies([tf.debugging.Assert(same, told)]):
+        with tf.control_dependencies([tf.debugging.Assert(same, message)]):
             low = tf.cast(tf.floor(box[:2]), tf.int32)
         high = tf.minimum(tf.cast(tf.math.ceil(box[2:]), tf.int32), tf.cast(image_size, tf.int32))
         low = tf.minimum(low, high - 1)
@@ -103,9 +103,13 @@ def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size:
 
 
 def _weights(low: tf.Tensor, high: tf.Tensor, first: tf.Tensor, last: tf.Tensor, size: int) -> tf.Tensor:
-    """[size, last - first]: what each pixel first..last-1 gives to the centres of `size` parts of [low, high]."""
+    """Computes bilinear weights of pixels first..last-1 at the centres of `size` parts of [low, high].
+
+    Returns:
+      float32 [size, last - first].
+    """
     places = low + (tf.range(size, dtype=tf.float32) + 0.5) / size * (high - low) - 0.5
     pixels = tf.cast(tf.range(first, last), tf.float32)
-    # Beyond the centres of the first and the last pixel these go on.
+    # The first and the last pixel extend beyond their centres.
     places = tf.clip_by_value(places, pixels[0], pixels[-1])
     return tf.maximum(1 - tf.abs(places[:, None] - pixels), 0)

@@ -1,7 +1,7 @@
-"""ResNet-50 v1.5 without its classifier: the 50-layer column of table 1 of "Deep Residual Learning for Image
-Recognition", the stride of a stage on the 3x3 convolution of its first block.
+"""Builds the backbone of Mask R-CNN, ResNet-50 v1.5 without its classifier, and loads its published weights.
 
-Its layers have the names of the published checkpoints (torchvision's), which `load` reads.
+The network is the 50-layer column of table 1 of "Deep Residual Learning for Image Recognition"; the stride of a stage
+is on the 3x3 convolution of its first block. The layers have the names of published checkpoints (torchvision's).
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
 
 
 class StopGradient(tf_keras.layers.Layer):
-    """What is before it is frozen: it gets no gradient at all, and the backward pass ends here."""
+    """Ends the backward pass: the layers before it are frozen and get no gradient."""
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return tf.stop_gradient(x)
 
 
 def stages(parts: Parts, x: tf.Tensor) -> dict[int, tf.Tensor]:
-    """Level l -> features [b, H / 2^l, W / 2^l, 4 * width * 2^(l - 2)] for l = 2 ... 5, from images [b, H, W, 3].
+    """Computes the features of levels l = 2 ... 5, {l: [b, H / 2^l, W / 2^l, 4 * width * 2^(l - 2)]}.
 
-    With `config.freeze` the stem and the first stage (eleven convolutions) are not trained (mlperf_facts 2).
+    `x` are images [b, H, W, 3]. With `config.freeze` the stem and the first stage (eleven convolutions) are not trained
+    (docs/sources.md, mlperf 2).
     """
     config, found = parts.config, {}
     x = parts.backbone_conv(config.backbone_width, 7, 2, "conv1", not config.freeze)(x)
@@ -51,7 +52,7 @@ def stages(parts: Parts, x: tf.Tensor) -> dict[int, tf.Tensor]:
 def bottleneck(
     parts: Parts, x: tf.Tensor, filters: int, stride: int, project: bool, name: str, trainable: bool
 ) -> tf.Tensor:
-    """1x1, 3x3, 1x1 and the shortcut, figure 5 (right) of the paper; a stage's first block projects it."""
+    """Applies a bottleneck block, figure 5 (right) of the paper; the first block of a stage projects the shortcut."""
 
     def conv(x: tf.Tensor, filters: int, size: int, stride: int, number: int) -> tf.Tensor:
         x = parts.backbone_conv(filters, size, stride, f"{name}.conv{number}", trainable)(x)
@@ -67,5 +68,5 @@ def bottleneck(
 
 
 def load(network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas) -> int:
-    """Sets the backbone's weights and batch-norm moments from a published ResNet-50: `pretrained.load`."""
+    """Sets the backbone's weights and batch-norm moments; see `common.layers.pretrained.load`."""
     return pretrained.load(network, path, replicas, "config.backbone_width", "ResNet-50")

@@ -1,4 +1,4 @@
-"""The fields of a Mask R-CNN configuration. TensorFlow-free."""
+"""Defines the configuration of Mask R-CNN and checks its fields. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ BATCH_NORMS = ("frozen", "span")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """How images are read; mirroring is the whole augmentation (mlperf_facts 2, Mask R-CNN).
+    """Settings of image reading; mirroring is the only augmentation (docs/sources.md, mlperf 2, Mask R-CNN).
 
     Attributes:
       train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout, with masks.
       annotations: COCO file of the evaluated images inside the data folder.
-      cache: what stays in memory after the first epoch: "none" or "encoded", the records as they are: nearly all of
-        the set in each process, as every epoch deals the images out anew.
-      skip_empty: train only on images with an annotation, crowds counted, as the reference and NVIDIA do; Google's
-        code trains on all.
+      cache: the form of the examples kept in memory after the first epoch: "none" or "encoded", the records. Each
+        process then holds nearly the whole set, as every epoch deals the images to processes anew.
+      skip_empty: train only on images with an annotation, crowds included, as the reference and NVIDIA do; Google's
+        code trains on all images.
       flip: mirror half of the training images.
-      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
+      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
     """
 
     train_pattern: str = "train-*"
@@ -40,34 +40,46 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Config(BatchNormSpan, RunConfig):
-    """Everything that decides a run of Mask R-CNN. Defaults as published (G7 mask_rcnn_params.py; mlperf_facts 2).
+    """All settings of a run of Mask R-CNN. Defaults: G7 mask_rcnn_params.py (docs/sources.md, mlperf 2).
 
     Attributes:
       quality_target, mask_quality_target: mAP of boxes and of masks; the run ends when one evaluation meets both.
-      short_side, long_side: an image is scaled until its short side has so many pixels, or its long side that many.
-      padded_size: (short, long) of the frame, wide or tall, into which it is then put at the top left.
-      max_instances: objects of an image that training sees, the first so many.
-      num_classes: outputs of the box head: the background, 0, and a class for each category id below it, used or not.
-      gt_mask_size: the objects' masks reach the device cut to their boxes and scaled to this side.
+      short_side, long_side: an image is scaled until its short side has short_side pixels or its long side long_side.
+      padded_size: (short, long) sides of the frame, wide or tall; the scaled image lies at its top left.
+      max_instances: training uses at most the first max_instances objects of an image.
+      num_classes: outputs of the box head: the background, 0, and a class for each category id below num_classes, used
+        or not.
+      gt_mask_size: side of the objects' masks as the device gets them, cut to their boxes.
       mask_size: side of the predicted masks; the mask head's features have half of it.
       backbone_width: channels of ResNet-50's first convolution; its other widths are multiples of it.
-      fpn_channels, rpn_channels, head_units, mask_channels, mask_convs: widths of the pyramid, the region proposal
-        network, the box head's two layers, and widths and number of the mask head's convolutions.
-      min_level, max_level: of the pyramid; a cell of level l covers 2^l pixels. Regions are looked at up to level 5.
+      fpn_channels: channels of the pyramid.
+      rpn_channels: channels of the region proposal network.
+      head_units: units of the box head's two layers.
+      mask_channels, mask_convs: channels and number of the mask head's convolutions.
+      min_level, max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5.
       anchor_scale: anchors of level l have the area of a square of anchor_scale * 2^l pixels.
-      rpn_batch, rpn_foreground, rpn_positive, rpn_negative: anchors of an image in the loss, at most this part of them
-        positive; an anchor that overlaps an object by the third is positive, by less than the fourth negative.
-      rpn_pre_nms, rpn_post_nms, rpn_nms_iou: proposals of a level before suppression, and of an image after it;
-        rpn_eval_pre_nms and rpn_eval_post_nms in an evaluation.
-      roi_batch, roi_foreground, roi_positive: the same of the regions that the heads are trained on.
-      detections, score_threshold, nms_iou: of an image at most; of those that score more; after suppression per class.
+      rpn_batch: anchors of an image in the loss.
+      rpn_foreground: greatest part of rpn_batch that is positive.
+      rpn_positive, rpn_negative: an anchor is positive from IoU rpn_positive with an object on, negative below
+        rpn_negative.
+      rpn_pre_nms, rpn_post_nms: proposals of a level before suppression, and of an image after it; an evaluation uses
+        rpn_eval_pre_nms and rpn_eval_post_nms.
+      rpn_nms_iou: of two proposals with at least this IoU, the better one stays.
+      roi_batch, roi_foreground: regions of an image on which the heads are trained, and the greatest part of them that
+        holds objects.
+      roi_positive: least IoU with an object at which a region holds it.
+      detections: most detections of an image.
+      score_threshold: a detection scores more than this.
+      nms_iou: of two detections of a class with at least this IoU, the better one stays.
       freeze: the stem and the first stage keep the checkpoint's weights.
       batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
-        statistics of `batch_norm_span` images (0: a replica's micro-batch).
-      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+        statistics of `batch_norm_span` images (0: the micro-batch of a replica).
+      batch_norm_momentum: momentum of the moving averages.
+      batch_norm_epsilon: added to the variance.
       backbone: checkpoint of a ResNet-50 to start from (maskrcnn/backbone.py); "" starts from scratch.
-      anchor_shift: cells by which an evaluation's proposals are decoded beside their anchors: a deliberate fault.
-      train_mask_head: False leaves the masks out of the loss: a deliberate fault.
+      anchor_shift: distance, in cells, by which proposals of an evaluation are decoded beside their anchors: a
+        deliberate fault, for tests.
+      train_mask_head: False leaves the masks out of the loss: a deliberate fault, for tests.
       eval_workers: processes that paste and encode masks while the next block trains; 0: one per core, at most 20.
     """
 
@@ -123,7 +135,7 @@ class Config(BatchNormSpan, RunConfig):
     starts_from: ClassVar[str] = "an ImageNet ResNet-50"
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
+        """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
         if self.model != "mask_rcnn_resnet50_fpn":
             raise UserError(f"config.model={self.model!r}: unknown; known: mask_rcnn_resnet50_fpn")
@@ -198,13 +210,13 @@ class Config(BatchNormSpan, RunConfig):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(height, width) of the frames: wide and tall, or one where both are the same."""
+        """(height, width) of the frames: the wide and the tall one, or one where both are the same."""
         short, long = self.padded_size
         return ((short, long), (long, short)) if short != long else ((short, long),)
 
     @property
     def examples_per_evaluation(self) -> int:
-        """Wide and tall images fill their batches apart: that costs one more at most."""
+        """Images and padding of an evaluation: wide and tall images fill separate batches, at most one more in all."""
         return self.num_eval_examples + (len(self.shapes) - 1) * self.eval_batch_size
 
     @property

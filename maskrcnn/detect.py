@@ -1,4 +1,4 @@
-"""What the network finds in images."""
+"""Detects objects: proposals, box head, suppression per class, then masks of the detections."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from maskrcnn.config import Config
 
 
 def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, tf.Tensor]:
-    """The detections of each image, best first.
+    """Finds the detections of each image, best first.
 
     Args:
-      model: `model.build`.
+      model: the network from `maskrcnn.model.build`.
       batch: `image` [b, H, W, 3] of one of `config.shapes` and `image_info` [b, 3].
-      config: the run's.
+      config: the configuration of the run.
 
     Returns:
       `boxes` [b, D, 4], corners in pixels of the frame, `scores` [b, D], `classes` int32 [b, D], 0 where there is no
@@ -32,10 +32,10 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
             found[:, :2] += config.anchor_shift * 2**level
     limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
-    said = model.heads(features.maps, proposals.boxes)
+    outputs = model.heads(features.maps, proposals.boxes)
     found = nms.per_class(
-        boxes_of(said.codes, proposals.boxes, info),
-        scores_of(said.logits, proposals.valid),
+        boxes_of(outputs.codes, proposals.boxes, info),
+        scores_of(outputs.logits, proposals.valid),
         config.score_threshold,
         config.nms_iou,
         proposals.boxes.shape[1],
@@ -51,13 +51,13 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
 
 
 def scores_of(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Probabilities [b, n, classes - 1] of the classes without the background; 0 where there is no region."""
+    """Computes probabilities [b, n, classes - 1] of the classes without the background; 0 where `valid` is False."""
     scores = tf.nn.softmax(logits)[..., 1:]
     return tf.where(valid[..., None], scores, tf.zeros_like(scores))
 
 
 def boxes_of(codes: tf.Tensor, regions: tf.Tensor, image_info: tf.Tensor) -> tf.Tensor:
-    """Each class's box of each region, corners [b, n, classes - 1, 4], cut to the image's content."""
+    """Decodes each class's box of each region, corners [b, n, classes - 1, 4], clipped to the image's content."""
     centres = box_ops.to_centres(regions)[:, :, None]
     boxes = box_ops.decode(codes[:, :, 1:], centres, roi.WEIGHTS, rpn.MAX_LOG_RATIO)
     size = tf.cast(image_info, boxes.dtype)[:, None, None, :2]

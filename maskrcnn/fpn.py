@@ -1,4 +1,4 @@
-"""The feature pyramid: figure 3 of "Feature Pyramid Networks for Object Detection"."""
+"""Builds the feature pyramid: figure 3 of "Feature Pyramid Networks for Object Detection"."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import tensorflow as tf
 from common.distributed.spatial.layers import MaxPool, Upsample
 from maskrcnn.parts import Parts
 
-LAST_STAGE = 5  # of the backbone; coarser levels are every other cell of the one before
+LAST_STAGE = 5  # level of the backbone's last stage; a coarser level takes every other cell of the one before
 
 
 def pyramid(parts: Parts, stages: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
-    """Level l -> [b, H / 2^l, W / 2^l, fpn_channels] from the backbone's stages.
+    """Computes the levels of the pyramid, {l: [b, H / 2^l, W / 2^l, fpn_channels]}, from the backbone's stages.
 
-    A 1x1 convolution of each stage plus the coarser level at twice its size (nearest neighbours), then a 3x3
-    convolution; no batch norm, no activation.
+    A level is a 1x1 convolution of its stage plus the coarser level at twice its size (nearest neighbours), then a 3x3
+    convolution, without batch norm or activation.
     """
     config = parts.config
     top = min(config.max_level, LAST_STAGE)

@@ -1,4 +1,4 @@
-"""What looks at the pyramid: the region proposal network at every cell, the box and the mask head at regions."""
+"""Builds the heads on the pyramid: the region proposal network on every cell, the box and the mask head on regions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from common.distributed.spatial.layers import Leave
 from common.layers.convolution import Conv2DTranspose
 from maskrcnn.parts import Parts
 
-ANCHORS = len(PYRAMID_ASPECTS)  # of a cell
-BOX_SIZE = 7  # bins along a side of the box head's regions; the mask head's have half of config.mask_size
+ANCHORS = len(PYRAMID_ASPECTS)  # anchors of a cell
+BOX_SIZE = (
+    7  # bins along a side of the box head's regions; those of the mask head have half of config.mask_size
+)
 
 
 def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """The region proposal network, the same at all levels: figure 3 of "Faster R-CNN".
+    """Applies the region proposal network, figure 3 of "Faster R-CNN", with the same weights to all levels.
 
     Returns:
       (logits [b, A_l], codes [b, A_l, 4]) of each level, anchors in the order y, x, aspect, in `precision.variable`;
-      on replicas that share images all have those of the whole image.
+      replicas that share images all have the outputs of the whole image.
     """
     hidden = parts.conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), activation="relu")
     score = parts.conv(ANCHORS, 1, "rpn_score", parts.normal(0.01))
@@ -33,12 +35,12 @@ def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[
     def flat(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
         return Flat(shape, dtype=full)(Leave(parts.spatial, dtype=full)(x))
 
-    seen = [hidden(x) for x in maps.values()]
-    return [flat(score(x), []) for x in seen], [flat(box(x), [4]) for x in seen]
+    features = [hidden(x) for x in maps.values()]
+    return [flat(score(x), []) for x in features], [flat(box(x), [4]) for x in features]
 
 
 class Flat(tf_keras.layers.Layer):
-    """[b, H, W, n] -> [b, -1, *shape], in the order of the memory."""
+    """Reshapes [b, H, W, n] to [b, -1, *shape], row-major."""
 
     def __init__(self, shape: Sequence[int], **kwargs):
         super().__init__(**kwargs)
@@ -49,7 +51,7 @@ class Flat(tf_keras.layers.Layer):
 
 
 class Crop(tf_keras.layers.Layer):
-    """ROIAlign: feature maps by level and corners [b, n, 4] in pixels -> [b, n, size, size, C]."""
+    """Applies ROIAlign: feature maps by level and corners [b, n, 4] in pixels -> [b, n, size, size, C]."""
 
     def __init__(self, size: int, min_level: int, **kwargs):
         super().__init__(autocast=False, **kwargs)
@@ -61,7 +63,10 @@ class Crop(tf_keras.layers.Layer):
 
 
 class BoxHead(tf_keras.layers.Layer):
-    """[b, n, 7, 7, C] -> (logits [b, n, classes], codes [b, n, classes, 4]) in `precision.variable`."""
+    """Classifies and refines regions: [b, n, 7, 7, C] -> (logits [b, n, classes], codes [b, n, classes, 4]).
+
+    The outputs are in `precision.variable`.
+    """
 
     def __init__(self, parts: Parts):
         super().__init__(dtype=parts.precision.layer, name="box_head")
@@ -80,7 +85,7 @@ class BoxHead(tf_keras.layers.Layer):
         return logits, tf.reshape(self.box(x), [-1, number, self.classes, 4])
 
     def multiply_adds(self, inputs: Sequence[int], outputs: object) -> int:
-        """For `common.train.describe`; a list of outputs' shapes is no use to it, the number of regions is."""
+        """Counts multiply-adds for `common.train.describe` from the number of regions, inputs[0]."""
         del outputs
         return inputs[0] * sum(
             math.prod(layer.kernel.shape) for layer in [*self.hidden, self.score, self.box]
@@ -88,7 +93,10 @@ class BoxHead(tf_keras.layers.Layer):
 
 
 class MaskHead(tf_keras.layers.Layer):
-    """[b, n, 14, 14, C] -> logits [b, n, 28, 28, classes] in `precision.variable`: figure 4 (right) of the paper."""
+    """Predicts masks, figure 4 (right) of the paper: [b, n, 14, 14, C] -> logits [b, n, 28, 28, classes].
+
+    The logits are in `precision.variable`.
+    """
 
     def __init__(self, parts: Parts):
         super().__init__(dtype=parts.precision.layer, name="mask_head")
@@ -107,32 +115,32 @@ class MaskHead(tf_keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         number, size = x.shape[1], 2 * x.shape[2]
-        x = tf.cast(self.score(self.larger(self._seen(x))), self.full)
+        x = tf.cast(self.score(self.larger(self._convolved(x))), self.full)
         return tf.reshape(x, [-1, number, size, size, x.shape[-1]])
 
     def of_class(self, x: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-        """[b, n, 14, 14, C] and int32 [b, n] -> the logits of each region's class alone, [b, n, 28, 28].
+        """Predicts the mask of each region's class alone: [b, n, 14, 14, C], int32 [b, n] -> logits [b, n, 28, 28].
 
-        Training and detection look at no others: 91 times fewer products in the last layer.
+        Training and detection use no other class: the last layer has 91 times fewer products.
         """
         number, size = x.shape[1], 2 * x.shape[2]
-        x = self.larger(self._seen(x))
+        x = self.larger(self._convolved(x))
         x = tf.reshape(x, [-1, size * size, x.shape[-1]])
-        # As a product, which is faster than a gather's gradient.
+        # A product with a one-hot matrix is faster than the gradient of a gather.
         wanted = tf.one_hot(tf.reshape(classes, [-1]), self.score.filters, dtype=self.score.kernel.dtype)
         kernel = tf.cast(tf.matmul(wanted, self.score.kernel[0, 0], transpose_b=True), x.dtype)
         bias = tf.linalg.matvec(wanted, self.score.bias)
         x = tf.cast(tf.linalg.matvec(x, kernel), self.full) + tf.cast(bias, self.full)[:, None]
         return tf.reshape(x, [-1, number, size, size])
 
-    def _seen(self, x: tf.Tensor) -> tf.Tensor:
+    def _convolved(self, x: tf.Tensor) -> tf.Tensor:
         x = tf.reshape(x, [-1, *x.shape[2:]])
         for layer in self.convs:
             x = layer(x)
         return x
 
     def multiply_adds(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        """For `common.train.describe`, as published: all classes."""
+        """Counts multiply-adds for `common.train.describe`; all classes, as in published counts."""
         cells, pixels = math.prod(inputs[:-1]), math.prod(outputs[:-1])
         small = sum(math.prod(layer.kernel.shape) for layer in [*self.convs, self.larger])
         return cells * small + pixels * math.prod(self.score.kernel.shape)

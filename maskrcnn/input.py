@@ -1,10 +1,10 @@
-"""COCO TFRecords with masks to batches of one orientation.
+"""Reads COCO TFRecords with masks into batches whose images all have one orientation.
 
 A batch is {"image": uint8 [b, H, W, 3], "image_info": float32 [b, 3] (height and width of the content in pixels, and
 scale), "boxes": float32 [b, G, 4] corners in pixels of the frame, "classes": int32 [b, G], 0 where there is no object,
 "masks": uint8 [b, G, S, S] of 0 and 1, each filling its box, "image_id": int64 [b], "weight": float32 [b]}. (H, W) is
 one of `config.shapes`, the same on all replicas of a step (common/detection/coco_index.py). `normalised` runs on the
-device; evaluation carries no objects, its ground truth is the annotation file.
+device. Evaluation batches have no objects: the ground truth is the annotation file.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ FIX = "set DATA_DIR to a folder of COCO TFRecords with masks, or make one with m
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Endless training batches of one replica: every image once in an epoch, all in a new order.
+    """Makes the endless training batches of one process: every epoch has every image once, in a new order.
 
-    Mirroring depends on (config.seed, epoch, number of the image) only, the order on config.seed. Entering at
-    `start_step` gives what an uninterrupted stream gives from there.
+    Mirroring depends on (config.seed, epoch, number of the image) only, the order on config.seed. A stream that starts
+    at `start_step` equals an uninterrupted one from there on.
 
     Args:
       config: sizes, `seed`, `global_batch_size` and `data` are read.
       data_dir: folder of the TFRecords.
       shard: this process's part of every step.
-      batch_size: images per batch of a replica; where a process has several, a step takes as many batches.
-      start_step: steps to leave out.
+      batch_size: images per batch of a replica; a step takes one batch for each replica of the process.
+      start_step: number of steps to skip.
 
     Raises:
-      UserError: no files, or other categories than the configuration's.
+      UserError: there are no files, or the categories do not fit the configuration.
     """
     index = coco_index.read(tfrecords.list_files(data_dir, config.data.train_pattern, FIX))
     categories = _categories(config, data_dir)
@@ -75,11 +75,11 @@ def train_input(
 def eval_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, steps: int
 ) -> tf.data.Dataset:
-    """One pass over the held-out images, in `steps` steps of `eval_batch_size`; padding has image id -1 and weight 0.
+    """Makes one pass over the validation images, `steps` steps of `eval_batch_size`; padding has id -1 and weight 0.
 
     Args:
       config, data_dir, shard, batch_size: see `train_input`.
-      steps: of the clock, enough for both orientations.
+      steps: steps of an evaluation by the clock, enough for both orientations.
     """
     index = coco_index.read(tfrecords.list_files(data_dir, config.data.eval_pattern, FIX))
 
@@ -106,7 +106,7 @@ def eval_input(
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Batches of seeded noise for ever, of both orientations in turns, with the element_spec of both inputs."""
+    """Repeats a batch of seeded noise in each orientation in turn, with the element_spec of both inputs."""
     key = tf.constant([config.seed, 0], tf.int64)
     count, size = config.max_instances, config.gt_mask_size
     classes = tf.where(tf.range(count) < 5, tf.range(count) % (config.num_classes - 1) + 1, 0)
@@ -135,7 +135,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 
 def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
-    """The batch with (image - mean) / standard deviation per channel, 0 outside of the content; on the device."""
+    """Replaces images by (image - mean) / standard deviation per channel, 0 outside of the content; on the device."""
     image = normalise_rgb(batch["image"], dtype)
     rows, columns = (tf.range(n, dtype=tf.float32) for n in image.shape[1:3])
     high, wide = batch["image_info"][:, 0, None], batch["image_info"][:, 1, None]
@@ -145,26 +145,26 @@ def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
 
 
 def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
-    """Path of the COCO file of the evaluated images."""
+    """Returns the path of the COCO file of the evaluated images."""
     return os.path.join(os.fspath(data_dir), config.data.annotations)
 
 
 def groups(config: Config, index: Index) -> np.ndarray:
-    """int [n]: 1 for the wide frame, 0 for the tall one; all 0 where there is one frame."""
+    """Returns the frame of each image, int [n]: 1 the wide one, 0 the tall one; all 0 where there is one frame."""
     return index.wide.astype(int) if len(config.shapes) > 1 else np.zeros(len(index), int)
 
 
 def training_numbers(config: Config, index: Index) -> np.ndarray:
-    """The records that are trained on."""
+    """Lists the numbers of the training images; with `data.skip_empty` only those with an annotation."""
     return np.flatnonzero(index.objects > 0) if config.data.skip_empty else np.arange(len(index))
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Reads the index of all records, the first time by reading the records.
+    """Checks the index of all records against the configuration; the first call reads the records to make the index.
 
     Raises:
-      UserError: no files, no masks, other numbers of images or other categories than the configuration's, or
-        annotations that cannot be evaluated.
+      UserError: there are no files or no masks, the number of images or the categories do not fit the configuration, or
+        the annotations cannot be evaluated.
     """
     data = config.data
     train, held_out = (
@@ -192,7 +192,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
-    """What is wrong with the data after the input has failed: reads all files again, names file, record and image."""
+    """Finds what is wrong with the data after the input has failed: reads all files, names file, record and image."""
     try:
         categories = _categories(config, data_dir)
         for pattern, masks in ((config.data.train_pattern, True), (config.data.eval_pattern, False)):
@@ -217,7 +217,10 @@ def _categories(config: Config, data_dir: str | os.PathLike) -> coco_records.Cat
 def _batches(
     config: Config, index: Index, plan: Callable, prepared: Callable, batch_size: int
 ) -> tf.data.Dataset:
-    """What `prepared(epoch, number, wide, serialized)` makes of a plan of (epochs, numbers, groups), in batches."""
+    """Reads the examples of a plan of (epochs, numbers, groups), maps them by `prepared` and batches them.
+
+    `prepared` takes (epoch, number, wide, serialized) of an example; a number below 0 is padding, serialized as b"".
+    """
     data = config.data
     reader = coco_index.Reader(index, data.cache == "encoded")
 
@@ -233,11 +236,14 @@ def _batches(
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int) -> dict[str, tf.Tensor]:
-    """The first `most` objects that are no crowds; an unknown category ends the stream, naming the image."""
+    """Parses a record's first `most` objects that are no crowds.
+
+    An unknown category ends the stream, in an error that names the image.
+    """
     found = coco_records.parse(serialized, masks=True)
     classes = categories.to_class(found["labels"])
-    told = ["category is not in the annotation file", "image", found["image_id"]]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), told)]):
+    message = ["category is not in the annotation file", "image", found["image_id"]]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), message)]):
         single = tf.where(~found["crowd"])[:most, 0]
     return {
         "encoded": found["encoded"],
@@ -250,7 +256,7 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int
 
 
 def _decode(encoded: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """uint8 [h, w, 3], as the record's height and width promised; greyscale JPEG, and PNG, become RGB."""
+    """Decodes to uint8 [h, w, 3] and checks the record's height and width; greyscale JPEG, and PNG, become RGB."""
     image = tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
     same = tf.reduce_all(tf.equal(tf.shape(image, tf.int64)[:2], size))
     with tf.control_dependencies([tf.debugging.Assert(same, ["not the size that the record says", size])]):
@@ -272,7 +278,7 @@ def _example(
     weight: tf.Tensor | float,
     config: Config,
 ) -> Mapping[str, tf.Tensor]:
-    """A batch's entries of one image: at most `max_instances` objects, then zeros."""
+    """Makes the batch entries of one image, its objects padded with zeros to `max_instances`."""
     count, size = config.max_instances, config.gt_mask_size
     missing = [[0, count - tf.shape(classes)[0]]]
     return {

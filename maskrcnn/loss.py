@@ -1,7 +1,7 @@
-"""The five losses of Mask R-CNN, divided as Google's code divides them (mlperf_facts 2), not as Detectron does.
+"""Computes the five losses of Mask R-CNN.
 
-Every loss is a mean over a replica's micro-batch, and the replicas' means are averaged. Weight decay is not among them:
-the optimizer adds it to the gradients.
+The divisors are those of Google's code (docs/sources.md, mlperf 2), not Detectron's. Every loss is a mean over a
+replica's micro-batch, and the replicas' means are averaged. The optimizer adds weight decay to the gradients.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from maskrcnn import model as networks
 from maskrcnn import roi, rpn
 from maskrcnn.config import Config
 
-RPN_DELTA = 1 / 9  # where the error of a proposal's code stops counting as its square; 1 of a box's code
-_RPN_USE, _ROI_USE = 1, 2  # two independent samples of a step
+RPN_DELTA = 1 / 9  # delta of the Huber loss of a proposal's code; the box head's is 1
+_RPN_USE, _ROI_USE = 1, 2  # distinguish the two independent samples of a step
 
 
 def losses(
     model: networks.MaskRCNN, batch: Batch, config: Config, step: tf.Tensor
 ) -> Mapping[str, WeightedSum]:
-    """The loss terms of a micro-batch on one replica: "rpn_score", "rpn_box", "class", "box", "mask".
+    """Computes the loss terms of a micro-batch on one replica: "rpn_score", "rpn_box", "class", "box", "mask".
 
     Args:
-      model: `model.build`.
+      model: the network from `maskrcnn.model.build`.
       batch: `image` [b, H, W, 3] of one of `config.shapes`, `image_info` [b, 3], `boxes` [b, G, 4], `classes` [b, G],
         `masks` [b, G, S, S], `image_id` [b], `weight` [b]; see maskrcnn/input.py. An image of weight 0 does not count.
-      config: the run's.
-      step: int64 scalar: anchors and regions are drawn by the seed, this number and the images' ids;
-        `model.next_draw()`.
+      config: the configuration of the run.
+      step: int64 scalar, `model.next_draw()`; with the seed and the images' ids it determines the sample of anchors and
+        regions.
     """
     variable = model.precision.variable
     image, info, ids = batch["image"], batch["image_info"], batch["image_id"]
@@ -48,7 +48,7 @@ def losses(
 
     draw = sampling.noise(config.seed, step, ids, roi.candidates(config), _ROI_USE)
     regions = roi.sample(proposals, boxes, classes, tf.cast(draw, variable), config)
-    # Those with an object come first.
+    # Regions with an object come first.
     count = min(roi.positives(config), regions.boxes.shape[1])
     labels = regions.classes[:, :count]
     found = model.heads(features.maps, regions.boxes, regions.boxes[:, :count], labels)
@@ -63,7 +63,7 @@ def losses(
 
 
 def huber(error: tf.Tensor, delta: float) -> tf.Tensor:
-    """error^2 / 2 up to `delta`, then linear with the slope it has there."""
+    """Computes the Huber loss: error^2 / 2 up to `delta`, then linear with the slope at `delta`."""
     size = tf.abs(error)
     return tf.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
 
@@ -71,7 +71,7 @@ def huber(error: tf.Tensor, delta: float) -> tf.Tensor:
 def rpn_score_loss(
     logits: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor, anchors: int
 ) -> WeightedSum:
-    """Cross-entropy of the sampled anchors, divided by `anchors` per image, also where fewer were found."""
+    """Computes the cross-entropy of the sampled anchors, divided by `anchors` per image, also where fewer are found."""
     logits = tf.concat(logits, 1)
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(wanted.positive, logits.dtype), logits)
     counted = tf.where(wanted.positive | wanted.negative, entropy, tf.zeros_like(entropy))
@@ -80,7 +80,7 @@ def rpn_score_loss(
 
 
 def rpn_box_loss(codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor) -> WeightedSum:
-    """Of each level the mean over the four numbers of its positive anchors, added up over the levels."""
+    """Computes each level's mean Huber loss over the four numbers of its positive anchors, and sums the levels."""
     sizes = [x.shape[1] for x in codes]
     error = huber(tf.concat(codes, 1) - wanted.codes, RPN_DELTA)
     counted = tf.where(wanted.positive[..., None], error, tf.zeros_like(error))
@@ -91,14 +91,14 @@ def rpn_box_loss(codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Ten
 
 
 def class_loss(logits: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> WeightedSum:
-    """Cross-entropy, the mean over all regions."""
+    """Computes the mean cross-entropy over all regions."""
     entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(regions.classes, logits)
     counted = tf.cast(regions.valid, entropy.dtype) * weight[:, None]
     return WeightedSum(tf.reduce_sum(entropy * counted), tf.reduce_sum(counted), Over.REPLICA)
 
 
 def box_loss(codes: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> WeightedSum:
-    """The mean over the four numbers that the object's class has of each region with an object."""
+    """Computes the mean loss over the four numbers of the object's class, of each region with an object."""
     chosen = tf.gather(codes, regions.classes, batch_dims=2)
     positive = regions.classes > 0
     error = tf.where(positive[..., None], chosen - regions.codes, tf.zeros_like(chosen))
@@ -108,10 +108,10 @@ def box_loss(codes: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> Weigh
 
 
 def mask_loss(logits: tf.Tensor, masks: tf.Tensor, classes: tf.Tensor, weight: tf.Tensor) -> WeightedSum:
-    """Cross-entropy, the mean over the pixels of each region with an object.
+    """Computes the mean cross-entropy over the pixels of each region with an object.
 
     Args:
-      logits: [b, m, 28, 28], of the object's class.
+      logits: [b, m, 28, 28], for the object's class.
       masks: [b, m, 28, 28] of 0 and 1.
       classes: int32 [b, m], 0 where there is no object.
       weight: [b].

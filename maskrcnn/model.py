@@ -1,7 +1,7 @@
-"""Mask R-CNN on a feature pyramid of ResNet-50: figure 1 of "Mask R-CNN", with the heads of its figure 4 (right).
+"""Builds Mask R-CNN on a feature pyramid of ResNet-50: figure 1 of "Mask R-CNN", the heads of its figure 4 (right).
 
-Details follow mlperf_facts section 2, read from Google's v0.7 submission (`mask_rcnn_*`, `fpn.py`) and the reference
-`maskrcnn/pytorch`. Images come in two orientations: the layers are the same, the programs are two of static shapes.
+Details follow Google's v0.7 submission (`mask_rcnn_*`, `fpn.py`) and the reference `maskrcnn/pytorch` (docs/sources.md,
+mlperf 2). Images come in two orientations, which share the layers; each has its own program of static shapes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from maskrcnn.parts import Parts
 
 
 class Features(NamedTuple):
-    """Of a batch of images, whole ones on every replica that shares them.
+    """Features of a batch of images; replicas that share images all have the features of whole images.
 
     Attributes:
-      maps: [b, H / 2^l, W / 2^l, C] of the levels that regions are looked at in, from `min_level` on.
-      logits, codes: of the region proposal network, [b, A_l] and [b, A_l, 4] of each level.
+      maps: [b, H / 2^l, W / 2^l, C] of the levels that regions use, from `min_level` on.
+      logits, codes: outputs of the region proposal network, [b, A_l] and [b, A_l, 4] of each level.
     """
 
     maps: list[tf.Tensor]
@@ -36,7 +36,7 @@ class Features(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Of regions: logits [b, n, classes], codes [b, n, classes, 4]; mask logits [b, m, 28, 28] or None."""
+    """Outputs for regions: logits [b, n, classes], codes [b, n, classes, 4], mask logits [b, m, 28, 28] or None."""
 
     logits: tf.Tensor
     codes: tf.Tensor
@@ -44,22 +44,24 @@ class Heads(NamedTuple):
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> MaskRCNN:
-    """The network."""
+    """Builds the network."""
     return MaskRCNN(config, replicas, precision)
 
 
 def anchors(config: Config, height: int, width: int) -> list[np.ndarray]:
-    """Of each level, (cy, cx, h, w) in pixels of a frame of that size, float64 [A_l, 4], in the order y, x, aspect."""
+    """Computes the anchors of each level, (cy, cx, h, w) in pixels of the frame, float64 [A_l, 4], by y, x, aspect."""
     levels = range(config.min_level, config.max_level + 1)
     return [anchor_boxes.pyramid(height, width, [level], config.anchor_scale) for level in levels]
 
 
 class MaskRCNN(tf_keras.Model):
-    """Called on [images, regions, regions with a mask] it gives what all parts say of them: the form that is counted
-    and summarised. Training and detection call the parts, `features` and `heads`, on images of either orientation.
+    """Mask R-CNN. Training and detection call `features` and `heads`, on images of either orientation.
+
+    A call on [images, regions, regions with a mask] returns the outputs of all parts; `common.train.describe` counts
+    and summarises the network in this form.
 
     Attributes:
-      draws: scalar int64, one per replica: how many training batches were sampled from; part of the model's state.
+      draws: scalar int64, one per replica: number of training batches sampled from so far; part of the model's state.
     """
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
@@ -67,7 +69,7 @@ class MaskRCNN(tf_keras.Model):
         batch = config.micro_batch_size
         images = replicas.model_input((*config.shapes[0], 3), batch, precision.compute)
         first = _first_stage(parts, images)
-        # Its layers take images of any size; tf_keras would insist on that of its input.
+        # The layers take images of any size; tf_keras would insist on the size of the input.
         first.input_spec = None
         top = min(config.max_level, fpn.LAST_STAGE)
         crops = [
@@ -88,13 +90,16 @@ class MaskRCNN(tf_keras.Model):
         self.draws = replicas.per_replica_variable(tf.zeros([], tf.int64), f"{self.name}/draws")
 
     def next_draw(self) -> tf.Tensor:
-        """How many batches were sampled from before this one: scalar int64, what `loss.losses` asks for as `step`."""
+        """Counts a training batch; returns the number of those before it, scalar int64, the `step` of `loss.losses`."""
         draw = self.draws.read_value()
         self.draws.assign(draw + 1)
         return draw
 
     def features(self, images: tf.Tensor, training: bool) -> Features:
-        """[b, H, W, 3], normalised, of one of `config.shapes`; on replicas that share images, whole images."""
+        """Computes features of normalised images [b, H, W, 3], (H, W) one of `config.shapes`.
+
+        Replicas that share images all pass whole images.
+        """
         return Features(*self.first(tf.cast(images, self.precision.compute), training=training))
 
     def heads(
@@ -104,11 +109,16 @@ class MaskRCNN(tf_keras.Model):
         masked: tf.Tensor | None = None,
         classes: tf.Tensor | None = None,
     ) -> Heads:
-        """What the second stage says of `regions`, corners [b, n, 4], and of those with a mask, `masked` [b, m, 4], of
-        which `classes` [b, m] says what they hold.
+        """Applies the box head to `regions`, and the mask head to `masked`, where given.
 
-        The replicas that share images share this work, too: one has the boxes, another the masks (section 3 of the
+        Replicas that share images share this work, too: one computes the boxes, another the masks (section 3 of the
         TPU-v3 paper).
+
+        Args:
+          maps: `Features.maps`.
+          regions: corners [b, n, 4].
+          masked: corners [b, m, 4] of the regions that get a mask.
+          classes: int32 [b, m], the classes of the objects in `masked`.
         """
         functions = [lambda: self.box_head(self.crops[0](maps, regions))]
         if masked is not None:
@@ -117,12 +127,12 @@ class MaskRCNN(tf_keras.Model):
         return Heads(*found[0], found[1] if masked is not None else None)
 
     def masks(self, maps: list[tf.Tensor], regions: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-        """Mask logits [b, m, 28, 28] of corners [b, m, 4] that hold objects of `classes`, int32 [b, m]."""
+        """Predicts mask logits [b, m, 28, 28] for corners [b, m, 4] that hold objects of `classes`, int32 [b, m]."""
         return self.mask_head.of_class(self.crops[1](maps, regions), classes)
 
 
 def _first_stage(parts: Parts, images: tf.Tensor) -> tf_keras.Model:
-    """Images -> (maps, logits, codes) as in `Features`."""
+    """Builds the first stage: images -> (maps, logits, codes) as in `Features`."""
     x = Enter(parts.spatial, dtype=parts.precision.layer)(images)
     maps = fpn.pyramid(parts, backbone.stages(parts, x))
     logits, codes = heads.region_proposals(parts, maps)

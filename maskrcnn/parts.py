@@ -1,4 +1,4 @@
-"""The network's kinds of layer, with the settings that are the same everywhere."""
+"""Makes the layers of Mask R-CNN with the settings that all layers of a kind share."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from maskrcnn.config import Config
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Makes layers; `Parts.of` a configuration.
+    """Makes layers; `Parts.of(config, replicas, precision)` makes the parts of a configuration.
 
     Attributes:
-      spatial: how the first stage's images are partitioned; the second stage sees whole feature maps.
-      seeds: of the initialisers, one for each layer.
+      spatial: the partitioning of the first stage's images; the second stage gets whole feature maps.
+      seeds: seeds of the initialisers, one for each layer.
     """
 
     config: Config
@@ -35,12 +35,12 @@ class Parts:
 
     @classmethod
     def of(cls, config: Config, replicas: Replicas, precision: Precision) -> Parts:
-        # 128 is more than the network has.
+        # The network has fewer than 128 layers.
         seeds = (int(s >> 1) for s in np.random.SeedSequence(config.seed).generate_state(128))
         return cls(config, replicas, Spatial(replicas, config.partitions), precision, seeds)
 
     def backbone_conv(self, filters: int, size: int, stride: int, name: str, trainable: bool) -> PaddedConv2D:
-        """Without bias, zero-padded evenly; ResNet's N(0, 2 / fan-out) where no checkpoint gives the weights."""
+        """Makes a backbone convolution: no bias, zero-padded evenly, N(0, 2 / fan-out) where no checkpoint is read."""
         return PaddedConv2D(
             filters,
             size,
@@ -55,7 +55,7 @@ class Parts:
         )
 
     def batch_norm(self, name: str) -> SpanBatchNorm:
-        """Frozen, in its evaluation form also while training, unless the configuration trains from scratch."""
+        """Makes batch norm; with `config.batch_norm` "frozen", training uses its evaluation form too."""
         config = self.config
         return SpanBatchNorm(
             self.replicas,
@@ -77,7 +77,7 @@ class Parts:
         spatial: Spatial | None = None,
         activation: str | None = None,
     ) -> PaddedConv2D:
-        """With bias, stride 1, the image's size kept; Glorot's uniform initialisation unless another is given."""
+        """Makes a convolution with bias that keeps the image's size; Glorot's uniform initialiser by default."""
         return PaddedConv2D(
             filters,
             size,
@@ -90,13 +90,13 @@ class Parts:
         )
 
     def mask_conv(self, filters: int, size: int, name: str, activation: str | None = "relu") -> PaddedConv2D:
-        """Of the mask head, on regions, which lie whole on every replica."""
+        """Makes a convolution of the mask head, on regions, which every replica holds whole."""
         return self.conv(filters, size, name, self.fan_out(), WHOLE_IMAGES, activation)
 
     def dense(
         self, units: int, name: str, stddev: float | None = None, activation: str | None = None
     ) -> tf_keras.layers.Dense:
-        """N(0, stddev) for the predictors, which are computed in full precision, Glorot's uniform for the others."""
+        """Makes a dense layer: with `stddev` a predictor, N(0, stddev) in full precision; else Glorot's uniform one."""
         return LastAxisDense(
             units,
             activation=activation,
@@ -112,14 +112,14 @@ class Parts:
         return tf_keras.layers.Add(dtype=self.precision.layer)([a, b])
 
     def glorot(self) -> tf_keras.initializers.Initializer:
-        """TensorFlow's default, which the TPU submissions leave the pyramid and the box head with."""
+        """Makes TensorFlow's default initialiser, which the TPU submissions use in the pyramid and the box head."""
         return tf_keras.initializers.GlorotUniform(seed=next(self.seeds))
 
     def normal(self, stddev: float) -> tf_keras.initializers.Initializer:
         return tf_keras.initializers.RandomNormal(stddev=stddev, seed=next(self.seeds))
 
     def fan_out(self) -> tf_keras.initializers.Initializer:
-        """N(0, 2 / fan-out): the backbone's and, as published, the mask head's (mlperf_facts 2)."""
+        """Makes N(0, 2 / fan-out), published for the backbone and the mask head (docs/sources.md, mlperf 2)."""
         return tf_keras.initializers.VarianceScaling(
             2.0, "fan_out", "untruncated_normal", seed=next(self.seeds)
         )

@@ -1,8 +1,8 @@
-"""Presets of the Mask R-CNN benchmark, and what of a configuration is logged. TensorFlow-free.
+"""Defines the presets of the Mask R-CNN benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
 docs/presets/maskrcnn.md says for each preset where its values come from and which closed rule, if any, it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
-their Google/ folder; NV7 likewise in NVIDIA/.
+their Google/ folders; NV7 is the NVIDIA/ folder of G7; `mlperf_facts 1.3` = docs/sources.md, mlperf 1.3.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from maskrcnn.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run, by ruleset.
+    """Lists the hyperparameters for the log's header, under the keys of the configuration's ruleset.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock.
@@ -28,7 +28,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "global_batch_size": config.global_batch_size,
         "opt_base_learning_rate": optimizer.base_learning_rate,
         "opt_learning_rate_warmup_steps": int(warmup),
-        # By how much each step of the warmup raises the rate from 0, as Google's and NVIDIA's v0.7 logs have it.
+        # Rise of the rate, from 0, in each step of the warmup, as in Google's and NVIDIA's v0.7 logs.
         "opt_learning_rate_warmup_factor": (
             float(f"{optimizer.base_learning_rate / warmup:.12g}") if warmup else 0.0
         ),
@@ -45,8 +45,8 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs)
 
 
-# Momentum as TensorFlow 1 has it, the rate outside of the velocity; decay of the kernels only, and biases twice as
-# fast: Detectron's rule.
+# The momentum is TensorFlow 1's, whose velocity does not contain the rate. Decay of kernels only and a doubled rate of
+# biases are Detectron's rules.
 _SGD = Optimizer(
     name="sgd",
     momentum=0.9,
@@ -56,7 +56,7 @@ _SGD = Optimizer(
     bias_gradient_factor=2.0,
 )
 
-# Published drops of the rate are in steps; `boundaries` has them in epochs: step * batch / images.
+# The published drops of the rate are in steps; `boundaries` are in epochs: step * batch / images.
 _SCHEDULE_OF_128 = Schedule(
     kind="step",
     warmup_epochs=0.0,
@@ -234,10 +234,11 @@ _CPU_PRESETS = {
         roi_batch=32,
         detections=20,
         optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
-        # The rate's curve is that of seven epochs; the faults of README.md are caught within five.
+        # The rate follows the curve of seven epochs; a run of five catches the faults of README.md.
         schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
     ),
-    # The nuclei of microscope images, 7 to 22 pixels wide (studies/nuclei.py). No target: the whole schedule.
+    # Nuclei in microscope images, 7 to 22 pixels wide (studies/nuclei.py). The targets, 0.9, are out of reach: the run
+    # trains the whole schedule.
     "cpu-nuclei": replace(
         _CPU,
         source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
@@ -256,14 +257,14 @@ _CPU_PRESETS = {
         fpn_channels=64,
         rpn_channels=64,
         mask_channels=32,
-        anchor_scale=2.5,  # The lowest level's are 10 pixels wide.
+        anchor_scale=2.5,  # Anchors of the lowest level are 10 pixels wide.
         rpn_batch=256,
         rpn_pre_nms=500,
         rpn_post_nms=300,
         rpn_eval_pre_nms=500,
         rpn_eval_post_nms=300,
         roi_batch=128,
-        detections=100,  # What COCOeval counts.
+        detections=100,  # COCOeval counts no more.
         optimizer=replace(_SGD, base_learning_rate=0.02, clip_norm=5.0),
         schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
     ),

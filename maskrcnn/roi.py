@@ -1,4 +1,4 @@
-"""The regions that the second stage is trained on, and what it ought to say of them."""
+"""Samples the regions on which the second stage trains, and computes their targets: classes, boxes and masks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from common.detection import matching, roi_align, sampling
 from maskrcnn.config import Config
 from maskrcnn.rpn import Proposals
 
-WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # scales of the codes of boxes (mlperf_facts 2)
+WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # scales of the codes of boxes (docs/sources.md, mlperf 2)
 
 
 class Regions(NamedTuple):
-    """A sample of each image's proposals and objects, those with an object first.
+    """A sample of each image's proposals and objects; regions with an object come first.
 
     Attributes:
       boxes: corners [b, n, 4]; no gradient flows to them.
-      valid: bool [b, n]: whether there is a region at all.
-      classes: int32 [b, n]: of the object, 0 for background.
-      codes: [b, n, 4]: from the region to the object's box; any finite number where the class is 0.
-      index: int32 [b, n]: of the object.
+      valid: bool [b, n]: False where the sample has fewer than n regions.
+      classes: int32 [b, n]: class of the object, 0 for background.
+      codes: [b, n, 4]: the object's box, encoded from the region; any finite number where the class is 0.
+      index: int32 [b, n]: number of the object.
     """
 
     boxes: tf.Tensor
@@ -33,26 +33,26 @@ class Regions(NamedTuple):
 
 
 def positives(config: Config) -> int:
-    """How many of an image's regions may hold an object; these are the first ones, and the ones with a mask."""
+    """Returns how many regions of an image may hold an object; they come first, and only they have a mask."""
     return int(config.roi_batch * config.roi_foreground)
 
 
 def candidates(config: Config) -> int:
-    """How many regions the sample is drawn from: proposals and objects."""
+    """Returns the number of proposals and objects that the sample is drawn from."""
     return config.rpn_post_nms + config.max_instances
 
 
 def sample(
     proposals: Proposals, boxes: tf.Tensor, classes: tf.Tensor, noise: tf.Tensor, config: Config
 ) -> Regions:
-    """Draws from proposals and objects: at most a quarter that overlap an object by half, the rest that do not.
+    """Draws a sample of proposals and objects, of which at most `positives(config)` overlap an object enough.
 
     Args:
-      proposals: [b, p].
-      boxes: of the objects, corners [b, G, 4].
+      proposals: the proposals of each image, [b, p].
+      boxes: boxes of the objects, corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
       noise: [b, p + G] at least, see `sampling.balanced`.
-      config: `roi_*`.
+      config: the fields `roi_*` are read; published: at most a quarter that overlap an object by 0.5 or more.
     """
     regions = tf.concat([tf.cast(proposals.boxes, boxes.dtype), boxes], 1)
     there = tf.concat([proposals.valid, classes > 0], 1)
@@ -67,18 +67,18 @@ def sample(
     regions, index = (tf.gather(x, chosen.index, batch_dims=1) for x in (regions, found.index))
     label = tf.where(chosen.positive, tf.gather(classes, index, batch_dims=1), 0)
     objects = tf.gather(boxes, index, batch_dims=1)
-    # Where there is no object the region may be empty: its code would be infinite.
+    # A region without an object may be empty, and its code infinite: it is encoded from a box of one pixel.
     reference = tf.where(chosen.positive[..., None], regions, tf.ones_like(regions) * [0.0, 0.0, 1.0, 1.0])
     codes = box_ops.encode(objects, box_ops.to_centres(reference), WEIGHTS)
     return Regions(tf.stop_gradient(regions), chosen.valid, label, codes, index)
 
 
 def mask_targets(regions: Regions, boxes: tf.Tensor, masks: tf.Tensor, count: int, size: int) -> tf.Tensor:
-    """What the first `count` regions show of their object's mask: [b, count, size, size] of 0 and 1.
+    """Crops the masks of their objects to the first `count` regions: [b, count, size, size] of 0 and 1.
 
     Args:
-      regions: `sample`.
-      boxes: of the objects, corners [b, G, 4].
+      regions: the result of `sample`.
+      boxes: boxes of the objects, corners [b, G, 4].
       masks: [b, G, S, S], each filling its object's box.
       count, size: 128 and 28 as published.
     """

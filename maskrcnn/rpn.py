@@ -1,4 +1,4 @@
-"""The first stage's outputs: which regions it proposes, and what it ought to have said."""
+"""Proposes regions from the outputs of the region proposal network, and computes the targets of its anchors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from common.detection import matching, nms, sampling
 from maskrcnn.config import Config
 
 WEIGHTS = (1.0, 1.0, 1.0, 1.0)  # scales of the codes of proposals
-# Early in a training exp() of a code would be infinite: tf-models-official's bound, official/vision/ops/box_ops.py.
+# Bounds exp() of a code, which would be infinite early in training; from TFM official/vision/ops/box_ops.py.
 MAX_LOG_RATIO = math.log(1000 / 16)
 
 
 class Proposals(NamedTuple):
-    """The best regions of each image, best first: corners [b, n, 4] in pixels, and bool [b, n] whether it is one."""
+    """The best regions of each image, best first: corners [b, n, 4] in pixels; `valid` [b, n] is False for padding."""
 
     boxes: tf.Tensor
     valid: tf.Tensor
@@ -34,16 +34,17 @@ def propose(
     proposals: int,
     overlap: float,
 ) -> Proposals:
-    """The `candidates` best anchors of each level, suppressed within their level, then the best of all levels.
+    """Suppresses the `candidates` best anchors of each level within the level, then takes the best of all levels.
+
+    No gradient flows through proposals.
 
     Args:
       logits, codes: [b, A_l] and [b, A_l, 4] of each level.
       anchors: centres [A_l, 4] of each level, in pixels.
-      image_info: [b, 3]: height and width of the content in pixels, to which boxes are cut; empty ones are dropped.
-      candidates, proposals: at most so many of each level before suppression, and of all levels after it.
-      overlap: at which the worse of two boxes of a level is suppressed.
-
-    No gradient flows through proposals.
+      image_info: [b, 3]: height and width of the content in pixels, to which boxes are clipped; empty ones are dropped.
+      candidates: most boxes of each level before suppression.
+      proposals: most boxes of all levels after suppression.
+      overlap: IoU from which on the worse of two boxes of a level is suppressed.
     """
     width = max(min(candidates, x.shape[1]) for x in logits)
     best, corners, there = [], [], []
@@ -69,8 +70,11 @@ def propose(
 
 
 class Targets(NamedTuple):
-    """What the region proposal network ought to say: codes [b, A, 4] where `positive`, bool [b, A]; an object at
-    `positive`, none at `negative`. Others do not count.
+    """Targets of the region proposal network; anchors that are neither positive nor negative do not count.
+
+    Attributes:
+      codes: [b, A, 4], meaningful where `positive`.
+      positive, negative: bool [b, A]: sampled anchors with an object, and without one.
     """
 
     codes: tf.Tensor
@@ -81,14 +85,14 @@ class Targets(NamedTuple):
 def targets(
     anchors: np.ndarray, boxes: tf.Tensor, classes: tf.Tensor, noise: tf.Tensor, config: Config
 ) -> Targets:
-    """Matches every anchor, draws a balanced sample and encodes it.
+    """Matches every anchor with the objects, draws a balanced sample and encodes it.
 
     Args:
-      anchors: centres [A, 4] of all levels.
-      boxes: of the objects, corners [b, G, 4].
+      anchors: centre form [A, 4] of all levels.
+      boxes: boxes of the objects, corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
       noise: [b, A], see `sampling.balanced`.
-      config: `rpn_*`.
+      config: the fields `rpn_*` are read.
     """
     centres = tf.constant(anchors, boxes.dtype)
     iou = matching.overlaps(boxes, classes > 0, box_ops.to_corners(centres)[None])

@@ -1,4 +1,4 @@
-"""Mask R-CNN as a task: five losses, detections with masks, COCO's mean average precision of boxes and of masks."""
+"""Defines the task of Mask R-CNN: five losses, detections with masks, COCO's mAP of boxes and of masks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Task(task.Task):
 
     input = pipeline
     evaluate_in_worker = True
-    chooses = True  # Regions.
+    chooses = True  # A training step chooses regions.
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
-        # Wide and tall: a program of static shapes for each.
+        # Wide and tall images have a program of static shapes each.
         shapes = [{"image": (*shape, 3)} for shape in config.shapes]
         self.batch_shapes = self.eval_batch_shapes = shapes if len(shapes) > 1 else ()
         self.evaluation_workers = config.eval_workers or min(os.cpu_count() or 1, MOST_WORKERS)
@@ -60,7 +60,7 @@ class Task(task.Task):
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         found = detect(model, self._normalised(batch), self.config)
-        # Of the content, whatever frame it lies in: so they are of the original image.
+        # Boxes in parts of the content, which are parts of the original image whatever the frame.
         size = tf.maximum(tf.tile(batch["image_info"][:, None, :2], [1, 1, 2]), 1.0)
         arrays = {
             "image_id": batch["image_id"],
@@ -68,7 +68,7 @@ class Task(task.Task):
             "boxes": found["boxes"] / size,
             "scores": tf.where(found["classes"] > 0, found["scores"], 0.0),
             "classes": found["classes"],
-            # Half the bytes; eleven bits are enough for a threshold at a half.
+            # float16 has half the bytes; its eleven bits are enough for a threshold of 0.5.
             "masks": tf.cast(found["masks"], tf.float16),
         }
         return Outputs(arrays=arrays)
@@ -85,7 +85,7 @@ class Task(task.Task):
         annotations = pipeline.annotation_file(self.config, self.data_dir)
         seen = {name: arrays[name] for name in ("image_id", "weight")}
         list(spread(functools.partial(coco_eval.each_image_once, annotations), [seen]))
-        classes = range(1, self.config.num_classes)  # The categories' own ids.
+        classes = range(1, self.config.num_classes)  # Classes are the category ids.
         encode = functools.partial(coco_eval.encoded_results, annotations, classes)
         encoded = list(spread(encode, coco_eval.parts(arrays)))
         work = [(kind, [part[kind] for part in encoded]) for kind in _KINDS.values()]

@@ -1,7 +1,4 @@
-"""The generated data set of cpu-tiny; see common/detection/drawing.py.
-
-python -m maskrcnn.tiny DATA_DIR
-"""
+"""Generates the data set of cpu-tiny, pictures of common/detection/drawing.py: `python -m maskrcnn.tiny DATA_DIR`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Sequence
 from common.data import tiny_data
 from common.detection import drawing
 
-# Fewer and larger figures than ssd's: two stages learn from scratch in minutes.
+# Fewer and larger figures than ssd's, so that two stages learn from scratch in minutes.
 TINY = drawing.Pictures(
     train_images=2000, eval_images=101, most=3, radius=(0.2, 0.38), visible=0.5, noise=0.02
 )
@@ -24,7 +21,7 @@ def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m maskrcnn.tiny DATA_DIR`."""
+    """Runs `python -m maskrcnn.tiny DATA_DIR`; returns the exit code."""
     return tiny_data.main("maskrcnn", generate, "TFRecords", argv)
 
 

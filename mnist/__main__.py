@@ -1,4 +1,4 @@
-"""python -m mnist --system=cpu-tiny --data_dir=DIR"""
+"""Command line of the mnist benchmark: `python -m mnist --system=cpu-tiny --data_dir=DIR`."""
 
 from common.run import cli
 

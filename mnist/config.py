@@ -1,4 +1,4 @@
-"""The fields of a handwritten-digits configuration. TensorFlow-free."""
+"""Defines the configuration of the MNIST networks and checks its fields. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ACTIVATIONS = ("sigmoid", "tanh", "relu")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """How the images are read.
+    """Settings of image reading.
 
     Attributes:
-      held_out: evaluate on so many images from the end of the training set, train on the others and leave the
-        test set alone: for choosing hyperparameters. 0 evaluates on the test set.
-      pixel_scale, pixel_offset: the network sees scale * value + offset of the grey values 0..255.
+      held_out: images at the end of the training set that the run evaluates on and does not train on, for choosing
+        hyperparameters without the test set. 0 evaluates on the test set.
+      pixel_scale, pixel_offset: the network sees scale * value + offset for grey values 0..255.
     """
 
     held_out: int = 0
@@ -29,18 +29,19 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """Everything that decides a run on handwritten digits.
+    """All settings of a run on handwritten digits.
 
     Attributes:
       model: "lstm" (LEGW 5.1.1), "mlp" (MagmaDNN 3.1) or "cnn" (MagmaDNN's example cnn_2d).
-      image_size: side of the square images, in pixels; of "lstm" also the number of steps.
+      image_size: side of the square images, in pixels; "lstm" takes as many steps.
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       lstm_units: width of the LSTM and of the linear transform in front of it.
-      folded: the matrices of the transform and of the LSTM's input are multiplied first, see mnist/model.py;
-        the results are equal. Needs `hoisted`.
-      hoisted: the form of the LSTM, see common/layers/lstm.py; the results are equal.
-      hidden_layers, hidden_units, activation: of "mlp".
-      dropout: part of each hidden layer's outputs that "mlp" drops.
+      folded: multiply the matrices of the transform and of the LSTM's input first, see mnist/model.py; the results
+        are equal. Needs `hoisted`.
+      hoisted: compute the input projection of the LSTM before the loop, see common/layers/lstm.py; the results are
+        equal.
+      hidden_layers, hidden_units, activation: number, width and activation of the hidden layers of "mlp".
+      dropout: dropout rate of each hidden layer's outputs in "mlp".
       recurrent: False leaves "lstm" the last row of the image only: a deliberate fault, for tests.
     """
 
@@ -66,7 +67,7 @@ class Config(RunConfig):
     data: Data = Data()
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
+        """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
         if self.partitions > 1:
             raise UserError(

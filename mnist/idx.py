@@ -1,6 +1,7 @@
-"""The idx files of MNIST: big-endian header of magic and sizes, then unsigned bytes; plain or gzipped.
+"""Reads and writes the idx files of MNIST, plain or gzipped.
 
-Magic numbers are 2051 for images (sizes N, rows, columns) and 2049 for labels (size N).
+An idx file is a big-endian header, magic number and sizes, and unsigned bytes. Magic numbers are 2051 for images (sizes
+N, rows, columns) and 2049 for labels (size N).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from common.errors import UserError
 from common.files import whole
 
 IMAGES, LABELS = 2051, 2049
-# The official names, without ".gz": {split: (images, labels)}.
+# Official file names, without ".gz": {split: (images, labels)}.
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -26,10 +27,10 @@ FIX = "make it with mnist/init_datasets.sh"
 
 
 def find(folder: str | os.PathLike, name: str) -> Path:
-    """`name` or `name`.gz in `folder`.
+    """Returns the path of `name` or `name`.gz in `folder`.
 
     Raises:
-      UserError: neither is there.
+      UserError: the folder has neither.
     """
     for path in (Path(folder) / name, Path(folder) / f"{name}.gz"):
         if path.is_file():
@@ -38,10 +39,10 @@ def find(folder: str | os.PathLike, name: str) -> Path:
 
 
 def read(path: str | os.PathLike, magic: int) -> np.ndarray:
-    """The file's contents: uint8 [N, rows, columns] for IMAGES, [N] for LABELS.
+    """Reads an idx file: uint8 [N, rows, columns] for magic IMAGES, [N] for LABELS.
 
     Raises:
-      UserError: it cannot be read, has another magic number, or its length is not what its header says.
+      UserError: the file cannot be read, has another magic number, or another length than its header says.
     """
     path = Path(path)
     try:
@@ -65,10 +66,10 @@ def read(path: str | os.PathLike, magic: int) -> np.ndarray:
 
 
 def load(folder: str | os.PathLike, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """(images uint8 [N, rows, columns], labels uint8 [N]) of "train" or "test".
+    """Reads (images uint8 [N, rows, columns], labels uint8 [N]) of "train" or "test".
 
     Raises:
-      UserError: as `read`, or there are not as many labels as images.
+      UserError: a file is missing or damaged, see `read`, or there are not as many labels as images.
     """
     images_path, labels_path = (find(folder, name) for name in FILES[split])
     images, labels = read(images_path, IMAGES), read(labels_path, LABELS)
@@ -82,6 +83,6 @@ def write(path: str | os.PathLike, array: np.ndarray) -> None:
     path = Path(path)
     magic = IMAGES if array.ndim == 3 else LABELS
     data = struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.astype(np.uint8).tobytes()
-    # No time in the header: equal arrays are equal files.
+    # mtime=0 leaves the time out of the header, so that equal arrays give equal files.
     with whole(path) as made:
         made.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)

@@ -1,8 +1,8 @@
-"""Batches of digits as a function of (seed, step), from arrays in memory.
+"""Makes batches of digits as a function of (seed, step), from arrays in memory.
 
 A batch is {"image": uint8 [b, S, S], "label": int32 [b], "weight": float32 [b]}. An epoch is a permutation of the
-training set keyed by seed and epoch; the endless sequence of these is cut into global batches, so that every epoch
-sees every image once, whatever the batch, and any number of replicas sees the same global batches.
+training set, keyed by seed and epoch. The endless sequence of epochs is cut into global batches, so that every epoch
+has every image once, whatever the batch, and any number of replicas sees the same global batches.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from mnist import idx
 from mnist.config import Config
 
 Arrays = tuple[np.ndarray, np.ndarray]
-# Small batches are made several at a time: a call of a function of tf.data costs a tenth of a perceptron's step.
+# Images per call of a tf.data function, several small batches: a call costs a tenth of a perceptron's step.
 IMAGES_AT_ONCE = 2048
 
 
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
-    """(images, labels) that a run trains or evaluates on.
+    """Loads the (images, labels) that a run trains or evaluates on.
 
     Raises:
-      UserError: damaged or missing files, another number or size of images than the configuration says, a
-        label that is no class.
+      UserError: files are missing or damaged, number or size of the images are not the configuration's, or a label is
+        no class.
     """
     held_out = config.data.held_out
     split = "train" if training or held_out else "test"
@@ -60,20 +60,20 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
 def train_input(
     config: Config, arrays: Arrays, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Endless training batches of one shard, entered at global step `start_step`.
+    """Makes the endless training batches of one shard from global step `start_step` on.
 
     Args:
       config: `seed` and `global_batch_size` are read.
       arrays: from `load`.
-      shard: which consecutive part of each global batch.
+      shard: the consecutive part of each global batch that is read.
       batch_size: images per batch; a shard's part of a step may be several batches.
-      start_step: steps to leave out.
+      start_step: number of steps to skip.
     """
     count = len(arrays[0])
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     images, labels = tf.constant(arrays[0]), tf.constant(arrays[1].astype(np.int32))
 
-    # Batches that share a call of each function below. They reach into one more epoch at most.
+    # Number of batches that one call of each function below makes. They span at most two epochs.
     together = min(IMAGES_AT_ONCE // batch_size, per_step * (count // config.global_batch_size - 1)) or 1
 
     def permutation(epoch: tf.Tensor) -> tf.Tensor:
@@ -81,7 +81,7 @@ def train_input(
         return tf.random.experimental.stateless_shuffle(tf.range(count), key, alg="philox")
 
     def indices(state: tuple, number: tf.Tensor) -> tuple:
-        """Which images the batches from `number` on take, and the permutations of two epochs, the first one's on."""
+        """Computes (the first batch's epoch, its permutation and the next epoch's), and the images of the batches."""
         epoch, this, following = state
         numbers = number + tf.range(together, dtype=tf.int64)
         step, part = numbers // per_step, numbers % per_step
@@ -114,23 +114,21 @@ def train_input(
 
 
 def eval_input(config: Config, arrays: Arrays, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """One pass over this shard's examples in padded batches; padding has label -1 and weight 0."""
+    """Makes one pass over this shard's examples in padded batches; padding has label -1 and weight 0."""
     images, labels = arrays[0], arrays[1].astype(np.int32)
     sizes = [len(range(i, len(images), shard.count)) for i in range(shard.count)]
-    # One stream may feed several replicas: a whole number of batches for each.
+    # One stream may feed several replicas, each with a whole number of batches.
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
-    mine = {"image": images[shard.index :: shard.count], "label": labels[shard.index :: shard.count]}
+    own = {"image": images[shard.index :: shard.count], "label": labels[shard.index :: shard.count]}
     nothing = {"image": np.zeros(images.shape[1:], np.uint8), "label": -1}
     batches = padding.num_batches(sizes, batch_size, per_step)
     return (
-        padding.pad(tf.data.Dataset.from_tensor_slices(mine), nothing, batch_size, batches)
-        .cache()
-        .prefetch(2)
+        padding.pad(tf.data.Dataset.from_tensor_slices(own), nothing, batch_size, batches).cache().prefetch(2)
     )
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """One batch of seeded noise for ever, with the element_spec of both inputs."""
+    """Repeats one batch of seeded noise with the element_spec of both inputs."""
     rng = np.random.default_rng(config.seed)
     batch = {
         "image": rng.integers(0, 256, [batch_size, config.image_size, config.image_size], np.uint8),

@@ -1,4 +1,4 @@
-"""The three networks: LEGW's pure LSTM, MagmaDNN's multilayer perceptron and its small convolutional network."""
+"""Builds LEGW's pure LSTM, MagmaDNN's multilayer perceptron and MagmaDNN's small convolutional network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mnist.config import Config
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """The network `config.model`: scaled images [b, S, S], any float dtype -> logits [b, classes]."""
+    """Builds the network `config.model`: scaled images [b, S, S], any float dtype -> logits [b, classes]."""
     size = config.image_size
     images = replicas.model_input([size, size], config.micro_batch_size, precision.compute)
     body = {"lstm": _lstm, "mlp": _mlp, "cnn": _cnn}[config.model]
@@ -27,7 +27,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 class RowReader(tf_keras.layers.Layer):
-    """Reads an image row by row: a linear transform of each row, then an LSTM; gives its last output.
+    """Reads an image row by row: a linear transform of each row, then an LSTM; returns the LSTM's last output.
 
     LEGW 5.1.1: 28 steps of 28 pixels, transform 28 -> 128, LSTM of 128 (a cell kernel of 256 x 512).
     """
@@ -46,7 +46,7 @@ class RowReader(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """[b, S, S] -> [b, units]."""
+        """Reads [b, S, S] -> [b, units]."""
         rows = tf.transpose(images, [1, 0, 2])
         if not self._config.recurrent:
             rows = rows[-1:]
@@ -56,10 +56,10 @@ class RowReader(tf_keras.layers.Layer):
         return h
 
     def _folded(self, rows: tf.Tensor) -> tf.Tensor:
-        """The transform's matrix times the LSTM's first: (x A + a) W + b = x (A W) + (a W + b).
+        """Multiplies the matrices of transform and LSTM first: (x A + a) W + b = x (A W) + (a W + b).
 
-        An input row is 28 numbers wide where the transformed one has 128: 225,280 multiply-adds a step and
-        example in place of 400,384, forward and backward. The variables and their gradients stay what they are.
+        An input row has 28 numbers, a transformed one 128: a step takes 225,280 multiply-adds per example in place of
+        400,384, forward and backward. The variables and their gradients stay the same.
         """
         transform, lstm = self.transform, self.lstm
         kernel = tf.matmul(transform.kernel, lstm.kernel)
@@ -70,7 +70,7 @@ class RowReader(tf_keras.layers.Layer):
         return h
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
-        """Of one example, for `common.train.describe`."""
+        """Counts the multiply-adds of one example, for `common.train.describe`."""
         steps, pixels = inputs
         return steps * (pixels * self._config.lstm_units + self.lstm.multiply_adds_per_step())
 
@@ -90,7 +90,7 @@ def _mlp(config: Config, replicas: Replicas, precision: Precision, x: tf.Tensor)
 
 
 def _cnn(config: Config, replicas: Replicas, precision: Precision, x: tf.Tensor) -> tf.Tensor:
-    """MagmaDNN/magmadnn examples/cnn_2d.cpp: 5x5x32, ReLU, mean over 2x2, 128, ReLU."""
+    """Applies the network of MagmaDNN/magmadnn examples/cnn_2d.cpp: 5x5x32, ReLU, mean over 2x2, 128, ReLU."""
     size = config.image_size
     x = tf_keras.layers.Reshape([size, size, 1], dtype=precision.layer)(x)
     x = Conv2D(32, 5, activation="relu", dtype=precision.layer)(x)

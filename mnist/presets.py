@@ -1,4 +1,4 @@
-"""Presets of the handwritten digits benchmark, and what of a configuration is logged. TensorFlow-free.
+"""Defines the presets of the MNIST benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
 LEGW = "Large-Batch Training for LSTM and Beyond"; MagmaDNN = "MagmaDNN: Accelerated Deep Learning Using MAGMA".
 """
@@ -14,7 +14,7 @@ from mnist.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run: [(key, value, metadata)], read from `config`."""
+    """Lists the hyperparameters for the log's header: [(key, value, metadata)], read from `config`."""
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model": config.model,
@@ -33,8 +33,8 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs)
 
 
-# LEGW, section 5.1.1: momentum 0.9, constant rate, 25 epochs, base batch 128. The paper does not give the base rate
-# and the base warmup: docs/presets/mnist.md says how ours were chosen. Its momentum is TensorFlow's, v = m v + g.
+# LEGW, section 5.1.1: momentum 0.9, constant rate, 25 epochs, base batch 128. The paper does not give the base rate and
+# the base warmup: docs/presets/mnist.md says how these were chosen. The momentum is TensorFlow's, v = m v + g.
 _LEGW = Config(
     global_batch_size=128,
     train_epochs=25.0,
@@ -42,7 +42,7 @@ _LEGW = Config(
     schedule=Schedule(kind="constant", warmup_epochs=0.05),
 )
 
-# MagmaDNN, section 3.1; pixels as its example programs scale them, v / 128 - 1.
+# MagmaDNN, section 3.1; pixels are scaled as in its example programs, v / 128 - 1.
 _MAGMADNN = Config(
     division="open",
     schedule=Schedule(kind="constant", warmup_epochs=0.0),

@@ -1,4 +1,4 @@
-"""Handwritten digits as a task: cross-entropy, top-1 accuracy."""
+"""Defines the task of handwritten digits: cross-entropy, top-1 accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated data set of cpu-tiny: digits of strokes, moved, turned, stretched and noisy, in MNIST's files.
+"""Generates the data set of cpu-tiny: digits of strokes, moved, turned, stretched and noisy, in MNIST's files.
 
 python -m mnist.tiny DATA_DIR
 """
@@ -16,8 +16,8 @@ import numpy as np
 from common.data import tiny_data
 from mnist import idx
 
-VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
-# Corners of a two by four grid, x to the right and y down, and which of them each digit joins by strokes.
+VERSION = 1  # Version of the drawing: raise it when the same settings give other pictures.
+# Corners of a grid, x to the right and y down, and the pairs of corners that the strokes of each digit join.
 _CORNERS = {"a": (-0.5, -1), "b": (0.5, -1), "c": (-0.5, 0), "d": (0.5, 0), "e": (-0.5, 1), "f": (0.5, 1)}
 _STROKES = ("ab bf fe ea", "bf", "ab bd dc ce ef", "ab bd dc df fe", "ac cd bf", "ba ac cd df fe")
 _STROKES += ("ba ae ef fd dc", "ab be", "ab bf fe ea cd", "dc ca ab bf fe")
@@ -25,14 +25,14 @@ _STROKES += ("ba ae ef fd dc", "ab be", "ab bf fe ea cd", "dc ca ab bf fe")
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """How many images and how hard. Lengths are parts of half the image's side, grey values 0..1.
+    """Number and difficulty of the images. Lengths are parts of half the image's side, grey values 0..1.
 
     Attributes:
-      seed: everything is drawn from it.
-      train_images, eval_images: in each set; the second is no multiple of a batch, so that there is padding.
+      seed: seeds all draws.
+      train_images, eval_images: images of each set; the second is no multiple of a batch, so that there is padding.
       image_size: side, in pixels.
       height: range of half a digit's height.
-      offset: the centre is at most this far from the image's.
+      offset: greatest distance of the digit's centre from the image's, along each axis.
       rotation: angles are drawn from +-rotation, in degrees.
       slant: shear is drawn from +-slant.
       thickness: range of half a stroke's width.
@@ -55,7 +55,7 @@ TINY = Tiny()
 
 
 def draw(tiny: Tiny, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """All of a split, "train" or "test": (uint8 [N, S, S], uint8 [N] labels, evenly spread)."""
+    """Draws a split, "train" or "test": (uint8 [N, S, S], uint8 [N] labels, evenly spread)."""
     count = tiny.train_images if split == "train" else tiny.eval_images
     rng = np.random.default_rng([tiny.seed, split == "test"])
     labels = rng.permutation(np.arange(count) % 10)
@@ -72,16 +72,16 @@ def draw(tiny: Tiny, split: str) -> tuple[np.ndarray, np.ndarray]:
     u, v = (u + between(-tiny.slant, tiny.slant) * v) / height, v / height
     distance = np.empty(u.shape)
     for digit, strokes in enumerate(_STROKES):
-        mine = labels == digit
-        distance[mine] = _distance(u[mine], v[mine], strokes.split())
-    edge = 2 / tiny.image_size  # A pixel: strokes fade over it.
+        images = labels == digit
+        distance[images] = _distance(u[images], v[images], strokes.split())
+    edge = 2 / tiny.image_size  # One pixel, over which the edge of a stroke fades.
     image = np.clip((between(*tiny.thickness) - distance * height) / edge + 0.5, 0, 1) * between(0.7, 1)
     image += tiny.noise * rng.standard_normal(image.shape)
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), labels.astype(np.uint8)
 
 
 def _distance(u: np.ndarray, v: np.ndarray, strokes: Sequence[str]) -> np.ndarray:
-    """From each point to the nearest stroke."""
+    """Computes the distance of each point from the nearest stroke."""
     nearest = np.full(u.shape, np.inf)
     for first, last in strokes:
         (x0, y0), (x1, y1) = _CORNERS[first], _CORNERS[last]
@@ -92,10 +92,10 @@ def _distance(u: np.ndarray, v: np.ndarray, strokes: Sequence[str]) -> np.ndarra
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Writes the four files into `data_dir`; does nothing where the same set lies already.
+    """Writes the four files into `data_dir`; does nothing where the same set is there already.
 
     Raises:
-      UserError: the folder holds idx files of something else, or cannot be written.
+      UserError: the folder holds other idx files, or cannot be written.
     """
 
     def write(folder: Path) -> None:
@@ -108,7 +108,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m mnist.tiny DATA_DIR`."""
+    """Runs `python -m mnist.tiny DATA_DIR`; returns the exit code."""
     return tiny_data.main("mnist", generate, "idx files", argv)
 
 

@@ -1,4 +1,4 @@
-"""The fields of a PTB language-model configuration. TensorFlow-free."""
+"""Defines the configuration of the PTB language model and checks its fields. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SPLITS = ("test", "valid")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Which text is read.
+    """Files of the text.
 
     Attributes:
-      eval_split: "test", or "valid" for choosing hyperparameters.
-      train_file, valid_file, test_file: inside the data folder; words between blanks, a sentence a line.
+      eval_split: the evaluated text: "test", or "valid" for choosing hyperparameters.
+      train_file, valid_file, test_file: text files inside the data folder; words between blanks, one sentence per line.
     """
 
     eval_split: str = "test"
@@ -28,20 +28,21 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """Everything that decides a run of the language model.
+    """All settings of a run of the language model.
 
     The text is cut into `global_batch_size` streams of equal length, which are read side by side, `num_steps` words a
-    step; the LSTM's state is carried from step to step of a stream and starts anew in each epoch.
+    step. The LSTM's state is carried from step to step of a stream and starts anew in each epoch.
 
     Attributes:
       num_train_examples, num_eval_examples: words (with an <eos> for every line) of the two texts, as logged.
-      global_batch_size, eval_batch_size: streams.
+      global_batch_size, eval_batch_size: number of streams.
       vocabulary_size: different words of the training text; outputs of the network.
-      units, layers: of the LSTM; `units` is the size of the embedding too.
+      units, layers: width and number of the LSTMs; `units` is also the width of the embedding.
       num_steps: words of a stream in a step, over which gradients flow.
       init_scale: embedding, kernels and output start uniform in +-init_scale, LSTM biases at 0.
-      hoisted: the form of the LSTM, see common/layers/lstm.py; the results are equal.
-      carry: False starts every step from zeros, a deliberate fault for tests.
+      hoisted: compute the input projection of the LSTM before the loop, see common/layers/lstm.py; the results are
+        equal.
+      carry: False starts every step from a zero state: a deliberate fault, for tests.
     """
 
     benchmark: str = "ptb"
@@ -65,7 +66,7 @@ class Config(RunConfig):
 
     @property
     def train_steps_per_epoch(self) -> int:
-        """Every stream's last word has no successor to predict; a rest shorter than a step is left out."""
+        """Steps of an epoch: the last word of a stream has no successor to predict, a rest below a step is left out."""
         return (self.num_train_examples // self.global_batch_size - 1) // self.num_steps
 
     @property
@@ -75,16 +76,16 @@ class Config(RunConfig):
 
     @property
     def examples_per_epoch(self) -> int:
-        """Sequences of `num_steps` words."""
+        """Number of sequences of `num_steps` words in an epoch."""
         return self.train_steps_per_epoch * self.global_batch_size
 
     @property
     def examples_per_evaluation(self) -> int:
-        """Sequences, of which the last of each stream is padded."""
+        """Number of sequences in an evaluation; the last of each stream is padded."""
         return -(-self.eval_words_per_stream // self.num_steps) * self.eval_batch_size
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
+        """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: ptb has no images to partition; use 1")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Fills DATA_DIR with Mikolov's Penn Treebank: downloads, unpacks, verifies. Run it again after an interruption.
 #
-#   DATA_DIR    folder for the three text files             (needed)
-#   SYSTEM      cpu-tiny generates its small text instead   (none)
-#   PTB_URL     where simple-examples.tgz is downloaded from (the author's page)
+#   DATA_DIR    folder for the three text files              (required)
+#   SYSTEM      cpu-tiny generates its small text instead    (none)
+#   PTB_URL     URL of the folder with simple-examples.tgz   (the author's page)
 source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" ptb \
   "the Penn Treebank (6 MB, and 35 MB to unpack it from)"
 

@@ -1,10 +1,10 @@
-"""Streams of words, cut into steps: batches as a function of the step alone.
+"""Cuts a text into streams of words and makes batches as a function of the step alone.
 
 The text is cut into as many equal streams as the batch has rows; row i of every batch continues stream i. A batch:
 
-    words, targets  int32 [b, T]    targets are the words that follow
+    words, targets  int32 [b, T]    the target of a word is the word after it
     weight          float32 [b, T]  0 for padding
-    stream          int32 [b]       numbers the rows of this replica: each finds its state in any micro-batch
+    stream          int32 [b]       number of the row among the streams of this replica, which selects its state
     keep            float32 [b]     0 in the first step of a pass over the text, where the state starts anew
 
 Replica r of R holds the consecutive streams from r/R of the batch on.
@@ -23,14 +23,14 @@ from common.errors import UserError
 from ptb import text
 from ptb.config import Config
 
-_ENDLESS = 2**40  # Steps; times the batches of a step it must stay a 64-bit number.
+_ENDLESS = 2**40  # Steps of an endless stream; small enough that times the batches of a step it fits 64 bits.
 
 
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndarray:
-    """The words that a run trains or evaluates on, as numbers, int32 [N].
+    """Loads the words that a run trains or evaluates on, as numbers, int32 [N].
 
     Raises:
-      UserError: missing or foreign text, or another number of words than the configuration says.
+      UserError: a file is missing, a word is not in the vocabulary, or a number of words is not the configuration's.
     """
     data, folder = config.data, Path(data_dir)
     path = folder / data.train_file
@@ -54,36 +54,36 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndar
 def train_input(
     config: Config, words: np.ndarray, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Endless training batches of one shard, entered at global step `start_step`.
+    """Makes the endless training batches of one shard from global step `start_step` on.
 
     Args:
       config: `global_batch_size` and `num_steps` are read.
       words: from `load`.
-      shard: which consecutive part of the streams.
+      shard: the consecutive part of the streams that is read.
       batch_size: streams of a replica; a shard's part of a step may be several batches.
-      start_step: steps to leave out.
+      start_step: number of steps to skip.
     """
     streams = config.global_batch_size
     length = len(words) // streams
-    text_of = words[: streams * length].reshape(streams, length)
+    texts = words[: streams * length].reshape(streams, length)
     steps = config.train_steps_per_epoch
-    return _steps(config, text_of, np.ones_like(text_of), shard, batch_size, start_step, steps, _ENDLESS)
+    return _steps(config, texts, np.ones_like(texts), shard, batch_size, start_step, steps, _ENDLESS)
 
 
 def eval_input(config: Config, words: np.ndarray, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """One pass: every word but the first is a target once; padding has weight 0."""
+    """Makes one pass over the text: every word but the first is a target once; padding has weight 0."""
     streams, length = config.eval_batch_size, config.eval_words_per_stream
     steps = config.examples_per_evaluation // streams
-    # Stream i predicts words i * length + 1 .. (i + 1) * length; one more column, for the inputs.
+    # Stream i predicts words i * length + 1 .. (i + 1) * length; its first input is one column more.
     places = np.arange(streams)[:, None] * length + np.arange(steps * config.num_steps + 1)
     real = (np.arange(places.shape[1]) <= length) & (places < len(words))
-    text_of = np.where(real, words[np.minimum(places, len(words) - 1)], 0).astype(np.int32)
-    return _steps(config, text_of, real, shard, batch_size, 0, steps, steps).cache()
+    texts = np.where(real, words[np.minimum(places, len(words) - 1)], 0).astype(np.int32)
+    return _steps(config, texts, real, shard, batch_size, 0, steps, steps).cache()
 
 
 def _steps(
     config: Config,
-    text_of: np.ndarray,
+    texts: np.ndarray,
     real: np.ndarray,
     shard: Shard,
     batch_size: int,
@@ -91,9 +91,9 @@ def _steps(
     steps_per_pass: int,
     last: int,
 ) -> tf.data.Dataset:
-    """Steps first .. last - 1 over the streams `text_of`, [S, N]; `real` says which of its words count as targets."""
-    width, per_step = config.num_steps, shard.batches_per_step(len(text_of), batch_size)
-    words, weights = tf.constant(text_of), tf.constant(real.astype(np.float32))
+    """Makes the batches of steps first .. last - 1 over the streams `texts`, [S, N]; `real` marks words to predict."""
+    width, per_step = config.num_steps, shard.batches_per_step(len(texts), batch_size)
+    words, weights = tf.constant(texts), tf.constant(real.astype(np.float32))
 
     def batch(number: tf.Tensor) -> dict[str, tf.Tensor]:
         place, part = number // per_step % steps_per_pass, number % per_step
@@ -111,7 +111,7 @@ def _steps(
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """One batch of seeded words for ever, with the element_spec of both inputs."""
+    """Repeats one batch of seeded words with the element_spec of both inputs."""
     rng = np.random.default_rng(config.seed)
     window = rng.integers(0, config.vocabulary_size, [batch_size, config.num_steps + 1], np.int32)
     batch = {

@@ -1,4 +1,4 @@
-"""The language model: embedding, LSTMs whose state is carried from step to step, output over the vocabulary."""
+"""Builds the language model: embedding, LSTMs whose state is carried from step to step, logits over the vocabulary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ptb.config import Config
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """[words int32 [b, T], state [b, n]] -> (logits [b, T, vocabulary], state after the words [b, n]).
+    """Builds the network: [words int32 [b, T], state [b, n]] -> (logits [b, T, vocabulary], next state [b, n]).
 
     The model's attribute `carried`, a `CarriedState`, keeps the states between steps.
     """
@@ -34,12 +34,12 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 def state_size(config: Config) -> int:
-    """Numbers that a stream carries: h and c of each layer."""
+    """Returns how many numbers the state of a stream has: h and c of each layer."""
     return 2 * config.layers * config.units
 
 
 class Logits(tf_keras.layers.Dense):
-    """A dense layer of [b, T, n] in `precision.variable` but for its product, which is nearly all of the work."""
+    """A dense layer on [b, T, n] in `precision.variable`; only its product, nearly all of the work, is in `compute`."""
 
     def __init__(self, units: int, precision: Precision, **kwargs):
         super().__init__(units, dtype=precision.full, **kwargs)
@@ -47,7 +47,7 @@ class Logits(tf_keras.layers.Dense):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         compute, variable = self._precision.compute, self._precision.variable
-        # Of two matrices: TensorFlow adds the bias inside no other product.
+        # Reshaped to two matrices: TensorFlow fuses the bias into no other product.
         found = tf.matmul(tf.cast(rows(inputs), compute), tf.cast(self.kernel, compute))
         found = tf.nn.bias_add(tf.cast(found, variable), self.bias)
         return tf.reshape(found, [-1, *inputs.shape[1:-1], self.units])
@@ -90,17 +90,17 @@ class Reader(tf_keras.layers.Layer):
         return tf.transpose(x, [1, 0, 2]), tf.concat(after, 1)
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
-        """Of one sequence, for `common.train.describe`."""
+        """Counts the multiply-adds of one sequence, for `common.train.describe`."""
         return self._config.num_steps * sum(lstm.multiply_adds_per_step() for lstm in self.lstms)
 
 
 class CarriedState(tf_keras.layers.Layer):
-    """The state of every stream between two steps; training and evaluation do not disturb one another.
+    """Keeps the state of every stream between two steps, apart for training and evaluation.
 
     Attributes:
-      train_state, eval_state: one per replica, [streams of the replica, n].
+      train_state, eval_state: one variable per replica, [streams of the replica, n].
       carried: names of the attributes that hold a row per stream, for `common.train.checkpoint`: a checkpoint joins
-        the replicas' rows, so that any number of replicas that holds all streams can take them up.
+        the replicas' rows, so that a run resumes on any number of replicas that divides the streams.
     """
 
     carried = ("train_state", "eval_state")
@@ -112,13 +112,13 @@ class CarriedState(tf_keras.layers.Layer):
             setattr(self, name, replicas.per_replica_variable(zeros, name))
 
     def read(self, stream: tf.Tensor, keep: tf.Tensor, training: bool) -> tf.Tensor:
-        """The rows of the streams [b], zeros where `keep` is 0: [b, n]. Inside `replicas.run`."""
+        """Reads the states of streams [b], zeros where `keep` is 0: [b, n]. To be called inside `replicas.run`."""
         rows = tf.gather(self._variable(training).read_value(), stream)
-        # Not times 0: a state that went to infinity must not survive as a NaN.
+        # Zeros, not a product with 0, which turns an infinite state into NaN.
         return tf.where(keep[:, None] > 0, rows, tf.zeros_like(rows))
 
     def write(self, stream: tf.Tensor, rows: tf.Tensor, training: bool) -> None:
-        """Puts rows [b, n] back; no gradient flows to the step before. Inside `replicas.run`."""
+        """Stores the states of streams [b]; gradients do not cross steps. To be called inside `replicas.run`."""
         variable = self._variable(training)
         variable.assign(tf.tensor_scatter_nd_update(variable.read_value(), stream[:, None], rows))
 

@@ -1,6 +1,6 @@
-"""Presets of the Penn Treebank language model, and what of a configuration is logged. TensorFlow-free.
+"""Defines the presets of the PTB benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
-LEGW = "Large-Batch Training for LSTM and Beyond", section 5.1.2. Its network and schedule are those of the "small"
+LEGW = "Large-Batch Training for LSTM and Beyond", section 5.1.2. Network and schedule are those of the "small"
 model of TensorFlow's ptb_word_lm.py (Zaremba et al., "Recurrent Neural Network Regularization"), which LEGW trains with
 momentum and for seven epochs, not four, at the full rate.
 """
@@ -15,7 +15,7 @@ from ptb.config import Config
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run: [(key, value, metadata)], read from `config`."""
+    """Lists the hyperparameters for the log's header: [(key, value, metadata)], read from `config`."""
     schedule = config.schedule
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
@@ -33,9 +33,9 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs | momentum_key(config))
 
 
-# The loss is that of ptb_word_lm.py, summed over the steps of a sequence and averaged over streams, and so are the rate
-# and the clipping norm of 5 that go with it. LEGW does not give the base rate and warmup: docs/presets/ptb.md says how
-# ours were chosen.
+# The loss is that of ptb_word_lm.py, summed over the steps of a sequence and averaged over streams; the rate and the
+# clipping norm of 5 are meant for this scale. LEGW does not give the base rate and warmup: docs/presets/ptb.md says how
+# these were chosen.
 _LEGW = Config(
     global_batch_size=20,
     train_epochs=13.0,

@@ -1,4 +1,4 @@
-"""The language model as a task: cross-entropy of the next word, perplexity (lower is better)."""
+"""Defines the task of the language model: cross-entropy of the next word, perplexity (lower is better)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Task(task.Task):
         return pipeline.eval_input(self.config, words, shard, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
-        """Summed over the words of a sequence, averaged over sequences, as ptb_word_lm.py does."""
+        """Sums cross-entropy over the words of a sequence and averages over sequences, as ptb_word_lm.py does."""
         losses, weight = self._losses(model, batch, training=True)
         sequences = tf.reduce_sum(weight) / self.config.num_steps
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), sequences)}
@@ -59,12 +59,12 @@ class Task(task.Task):
         if words != expected:
             raise ValueError(f"{words} words predicted, {expected} expected (config.num_eval_examples - 1)")
         loss = float(sums["loss"]) / words
-        # A model that diverged has a perplexity beyond what a float holds.
+        # The perplexity of a diverged model would overflow a float.
         perplexity = math.exp(min(loss, 700.0))
         return Quality(perplexity, perplexity <= self.config.quality_target, {"loss": loss})
 
     def _losses(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """(cross-entropy of each word, its weight), [b, T]."""
+        """Computes (cross-entropy of each word, its weight), each [b, T], and carries the state on."""
         stream, carried = batch["stream"], model.carried
         keep = batch["keep"] if self.config.carry else tf.zeros_like(batch["keep"])
         logits, state = model([batch["words"], carried.read(stream, keep, training)], training=training)

@@ -1,4 +1,4 @@
-"""Words and their numbers: a text of words between blanks, a sentence a line, as Mikolov's Penn Treebank files are."""
+"""Reads texts of words between blanks, one sentence per line, as Mikolov's Penn Treebank files; numbers the words."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FIX = "fill the folder with ptb/init_datasets.sh"
 
 
 def read(path: str | os.PathLike) -> list[str]:
-    """All words of a file, with EOS for every end of a line.
+    """Reads all words of a file, with EOS at the end of every line.
 
     Raises:
-      UserError: it cannot be read, is no UTF-8 text, or has no word.
+      UserError: the file cannot be read, is no UTF-8 text, or has no word.
     """
     path = Path(path)
     try:
@@ -30,7 +30,7 @@ def read(path: str | os.PathLike) -> list[str]:
         raise UserError(f"{path}: byte {error.start} is no UTF-8 text; {FIX}") from error
     except OSError as error:
         raise UserError(f"{path}: cannot read it: {error.strerror}; {FIX}") from error
-    # What follows the last newline is a line only if there is something in it.
+    # The rest after the last newline is a line only if it has a word.
     lines = lines[:-1] if not lines[-1].strip() else lines
     words = [word for line in lines for word in (*line.split(), EOS)]
     if not words:
@@ -39,16 +39,16 @@ def read(path: str | os.PathLike) -> list[str]:
 
 
 def vocabulary(words: Sequence[str]) -> dict[str, int]:
-    """{word: number} from the most frequent on, equally frequent ones in alphabetical order (ptb_word_lm.py)."""
+    """Numbers words by falling frequency, equally frequent ones alphabetically (ptb_word_lm.py): {word: number}."""
     counts = collections.Counter(words)
     return {word: i for i, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
 
 
 def numbers(words: Sequence[str], known: dict[str, int], path: str | os.PathLike) -> np.ndarray:
-    """int32 [N].
+    """Translates words to their numbers, int32 [N].
 
     Raises:
-      UserError: a word that is not in the vocabulary; `path` and line are named.
+      UserError: a word is not in the vocabulary `known`; the message names `path` and line.
     """
     try:
         return np.array([known[word] for word in words], np.int32)

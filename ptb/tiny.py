@@ -1,8 +1,8 @@
-"""The generated language of cpu-tiny, in the files of the Penn Treebank.
+"""Generates the language of cpu-tiny, in the files of the Penn Treebank.
 
-A text is a sequence of passages, each about one topic. A topic says which word follows which; the words are the same
-for all topics, and now and then any of them comes. Who knows the last word only must mix all topics; who remembers a
-few knows the topic, and who remembers the last step of the text knows it from its first word on.
+A text is a sequence of passages, each about one topic. A topic says which word follows which; all topics have the same
+words, and now and then a random word comes. A model that sees only the last word must mix all topics; one that
+remembers a few words knows the topic, and one whose state is carried knows it from the first word of a step on.
 
     python -m ptb.tiny DATA_DIR
 """
@@ -19,20 +19,20 @@ import numpy as np
 
 from common.data import tiny_data
 
-VERSION = 1  # Of the language: raise it when the same settings give another text.
+VERSION = 1  # Version of the language: raise it when the same settings give another text.
 FILES = {"train": "ptb.train.txt", "valid": "ptb.valid.txt", "test": "ptb.test.txt"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """The language and how much of it.
+    """Settings of the language and lengths of its texts.
 
     Attributes:
-      seed: everything is drawn from it.
-      train_words, eval_words: of the training text and of each of the others, <eos> included.
-      words: different words besides <eos>, which follows after `sentence` words on average.
-      topics: each a permutation of the words: what follows what.
-      surprise: part of the words that follow no topic.
+      seed: seeds all draws.
+      train_words, eval_words: words of the training text and of each other text, <eos> included.
+      words: number of different words besides <eos>.
+      topics: number of topics; each is a permutation of the words that maps a word to the next.
+      surprise: part of the words that are random instead.
       sentence, passage: mean length of a sentence in words, and of a passage in sentences.
     """
 
@@ -50,15 +50,15 @@ TINY = Tiny()
 
 
 def generate_text(tiny: Tiny, split: str) -> str:
-    """The text of a split, "train", "valid" or "test", in lines."""
+    """Generates the text of a split, "train", "valid" or "test", in lines."""
     topics = [np.random.default_rng([tiny.seed, i]).permutation(tiny.words) for i in range(tiny.topics)]
     rng = np.random.default_rng([tiny.seed, 1000 + list(FILES).index(split)])
     count = tiny.train_words if split == "train" else tiny.eval_words
     topic, word, text = 0, 0, []
-    # Each word occurs, whatever is drawn: the vocabulary is that of the settings.
+    # The first line has every word, so that the vocabulary is that of the settings whatever is drawn.
     lines = [" ".join(_name(i) for i in range(tiny.words))]
     for left in range(count - tiny.words - 1, 0, -1):
-        # The last of all words ends a sentence, which has a word at least.
+        # The last word of the text is <eos>; a sentence has at least one word.
         if left == 1 or (left > 2 and text and rng.random() < 1 / tiny.sentence):
             lines.append(" ".join(text))
             text = []
@@ -76,7 +76,7 @@ def _name(word: int) -> str:
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Writes the three files into `data_dir`; does nothing where the same text lies already.
+    """Writes the three files into `data_dir`; does nothing where the same text is there already.
 
     Raises:
       UserError: the folder holds another text, or cannot be written.
@@ -91,7 +91,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m ptb.tiny DATA_DIR`."""
+    """Runs `python -m ptb.tiny DATA_DIR`; returns the exit code."""
     return tiny_data.main("ptb", generate, "text files", argv)
 
 

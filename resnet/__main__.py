@@ -1,4 +1,4 @@
-"""python -m resnet --system=cpu-tiny --data_dir=DIR"""
+"""Command line of the resnet benchmark: `python -m resnet --system=cpu-tiny --data_dir=DIR`."""
 
 from common.run import cli
 

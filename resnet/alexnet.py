@@ -1,9 +1,9 @@
-"""AlexNet-BN, the network of the 11-minute run in "ImageNet Training in Minutes": AlexNet with batch
-normalisation in place of local response normalisation.
+"""Builds AlexNet-BN, AlexNet with batch normalisation in place of local response normalisation.
 
-Layer by layer from `borisgin/nvcaffe` models/alexnet_bn/train_val2.prototxt (mlperf_facts section 2): batch
-norm without gamma and beta, epsilon 1e-4, in front of every convolution but the first, after the pooling
-where there is one; 60,965,224 parameters at 227 px and 1000 classes.
+AlexNet-BN is the network of the 11-minute run in "ImageNet Training in Minutes". The layers are those of
+`borisgin/nvcaffe` models/alexnet_bn/train_val2.prototxt (docs/sources.md, mlperf 2): batch norm without gamma and
+beta, epsilon 1e-4, stands in front of every convolution but the first, after the pooling where there is one. The
+network has 60,965,224 parameters at 227 px and 1000 classes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from common.layers.dropout import Dropout
 from common.layers.precision import Precision
 from resnet.config import Config
 
-SMALLEST_IMAGE = 67  # below, the last of the three poolings has nothing left
+SMALLEST_IMAGE = 67  # pixels; the third pooling leaves nothing of a smaller image
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """AlexNet-BN; `config.width` 64 is the published size, other widths scale every layer but the last.
+    """Builds AlexNet-BN; `config.width` 64 is the published size, other widths scale every layer but the last.
 
-    The residual, initialiser, zero-gamma and space-to-depth fields of the configuration mean nothing here.
+    The residual, initialiser, zero-gamma and space-to-depth fields of the configuration have no effect here.
 
     Returns:
       A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
@@ -63,7 +63,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """The network's kinds of layer, with the settings that are the same everywhere."""
+    """Makes the network's layers with the settings that all layers of a kind share."""
 
     config: Config
     replicas: Replicas
@@ -73,7 +73,7 @@ class _Layers:
     def conv(
         self, x: tf.Tensor, filters: int, size: int, stride: int = 1, pad: int = 0, groups: int = 1
     ) -> tf.Tensor:
-        """Convolution and ReLU; weights N(0, .01), bias .01."""
+        """Applies a convolution and ReLU; weights N(0, .01), bias .01."""
         kind = GroupedConv2D if groups > 1 else PaddedConv2D
         x = kind(
             self._scaled(filters),
@@ -88,7 +88,7 @@ class _Layers:
         return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
 
     def batch_norm(self, x: tf.Tensor) -> tf.Tensor:
-        """Without gamma and beta."""
+        """Applies batch norm without gamma and beta."""
         config = self.config
         return SpanBatchNorm(
             self.replicas,
@@ -103,11 +103,11 @@ class _Layers:
         )(x)
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
-        """3x3 maximum, stride 2."""
+        """Applies 3x3 max pooling with stride 2."""
         return tf_keras.layers.MaxPool2D(3, strides=2, dtype=self.precision.layer)(x)
 
     def dense(self, x: tf.Tensor, units: int) -> tf.Tensor:
-        """Fully connected layer and ReLU; weights N(0, .005), bias .1."""
+        """Applies a fully connected layer and ReLU; weights N(0, .005), bias .1."""
         return Dense(
             self._scaled(units),
             activation="relu",
@@ -120,7 +120,7 @@ class _Layers:
         return Dropout(self.replicas, 0.5, seed=next(self.seeds), dtype=self.precision.layer)(x)
 
     def classifier(self, x: tf.Tensor) -> tf.Tensor:
-        """Logits in full precision; weights N(0, .01), bias 0."""
+        """Computes the logits in full precision; weights N(0, .01), bias 0."""
         return tf_keras.layers.Dense(
             self.config.num_classes, kernel_initializer=self._normal(0.01), dtype=self.precision.full
         )(x)

@@ -1,4 +1,4 @@
-"""The fields of an image-classification configuration: ResNet-50 and AlexNet-BN. TensorFlow-free."""
+"""Defines the configuration of ResNet-50 and AlexNet-BN, and checks its fields. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ CACHES = ("none", "encoded", "decoded")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """How images are read and augmented; defaults: G6 resnet/imagenet_input.py.
+    """Settings of image reading and augmentation; the defaults are those of G6 resnet/imagenet_input.py.
 
     Attributes:
       train_pattern, eval_pattern: TFRecord shards inside the data folder.
-      cache: what stays in memory after the first epoch: "none", "encoded" (JPEG) or "decoded" (uint8).
-      shuffle_buffer: examples, per input shard.
-      min_object_covered, area_range, aspect_range, max_attempts: the random crop of training.
-      crop_fraction: the part of the short side that evaluation's central crop keeps.
+      cache: the form of the images kept in memory after the first epoch: "none", "encoded" (JPEG) or "decoded" (uint8).
+      shuffle_buffer: examples in the shuffle buffer, per input shard.
+      min_object_covered, area_range, aspect_range, max_attempts: the random crop of training, as arguments of
+        tf.image.stateless_sample_distorted_bounding_box.
+      crop_fraction: the part of the short side that the central crop of evaluation keeps.
       resize: interpolation, "bicubic" or "bilinear".
       flip: mirror half of the training images.
-      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
-      deterministic: equal order in every run with the same seed.
-      label_offset: subtracted from the labels in the files, which ImageNet's count from 1.
+      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      deterministic: runs with the same seed read examples in the same order.
+      label_offset: the first label in the files, subtracted from all; ImageNet's labels count from 1.
     """
 
     train_pattern: str = "train-*"
@@ -50,23 +51,25 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Config(BatchNormSpan, RunConfig):
-    """Everything that decides a run of ResNet-50 or AlexNet-BN on images.
+    """All settings of a run of ResNet-50 or AlexNet-BN.
 
     Attributes:
       model: "resnet50" (v1.5) or "alexnet_bn".
       image_size: side of the square input, in pixels.
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
-      batch_norm_span: images whose statistics are shared; 0: a replica's micro-batch.
-      batch_norm_tile_rows, batch_norm_grid_columns: tiles of a grid of replicas share statistics, not consecutive
-        replicas, where `batch_norm_grid_columns` is not 0; see `common.distributed.replicas.base.replica_groups`.
-      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
-      zero_init_last_gamma: the last batch norm of each block starts as zero.
+      batch_norm_span: images that share batch-norm statistics; 0: the micro-batch of a replica.
+      batch_norm_tile_rows, batch_norm_grid_columns: where `batch_norm_grid_columns` is not 0, the replicas of a tile of
+        a grid share statistics, in place of consecutive replicas; see
+        `common.distributed.replicas.base.replica_groups`.
+      batch_norm_momentum: momentum of the moving averages.
+      batch_norm_epsilon: added to the variance.
+      zero_init_last_gamma: the gamma of the last batch norm of each block starts as zero.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
       residual: False removes the shortcuts: a deliberate fault, for tests.
-      freeze_batch_norm: batch norm stays as initialised: a deliberate fault, for tests.
-      label_smoothing: part of the target that is spread evenly over all classes.
+      freeze_batch_norm: batch norm keeps its initial values: a deliberate fault, for tests.
+      label_smoothing: the part of the target probability that is spread evenly over all classes.
     """
 
     benchmark: str = "resnet"
@@ -91,11 +94,11 @@ class Config(BatchNormSpan, RunConfig):
     data: Data = Data()
 
     def single_replica_changes(self) -> dict[str, Any]:
-        """As RunConfig's; alone, a replica has no grid."""
+        """Extends RunConfig.single_replica_changes: a single replica has no grid."""
         return super().single_replica_changes() | {"batch_norm_tile_rows": 1, "batch_norm_grid_columns": 0}
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
+        """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
         for name, value, known in (
             ("model", self.model, MODELS),

@@ -1,4 +1,4 @@
-"""ImageNet's tar files, or folders of classes, to the TFRecords that the TPU reference and tf-models read.
+"""Converts ImageNet's tar files, or folders of classes, to the TFRecords that the TPU reference and tf-models read.
 
     python -m resnet.convert DATA_DIR --train ILSVRC2012_img_train.tar --validation ILSVRC2012_img_val.tar \\
         --validation-labels imagenet_2012_validation_synset_labels.txt
@@ -6,7 +6,7 @@
     python -m resnet.convert DATA_DIR --train photos/train --hold-out 0.2
 
 Tar files are read in place, never unpacked. Classes are numbered from 1 in the order of their WordNet ids.
-Shards appear under their names when they are complete; after an interruption the finished ones are kept.
+A shard gets its name when it is complete; after an interruption the finished shards are kept.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from common.data import conversion, tfrecords
 from common.errors import UserError
 
 _IMAGES = {".jpg", ".jpeg", ".png"}
-_ORDER_SEED = 2012  # Of the order in which images are dealt to shards.
+_ORDER_SEED = 2012  # Seeds the order in which images are dealt to shards.
 
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """An image: `size` bytes at `offset` of the file `path`, its class and its name."""
+    """An image file: `size` bytes at `offset` of the file `path`, with its class (WordNet id) and its name."""
 
     path: str
     offset: int
@@ -51,24 +51,24 @@ class Item:
 
 
 def train_items(source: str | os.PathLike) -> list[Item]:
-    """Images of a folder with one folder per class, or of a tar file with one tar file per class.
+    """Lists the images of a folder with one folder per class, or of a tar file with one tar file per class.
 
     Raises:
-      UserError: nothing of the kind is there, or a tar file is damaged.
+      UserError: the source has no images, or a tar file is damaged.
     """
     source = Path(source)
     return _found(source, _in_folders(source) if source.is_dir() else _in_nested_tar(source))
 
 
 def validation_items(source: str | os.PathLike, labels: str | os.PathLike | None) -> list[Item]:
-    """Images of a folder with one folder per class, or of a flat tar file.
+    """Lists the images of a folder with one folder per class, or of a flat tar file.
 
     Args:
       source: folder or tar file.
       labels: for a tar file, a text file of the images' classes, one WordNet id per line, in name order.
 
     Raises:
-      UserError: nothing of the kind is there, a tar file is damaged, or the labels do not fit.
+      UserError: the source has no images, a tar file is damaged, or there are not as many labels as images.
     """
     source = Path(source)
     if source.is_dir():
@@ -96,7 +96,7 @@ def validation_items(source: str | os.PathLike, labels: str | os.PathLike | None
 
 
 def hold_out(items: Iterable[Item], part: float) -> tuple[list[Item], list[Item]]:
-    """(kept, held out): about `part` of the images of each class, by a hash of their names."""
+    """Splits images into (kept, held out), about `part` of each class held out, by a hash of their names."""
     kept, out = [], []
     for item in items:
         draw = int.from_bytes(hashlib.sha256(item.name.encode()).digest()[:8], "big") / 2**64
@@ -110,16 +110,17 @@ def convert(
     names: dict[str, str],
     workers: int = 1,
 ) -> None:
-    """Writes `splits`, {prefix: (images, number of shards)}; shards that are there already are kept.
+    """Writes the shards of `splits`, {prefix: (images, number of shards)}; shards that exist are kept.
 
     Args:
       data_dir: folder for the TFRecords.
       splits: "train" comes first and decides the classes.
-      names: what people call the classes, by WordNet id.
-      workers: processes.
+      names: the classes' names in plain words, by WordNet id.
+      workers: number of processes.
 
     Raises:
-      UserError: a class of a later split is missing in the first, the folder holds something else, no space.
+      UserError: a class of a later split is missing in the first, the folder holds another conversion, or the disk is
+        full.
     """
     folder = Path(data_dir)
     synsets = sorted({item.synset for item in next(iter(splits.values()))[0]})
@@ -150,7 +151,7 @@ def _write_shard(path: Path, items: list[Item], labels: dict[str, int], names: d
 
 
 def _example(item: Item, label: int, name: str) -> bytes:
-    """The features of the TPU reference's converter; PNG and CMYK pictures become RGB JPEG, as there."""
+    """Serializes the features of the TPU reference's converter; PNG and CMYK images become RGB JPEG, as there."""
     encoded = item.read()
     try:
         with Image.open(io.BytesIO(encoded)) as image:
@@ -178,7 +179,7 @@ def _example(item: Item, label: int, name: str) -> bytes:
 
 
 def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
-    """Makes sure that shards of two different conversions never lie side by side."""
+    """Refuses a folder that holds shards of another conversion."""
     digest = hashlib.sha256()
     for split, (items, shards) in splits.items():
         digest.update(f"{split} {shards}\n".encode())
@@ -206,7 +207,7 @@ def _in_nested_tar(source: Path) -> Iterator[Item]:
 
 
 def _members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
-    """The files in the tar file that begins at `offset`; offset_data counts from the start of `source`."""
+    """Lists the files in the tar file that begins at `offset`; offset_data counts from the start of `source`."""
     try:
         with open(source, "rb") as file:
             file.seek(offset)
@@ -291,7 +292,7 @@ def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[Item], int]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m resnet.convert`; see --help."""
+    """Runs `python -m resnet.convert`, see --help; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m resnet.convert",
         description=__doc__,

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Fills DATA_DIR with ImageNet as TFRecords: downloads, verifies, converts. Run it again after an interruption.
 #
-#   DATA_DIR           folder for the TFRecords                                             (needed)
-#   SYSTEM             cpu-tiny generates its small set instead                             (none)
-#   ILSVRC_DIR         folder with, or for, the two tar files                               (DATA_DIR/ilsvrc)
-#   ILSVRC_URL         where they are downloaded from if they are not there
-#   LABELS_URL         where the labels of the validation images are downloaded from
+#   DATA_DIR           folder for the TFRecords                                             (required)
+#   SYSTEM             cpu-tiny generates its small data set instead                        (none)
+#   ILSVRC_DIR         folder of the two tar files, which are downloaded if missing         (DATA_DIR/ilsvrc)
+#   ILSVRC_URL         URL of the tar files' folder
+#   LABELS_URL         URL of the folder with the labels of the validation images
 #   TRAIN_MD5, VALIDATION_MD5         checksums of the tar files                            (the published ones)
 #   TRAIN_SHARDS, VALIDATION_SHARDS   files to write                                        (1024, 128)
 source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" resnet \
@@ -13,9 +13,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" resnet \
 
 ILSVRC_DIR=${ILSVRC_DIR:-$DATA_DIR/ilsvrc}
 ILSVRC_URL=${ILSVRC_URL:-https://image-net.org/data/ILSVRC/2012}
-# Labels in the order of the file names, from tf-models.
+# tf-models' labels of the validation images, in the order of the file names.
 LABELS_URL=${LABELS_URL:-https://raw.githubusercontent.com/tensorflow/models/c80d1b17d5f835e6f2cdeddefeb16c193beed071/research/slim/datasets}
-# https://image-net.org/challenges/LSVRC/2012/2012-downloads.php
+# Published at https://image-net.org/challenges/LSVRC/2012/2012-downloads.php
 TRAIN_MD5=${TRAIN_MD5:-1d675b47d978889d74fa0da5fadfb00e}
 VALIDATION_MD5=${VALIDATION_MD5:-29b22e2961454d5413ddabcf34fc5622}
 

@@ -1,8 +1,8 @@
-"""ImageNet TFRecords to batches: decoding, the random crop of training, the central crop of evaluation.
+"""Reads ImageNet TFRecords into batches: decodes images, crops them at random to train and centrally to evaluate.
 
-Files are read in the layout of the TPU reference and tf-models: train-00000-of-01024 and
-validation-00000-of-00128, with image/encoded and image/class/label; other features are ignored. A batch is
-{"image": uint8 [b, S, S, 3], "label": int32 [b], "weight": float32 [b]}; `normalise` runs on the device.
+The files have the layout of the TPU reference and tf-models: train-00000-of-01024 and validation-00000-of-00128, with
+image/encoded and image/class/label; other features are ignored. A batch is {"image": uint8 [b, S, S, 3], "label":
+int32 [b], "weight": float32 [b]}; `normalise` runs on the device.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "image/class/label": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
 }
-_FLIP_STREAM = 1 << 62  # Separates the draw of the flip from that of the crop; record numbers stay far below.
+_FLIP_STREAM = (
+    1 << 62
+)  # Makes the key of the flip differ from that of the crop; record numbers stay far below.
 
 
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Endless, augmented training batches of one replica.
+    """Makes the endless, augmented training batches of one replica.
 
-    Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard: neither
-    on the cache nor on threads. Entering at `start_step` gives what an uninterrupted stream gives from there.
+    Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard; neither depends
+    on the cache or on threads. A stream that starts at `start_step` equals an uninterrupted one from there on.
 
     Args:
       config: `seed`, `image_size`, `num_classes` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: this replica's part, see `records.assign`.
+      shard: this replica's part, see `record_stream.assign`.
       batch_size: images per batch of this replica.
-      start_step: steps to leave out.
+      start_step: number of steps to skip.
 
     Raises:
-      UserError: no files.
+      UserError: there are no files.
     """
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
@@ -81,18 +83,18 @@ def train_input(
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """One pass over this shard's held-out images, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's validation images, padded so that every shard yields equally many batches.
 
     Padding has label -1, which no argmax equals, and weight 0.
 
     Args:
       config: `image_size`, `num_classes` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: the part that is read, see `records.assign`.
+      shard: the part that is read, see `record_stream.assign`.
       batch_size: images per batch.
 
     Raises:
-      UserError: no files, or one that ends inside a record.
+      UserError: there are no files, or one ends inside a record.
     """
     data = config.data
     files = tfrecords.list_files(data_dir, data.eval_pattern, FIX)
@@ -123,7 +125,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """One batch of seeded noise for ever, with the element_spec of both inputs: to compile and to try on."""
+    """Repeats one batch of seeded noise with the element_spec of both inputs, to compile and to time a step."""
     shape = [batch_size, config.image_size, config.image_size, 3]
     key = tf.constant([config.seed, 0], tf.int64)
     pixels = tf.random.stateless_uniform(shape, key, maxval=256, dtype=tf.int32, alg="philox")
@@ -136,25 +138,25 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 
 def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """(image - mean) / standard deviation per channel, on the device.
+    """Computes (image - mean) / standard deviation per channel, on the device.
 
     Args:
       image: [b, H, W, 3], or [b, H/2, W/2, 12] after space-to-depth, whose channels repeat RGB four times;
         values 0..255 of any dtype.
-      dtype: of the result; below 32 bits the arithmetic is still float32.
+      dtype: type of the result; the arithmetic is float32 where it has fewer bits.
 
     Returns:
-      Same shape, `dtype`.
+      The shape of `image`, `dtype`.
     """
     shape, static = tf.shape(image), image.shape
-    # One row of pixels at a time: broadcasting over a last dimension of 3 takes 7 times as long on a CPU.
+    # Whole rows of pixels: broadcasting over a last dimension of 3 takes 7 times as long on a CPU.
     width = static[2] * static[3]
     rows = normalise_rgb(tf.reshape(image, [-1, width]), dtype, width // 3)
     return tf.ensure_shape(tf.reshape(tf.cast(rows, dtype), shape), static)
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where there are no files to train or to evaluate on, or they hold other numbers of images."""
+    """Raises UserError where a split has no files, or another number of images than the configuration says."""
     for split in ("train", "eval"):
         files = tfrecords.list_files(data_dir, getattr(config.data, f"{split}_pattern"), FIX)
         field = f"num_{split}_examples"
@@ -162,9 +164,9 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
-    """What is wrong with the data after the input has failed: reads all files again, names file and record.
+    """Finds what is wrong with the data after the input has failed: reads all files again, names file and record.
 
-    Call it when an iterator raised tf.errors.DataLossError or InvalidArgumentError. It takes as long as
+    The loop calls it when an iterator raised tf.errors.DataLossError or InvalidArgumentError. It takes as long as
     decoding the data set once.
     """
 
@@ -207,11 +209,11 @@ def _label_complaint(config: Config, label: int) -> str | None:
 def _parse(
     config: Config, names: tf.Tensor, file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(encoded image, label from 0); an impossible label ends the stream, naming the record."""
+    """Parses (encoded image, label from 0); a label out of range ends the stream, in an error that names the record."""
     parsed = tf.io.parse_single_example(serialized, FEATURES)
     label = tf.cast(parsed["image/class/label"], tf.int32) - config.data.label_offset
     fine = (label >= 0) & (label < config.num_classes)
-    told = [
+    message = [
         "label out of range",
         names[file],
         "record",
@@ -219,18 +221,18 @@ def _parse(
         "image/class/label",
         parsed["image/class/label"],
     ]
-    with tf.control_dependencies([tf.debugging.Assert(fine, told)]):
+    with tf.control_dependencies([tf.debugging.Assert(fine, message)]):
         return parsed["image/encoded"], tf.identity(label)
 
 
 def _decode(encoded: tf.Tensor) -> tf.Tensor:
-    """uint8 [H, W, 3]; greyscale and CMYK JPEG, and PNG, become RGB."""
+    """Decodes to uint8 [H, W, 3]; greyscale and CMYK JPEG, and PNG, become RGB."""
     image = tf.io.decode_jpeg(encoded, channels=3)  # Reads PNG too (decode_image_op.cc).
     return tf.ensure_shape(image, [None, None, 3])
 
 
 def _size(encoded: tf.Tensor) -> tf.Tensor:
-    """int32 [3]: height, width, 3."""
+    """Reads the size of an encoded image, int32 [3]: height, width, 3."""
     return tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: tf.image.extract_jpeg_shape(encoded),
@@ -239,7 +241,7 @@ def _size(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """The window (top, left, height, width) of an encoded or decoded image: uint8 [h, w, 3]."""
+    """Cuts the window (top, left, height, width) out of an encoded or decoded image: uint8 [h, w, 3]."""
     if image.dtype == tf.uint8:
         return _slice(image, window)
     return tf.cond(
@@ -250,10 +252,10 @@ def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_window(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """The same pixels as decoding the whole JPEG and cutting the window out, without decoding the rest.
+    """Decodes only a window of a JPEG, to the pixels that decoding the whole image gives there.
 
-    A column more is decoded on either side: the first and last column of a decoded window lack the neighbour
-    that their chroma is interpolated from, and would differ from the whole image by up to 40 of 255.
+    One more column is decoded on either side: the first and last column of a decoded window lack the neighbour that
+    their chroma is interpolated from, and would differ from the whole image by up to 40 of 255.
     """
     top, left, height, width = tf.unstack(window)
     first = tf.maximum(left - 1, 0)
@@ -267,25 +269,25 @@ def _slice(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def to_uint8(pixels: tf.Tensor) -> tf.Tensor:
-    """Nearest whole values of float32 pixels, kept within 0..255; a quarter of the bytes to batch."""
+    """Rounds float32 pixels and clips them to 0..255; batching then moves a quarter of the bytes."""
     return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
 
 
 def _resize(image: tf.Tensor, size: int, method: str) -> tf.Tensor:
-    """uint8 [size, size, 3]. The interpolation runs on float input: from uint8 it takes 1.5 times as long."""
+    """Resizes to uint8 [size, size, 3]. The interpolation gets floats: from uint8 it takes 1.5 times as long."""
     resize = {"bicubic": tf.raw_ops.ResizeBicubic, "bilinear": tf.raw_ops.ResizeBilinear}[method]
     pixels = resize(images=tf.cast(image, tf.float32)[None], size=[size, size], half_pixel_centers=True)[0]
     return to_uint8(pixels)
 
 
 def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.Tensor:
-    """The random crop of G6 resnet/imagenet_input.py, resized, half the time mirrored; uint8 [size, size, 3].
+    """Makes the random crop of G6 resnet/imagenet_input.py, resized, half the time mirrored; uint8 [size, size, 3].
 
     Args:
       image: encoded (string) or decoded (uint8 [H, W, 3]).
       key: int64 [2] that determines the result.
-      size: of the result, in pixels.
-      data: the crop's parameters.
+      size: side of the result, in pixels.
+      data: parameters of the crop.
     """
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         _size(image) if image.dtype == tf.string else tf.shape(image),
@@ -306,7 +308,7 @@ def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.
 
 
 def _central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
-    """The central square of `crop_fraction` of the short side, resized: uint8 [size, size, 3]."""
+    """Cuts the central square, of `crop_fraction` of the short side, and resizes it: uint8 [size, size, 3]."""
     shape = _size(encoded)
     short = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
     side = tf.maximum(1, tf.cast(tf.round(short * data.crop_fraction), tf.int32))

@@ -1,10 +1,11 @@
-"""Presets of large-batch papers: LEGW's ResNet-50 at 1K to 32K, AlexNet-BN and the 1,024 CPUs of ImageNet in Minutes.
+"""Defines presets of large-batch papers: LEGW's ResNet-50 at 1K to 32K, AlexNet-BN, ImageNet in Minutes on 1,024 CPUs.
 
-LEGW = "Large-Batch Training for LSTM and Beyond"; all are open: targets and end learning rates are not MLPerf's.
-docs/presets/resnet.md says what the papers leave open. TensorFlow-free.
+LEGW = "Large-Batch Training for LSTM and Beyond". All presets are in the open division: targets and end learning rates
+are not MLPerf's. docs/presets/resnet.md says what the papers leave open. TensorFlow-free.
 
-Those whose batches are divided by 128 are for one accelerator that takes a step in parts of 128 images: `--replicas`,
-`--config.num_replicas` and `--config.accumulation_steps` spread them over others.
+Presets whose accumulation_steps is the batch divided by 128 are for one accelerator, which takes a step in
+micro-batches of 128 images: `--replicas`, `--config.num_replicas` and `--config.accumulation_steps` spread them over
+more accelerators.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 from common.config.schema import Optimizer, Schedule
 from resnet.config import Config, Data
 
-# --- ImageNet in Minutes. Its abstract gives 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW, by the same
+# --- ImageNet in Minutes. The abstract gives batch 32K, 90 epochs and 74.9 % but no hyperparameters. LEGW, by the same
 # author, has LARS at 32K and 90 epochs in its Table 1. The weight decay is AlexNet-BN's.
 _CPU_CLUSTER = Config(
     hardware="cpu-cluster-1024",
@@ -62,8 +63,7 @@ _CPU_CLUSTER_PRESETS = {
     ),
 }
 
-# --- AlexNet-BN on one accelerator: borisgin/nvcaffe. Its solvers count the warmup in steps, of which 1281167 / batch
-# are an epoch.
+# --- AlexNet-BN on one accelerator: borisgin/nvcaffe. The solvers count the warmup in steps, 1281167 / batch an epoch.
 _ALEXNET = Config(
     division="open",
     model="alexnet_bn",
@@ -127,8 +127,8 @@ _ALEXNET_PRESETS = {
     ),
 }
 
-# --- LEGW: LARS, 90 epochs. 93 % top-5 is the paper's measure; a run stops at the top-1 of 'ImageNet Training in
-# Minutes', and the log has top-5 beside it.
+# --- LEGW: LARS, 90 epochs. The paper's target is 93 % top-5; a run here stops at the top-1 of 'ImageNet Training in
+# Minutes', and the log has top-5 too.
 _LEGW = Config(
     division="open",
     batch_norm_span=128,

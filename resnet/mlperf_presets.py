@@ -1,8 +1,8 @@
-"""Presets of ResNet-50 as Google submitted it to MLPerf Training v0.6 and v0.7. TensorFlow-free.
+"""Defines presets of ResNet-50 as Google submitted it to MLPerf Training v0.6 and v0.7. TensorFlow-free.
 
-docs/presets/resnet.md says for each where its values come from. Abbreviations in `source`: G6 =
-mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in their Google/ folder. Where a
-script and its log disagree the log was followed, because the log is what was scored.
+docs/presets/resnet.md says for each preset where its values come from. Abbreviations in `source`: G6 =
+mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7; paths start in their Google/ folders. Where a
+script and its log disagree, the preset follows the log, because MLPerf scored the log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from common.config.schema import Optimizer, Schedule
 from resnet.config import Config, Data
 
-# --- Round v0.6: 72 epochs at up to 16384 examples; L2 in the loss besides LARS's own decay; scaled momentum.
+# --- Round v0.6: 72 epochs at batches of up to 16384; L2 in the loss besides LARS's own decay; scaled momentum.
 _V06 = Config(
     ruleset="0.6.0",
     replicas="tpu",
@@ -22,7 +22,7 @@ _V06 = Config(
     data=Data(cache="decoded", private_threads=48),
 )
 
-# At 32768 examples: 2983 = 19 x 157 steps, and at 512 cores and more other decays and LARS's epsilon.
+# Batch 32768: 2983 = 19 x 157 steps; from 512 cores on, other decays and another epsilon of LARS.
 _V06_32K = replace(
     _V06,
     global_batch_size=32768,
@@ -99,7 +99,7 @@ _V06_PRESETS = {
         "Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (scaled momentum, 76.9 s)",
         num_replicas=2048,
     ),
-    # The rows of that table that were not submitted: open, see docs/presets/resnet.md.
+    # Rows of Table 1 that were not submitted: open division, see docs/presets/resnet.md.
     "tpu-v3-2048-unscaled": replace(
         _V06_32K,
         hardware="tpu-v3-2048",
@@ -130,7 +130,7 @@ _V06_PRESETS = {
     ),
 }
 
-# --- Round v0.7: unscaled momentum, no L2 in the loss, epsilon 0. Its TensorFlow 1 code:
+# --- Round v0.7: unscaled momentum, no L2 in the loss, epsilon 0. First the TensorFlow 1 code.
 _V07_TF1 = Config(
     ruleset="0.7.0",
     replicas="tpu",
@@ -139,7 +139,7 @@ _V07_TF1 = Config(
     schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     data=Data(aspect_range=(0.75, 1.33)),
 )
-# At 65536 examples.
+# Batch 65536.
 _V07_64K = replace(
     _V07_TF1,
     hardware="tpu-v3-8192",

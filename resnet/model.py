@@ -1,8 +1,7 @@
-"""ResNet-50 v1.5: the 50-layer column of table 1 of "Deep Residual Learning for Image Recognition", with the
-stride of a stage on the 3x3 convolution of its first block (v1.5) instead of on the 1x1 before it.
+"""Builds ResNet-50 v1.5: the 50-layer column of table 1 of "Deep Residual Learning for Image Recognition".
 
-Details follow mlperf_facts section 2, read from Google's v0.6 submission (`resnet_model.py`) and the
-reference `resnet-tf2`.
+In v1.5 the stride of a stage is on the 3x3 convolution of its first block, not on the 1x1 before it. Details follow
+Google's v0.6 submission (`resnet_model.py`) and the reference `resnet-tf2` (docs/sources.md, mlperf 2).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """The network `config.model`.
+    """Builds the network that `config.model` names.
 
     Returns:
       A functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in
@@ -60,7 +59,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool) -> tf.Tensor:
-    """1x1, 3x3, 1x1 and the shortcut, figure 5 (right) of the paper; a stage's first block projects it."""
+    """Applies a bottleneck block, figure 5 (right) of the paper; the first block of a stage projects the shortcut."""
     y = net.relu(net.batch_norm(net.conv(x, filters, 1)))
     y = net.relu(net.batch_norm(net.conv(y, filters, 3, stride)))
     y = net.batch_norm(net.conv(y, EXPANSION * filters, 1), last=True)
@@ -73,7 +72,7 @@ def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: b
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """The network's kinds of layer, with the settings that are the same everywhere."""
+    """Makes the network's layers with the settings that all layers of a kind share."""
 
     config: Config
     replicas: Replicas
@@ -82,9 +81,7 @@ class _Layers:
     seeds: Iterator[int]
 
     def conv(self, x: tf.Tensor, filters: int, size: int, stride: int = 1) -> tf.Tensor:
-        """Convolution without bias, zero-padded by (size - 1) split evenly, whatever the stride and the image
-        size.
-        """
+        """Applies a convolution without bias, zero-padded by (size - 1) / 2 on each side whatever stride and image."""
         return PaddedConv2D(
             filters,
             size,
@@ -97,7 +94,7 @@ class _Layers:
         )(x)
 
     def stem(self, images: tf.Tensor, filters: int) -> tf.Tensor:
-        """The 7x7 convolution of stride 2, padded by 3."""
+        """Applies the 7x7 convolution of stride 2, padded by 3."""
         if not self.config.space_to_depth:
             return self.conv(images, filters, 7, stride=2)
         return SpaceToDepthStem(
@@ -108,7 +105,7 @@ class _Layers:
         )(images)
 
     def batch_norm(self, x: tf.Tensor, last: bool = False) -> tf.Tensor:
-        """`last`: of a residual branch, which starts as zero where the configuration says so."""
+        """Applies batch norm; `last` in a residual branch starts with gamma 0 under `config.zero_init_last_gamma`."""
         config = self.config
         return SpanBatchNorm(
             self.replicas,
@@ -127,14 +124,14 @@ class _Layers:
         return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
 
     def classifier(self, x: tf.Tensor) -> tf.Tensor:
-        """Logits; weights N(0, .01), bias 0, computed in full precision."""
+        """Computes the logits in full precision; weights N(0, .01), bias 0."""
         initial = tf_keras.initializers.RandomNormal(stddev=0.01, seed=next(self.seeds))
         return tf_keras.layers.Dense(
             self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full
         )(x)
 
     def _kernel_initializer(self) -> tf_keras.initializers.Initializer:
-        """The TPU submissions' initialiser or the TF2 reference's, of twice the variance."""
+        """Makes the initialiser of the TPU submissions, or the TF2 reference's, which has twice the variance."""
         name = self.config.kernel_initializer
         if name == "truncated_fan_in":
             return tf_keras.initializers.VarianceScaling(
@@ -146,5 +143,5 @@ class _Layers:
 
 
 def _seeds(seed: int) -> Iterator[int]:
-    """One independent seed per layer; 64 is more than the network has."""
+    """Yields an independent seed for each layer; the network has fewer than 64."""
     return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(64))

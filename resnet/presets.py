@@ -1,7 +1,8 @@
-"""Presets of the ResNet-50 benchmark, and what of a configuration is logged. TensorFlow-free.
+"""Defines the presets of the ResNet-50 benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
-Here are those of a laptop; mlperf_presets.py has Google's submissions, large_batch_presets.py those of papers.
-docs/presets/resnet.md says for each where its values come from and which closed rule, if any, it breaks.
+The laptop's presets are in this file, Google's submissions in mlperf_presets.py, those of papers in
+large_batch_presets.py. docs/presets/resnet.md says for each preset where its values come from and which closed rule, if
+any, it breaks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from resnet.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run, by ruleset.
+    """Lists the hyperparameters for the log's header, under the keys of the configuration's ruleset.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock.
@@ -37,7 +38,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
             pairs["opt_learning_rate_decay_boundary_epochs"] = list(schedule.boundaries)
     else:
         pairs[prefix + "base_learning_rate"] = optimizer.base_learning_rate
-        # closed_resnet_lars.yaml has a key of its own for LARS, closed_resnet_sgd.yaml the general one.
+        # closed_resnet_lars.yaml has a warmup key of its own for LARS, closed_resnet_sgd.yaml the general one.
         key = prefix if optimizer.name == "lars" else "opt_"
         pairs[key + "learning_rate_warmup_epochs"] = warmup
     if schedule.kind == "poly":
@@ -55,14 +56,17 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 
 def _warmup_epochs(config: Config) -> float:
-    """As the run has them; `warmup_epochs` itself where `warmup_steps` only rounds an epoch as published code does."""
+    """Computes the warmup in epochs: that of the steps, or `warmup_epochs` where the two differ by rounding only.
+
+    Published code rounds the steps of an epoch. The tolerance, 1.1 %, holds the largest such rounding, that of
+    tpu-v3-8192-jax: 79 / 4 steps per epoch for 19.55.
+    """
     schedule = config.schedule
-    steps = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
-    # 79 / 4 steps for 19.55 at tpu-v3-8192-jax are the furthest.
-    return schedule.warmup_epochs if abs(steps - schedule.warmup_epochs) <= 0.011 * steps else steps
+    epochs = schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch)
+    return schedule.warmup_epochs if abs(epochs - schedule.warmup_epochs) <= 0.011 * epochs else epochs
 
 
-# A laptop, minutes: ResNet-50 at a quarter or half of the width.
+# --- A laptop, minutes: ResNet-50 at a quarter or half of the width.
 _CPU = Config(division="open", smoke_run=True, global_batch_size=64)
 
 PRESETS: dict[str, Config] = named(

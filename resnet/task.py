@@ -1,4 +1,4 @@
-"""ResNet-50 as a task: label-smoothed cross-entropy, top-1 accuracy."""
+"""Defines the task of ResNet-50 and AlexNet-BN: label-smoothed cross-entropy, top-1 accuracy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Task(task.Task):
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = self._logits(model, batch, training=True)
         labels = tf.one_hot(batch["label"], self.config.num_classes, dtype=logits.dtype)
-        # ls/V on all classes: the definition of tf.losses, which G6 and the reference used (mlperf_facts 0.7).
+        # smoothing / V on each of V classes, as in tf.losses, G6 and the reference (docs/sources.md, mlperf 0.7).
         smoothing = self.config.label_smoothing
         targets = labels * (1 - smoothing) + smoothing / self.config.num_classes
         losses = tf.nn.softmax_cross_entropy_with_logits(targets, logits)

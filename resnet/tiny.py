@@ -1,9 +1,9 @@
-"""The generated data set of cpu-tiny: textured figures, in the layout of ImageNet's TFRecords.
+"""Generates the data set of cpu-tiny: textured figures, in the layout of ImageNet's TFRecords.
 
-A class is a pair (shape, texture): a figure of one shape, filled with one texture, on a ground that shows a
-texture faintly. Colours, place, size, angle, texture phase and period are random, so that neither colour nor
-shape nor texture alone names the class: every shape comes with every texture. Figures and textures are their
-own mirror images up to a rotation, hence a flip keeps the class.
+A class is a pair (shape, texture): a figure of one shape, filled with one texture, on a background with a faint
+texture. Every shape comes with every texture, and colours, place, size, angle, texture phase and period are random, so
+that neither colour nor shape nor texture alone names the class. Figures and textures are their own mirror images up to
+a rotation, hence a flip keeps the class.
 
     python -m resnet.tiny DATA_DIR
 """
@@ -26,32 +26,32 @@ SHAPES = ("circle", "square", "triangle", "cross")
 TEXTURES = ("stripes", "checks", "dots")
 NUM_CLASSES = len(SHAPES) * len(TEXTURES)
 SPLITS = ("train", "validation")
-VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
+VERSION = 1  # Version of the drawing: raise it when the same settings give other pictures.
 _CHUNK = 100  # Images drawn at once.
 _STRIDE = (
-    5  # From one image's class to the next one's; no divisor of the number of classes, so that all occur.
+    5  # From the class of an image to that of the next; shares no factor with NUM_CLASSES, so that all occur.
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """How many images, how large, and how hard. Lengths are parts of the image's side, grey values 0..1.
+    """Number, size and difficulty of the images. Lengths are parts of the image's side, grey values 0..1.
 
     Attributes:
-      seed: everything is drawn from it.
+      seed: seeds all draws.
       image_size: side of the stored JPEG, in pixels.
-      train_images, eval_images: in each set; the second is no multiple of a batch, so that there is padding.
-      train_files, eval_files: shards.
-      jpeg_quality: of the encoder.
+      train_images, eval_images: images of each set; the second is no multiple of a batch, so that there is padding.
+      train_files, eval_files: number of shards.
+      jpeg_quality: quality setting of the JPEG encoder.
       radius: range of half the figure's extent.
-      offset: the figure's centre is at most this far from the image's.
+      offset: greatest distance of the figure's centre from the image's.
       rotation: angles are drawn from +-rotation, in degrees.
       period: range of the texture's period.
       contrast: range of the grey difference between the two colours of a texture.
-      ground_contrast: the same of the ground's texture; 0 makes it plain.
+      ground_contrast: range of the background texture's contrast; 0 makes it plain.
       noise: standard deviation of the noise on each value.
       occlusion: side of a square of random colour laid over the picture at a random place; 0: none.
-      label_noise: part of the *training* labels that is replaced by a random one.
+      label_noise: part of the *training* labels that is replaced by random ones.
     """
 
     seed: int = 20
@@ -76,12 +76,12 @@ TINY = Tiny()
 
 
 def label_of(shape: int, texture: int) -> int:
-    """The class, from 0, of a pair of indices into SHAPES and TEXTURES."""
+    """Numbers the class, from 0, of a pair of indices into SHAPES and TEXTURES."""
     return shape * len(TEXTURES) + texture
 
 
 def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images number `first` .. `first + count - 1` of a split, "train" or "validation", as one drawing.
+    """Draws images `first` .. `first + count - 1` of a split, "train" or "validation"; `first` seeds the draw.
 
     Returns:
       (uint8 [count, S, S, 3], int64 [count] classes from 0, evenly spread).
@@ -114,7 +114,7 @@ def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np
 
 
 def _averaged(mask: np.ndarray) -> np.ndarray:
-    """Bool [n, P, P] -> float32 [n, S, S]: the part of each pixel that is True."""
+    """Averages 2x2 blocks, bool [n, P, P] -> float32 [n, S, S]: the part of each pixel that is True."""
     rows = mask[:, 0::2].astype(np.float32) + mask[:, 1::2]
     return (rows[:, :, 0::2] + rows[:, :, 1::2]) / 4
 
@@ -124,7 +124,7 @@ def _turned(u: np.ndarray, v: np.ndarray, angle: np.ndarray) -> tuple[np.ndarray
 
 
 def _frame(tiny: Tiny, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each pixel's place in the frame of the figure, moved and turned, in image sides: 2 x [n, P, P]."""
+    """Computes each pixel's coordinates in the figure's frame, moved and turned, in image sides: 2 x [n, P, P]."""
     pixels = tiny.image_size * 2  # Drawn larger and averaged, for smooth edges.
     line = (np.arange(pixels, dtype=np.float32) + 0.5) / pixels - 0.5
     shift = rng.uniform(-tiny.offset, tiny.offset, [2, count, 1, 1]).astype(np.float32)
@@ -134,27 +134,25 @@ def _frame(tiny: Tiny, rng: np.random.Generator, count: int) -> tuple[np.ndarray
 
 
 def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray) -> np.ndarray:
-    """Which pixels lie inside: bool [n, P, P]. Shapes have about the same area, so that it tells nothing."""
+    """Marks the pixels inside the figure: bool [n, P, P]. All shapes have about the same area, which names none."""
     u, v = u / radius, v / radius
     inside = np.empty(u.shape, bool)
     for number, shape in enumerate(SHAPES):
-        mine = shapes == number
-        a, b = u[mine], v[mine]
+        images = shapes == number
+        a, b = u[images], v[images]
         if shape == "circle":
-            inside[mine] = a**2 + b**2 < 0.87**2
+            inside[images] = a**2 + b**2 < 0.87**2
         elif shape == "square":
-            inside[mine] = np.maximum(abs(a), abs(b)) < 0.77
-        elif (
-            shape == "triangle"
-        ):  # The three sides of an equilateral triangle have distance 0.675 from its centre.
-            inside[mine] = np.maximum(b, 0.75**0.5 * abs(a) - b / 2) < 0.675
+            inside[images] = np.maximum(abs(a), abs(b)) < 0.77
+        elif shape == "triangle":  # Equilateral, its sides 0.675 from the centre.
+            inside[images] = np.maximum(b, 0.75**0.5 * abs(a) - b / 2) < 0.675
         else:  # A cross of two bars.
-            inside[mine] = (np.minimum(abs(a), abs(b)) < 0.36) & (np.maximum(abs(a), abs(b)) < 1.0)
+            inside[images] = (np.minimum(abs(a), abs(b)) < 0.36) & (np.maximum(abs(a), abs(b)) < 1.0)
     return inside
 
 
 def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Which of two colours is at (u, v), in periods: bool [n, P, P]."""
+    """Chooses one of two colours at each (u, v), in periods: bool [n, P, P]."""
     wave_u, wave_v = np.cos(2 * np.pi * u), np.cos(2 * np.pi * v)
     kinds = {
         "stripes": wave_u > 0,
@@ -167,7 +165,7 @@ def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _painted(rng: np.random.Generator, texture: np.ndarray, contrast: np.ndarray) -> np.ndarray:
-    """A texture, 0..1 [n, S, S], in two random colours that are `contrast` apart in grey: [n, S, S, 3]."""
+    """Paints a texture, 0..1 [n, S, S], in two random colours that differ by `contrast` in grey: [n, S, S, 3]."""
     count = len(texture)
     hue = rng.uniform(-0.15, 0.15, [count, 2, 3])
     hue -= hue.mean(-1, keepdims=True)
@@ -187,7 +185,7 @@ def _occlude(rng: np.random.Generator, image: np.ndarray, part: float) -> None:
 
 
 def examples(tiny: Tiny, split: str) -> Iterator[bytes]:
-    """The split's serialized examples, with the features of ImageNet's converters; labels count from 1."""
+    """Yields the split's serialized examples, with the features of ImageNet's converters; labels count from 1."""
     total = tiny.train_images if split == "train" else tiny.eval_images
     for first in range(0, total, _CHUNK):
         images, labels = draw(tiny, split, first, min(_CHUNK, total - first))
@@ -212,10 +210,10 @@ def examples(tiny: Tiny, split: str) -> Iterator[bytes]:
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Writes train-* and validation-* into `data_dir`; does nothing where the same set lies already.
+    """Writes train-* and validation-* into `data_dir`; does nothing where the same set is there already.
 
     Raises:
-      UserError: the folder holds TFRecords of something else, or cannot be written.
+      UserError: the folder holds other TFRecords, or cannot be written.
     """
 
     def write(folder: Path) -> None:
@@ -229,7 +227,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m resnet.tiny DATA_DIR`."""
+    """Runs `python -m resnet.tiny DATA_DIR`; returns the exit code."""
     return tiny_data.main("resnet", generate, "TFRecords", argv)
 
 

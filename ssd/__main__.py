@@ -1,4 +1,4 @@
-"""python -m ssd --system=cpu-tiny --data_dir=DIR"""
+"""Command line of the ssd benchmark: `python -m ssd --system=cpu-tiny --data_dir=DIR`."""
 
 from common.run import cli
 

@@ -1,6 +1,6 @@
-"""Pretrained ResNet-34 weights for the backbone, from published checkpoints (common/layers/pretrained.py).
+"""Loads the backbone's weights from a published ResNet-34 checkpoint (common/layers/pretrained.py).
 
-What follows conv4_x (`layer4`, `fc`) is not read.
+The checkpoint's layers after conv4_x (`layer4`, `fc`) are not read.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ from common.layers import pretrained
 
 
 def load(network: tf_keras.Model, path: str | os.PathLike, replicas: Replicas) -> int:
-    """Sets the backbone's weights and batch-norm moments; see `pretrained.load`."""
+    """Sets the backbone's weights and batch-norm moments; see `common.layers.pretrained.load`."""
     return pretrained.load(network, path, replicas, "config.width", "ResNet-34")

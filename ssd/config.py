@@ -1,4 +1,4 @@
-"""The fields of an SSD configuration. TensorFlow-free."""
+"""Defines the configuration of SSD and checks its fields. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ CACHES = ("none", "encoded")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """How images are read and augmented; defaults as published (mlperf_facts 2, SSD).
+    """Settings of image reading and augmentation; the defaults are the published ones (docs/sources.md, mlperf 2, SSD).
 
     Attributes:
       train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout.
       annotations: COCO file of the evaluated images inside the data folder; its categories are the classes.
-      cache: what stays in memory after the first epoch: "none" or "encoded" (JPEG and boxes).
-      shuffle_buffer: examples, per input shard.
-      max_boxes: objects of an image that training sees, the first so many.
+      cache: the form of the examples kept in memory after the first epoch: "none" or "encoded" (JPEG and boxes).
+      shuffle_buffer: examples in the shuffle buffer, per input shard.
+      max_boxes: training uses at most the first max_boxes objects of an image.
       crop: the random crop of SSD; False leaves whole images.
-      crop_attempts: proposals for each drawn minimum of overlap; what the log calls max_samples.
-      crop_sides, crop_aspect: range of a crop's sides in parts of the image's; of its width / height.
-      crop_overlaps: minimum overlaps (IoU) of all boxes with the crop to draw from, besides "no crop at all".
+      crop_attempts: proposals for each drawn minimum overlap; the log calls it max_samples.
+      crop_sides: range of a crop's sides, in parts of the image's sides.
+      crop_aspect: range of a crop's width / height.
+      crop_overlaps: the minimum overlap (IoU) of all boxes with the crop is drawn from these and "no crop at all".
       flip: mirror half of the training images.
       brightness, contrast, saturation: factors are drawn from 1 +- these.
-      hue: turned by up to this part of a circle.
-      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
-      deterministic: equal order in every run with the same seed.
+      hue: the hue turns by up to this part of a circle.
+      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
+      deterministic: runs with the same seed read examples in the same order.
     """
 
     train_pattern: str = "train-*"
@@ -56,30 +57,34 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Config(BatchNormSpan, RunConfig):
-    """Everything that decides a run of SSD.
+    """All settings of a run of SSD.
 
     Attributes:
       image_size: side of the square input, in pixels.
       num_classes: outputs per anchor; 0 is the background.
       width: channels of the first convolution; every other width is a multiple of it.
-      strided_extras, valid_extras: feature maps after the backbone's that halve theirs, and that lose a pixel on every
-        side; 3 and 2 make the published sizes 38, 19, 10, 5, 3, 1 of 300 pixels.
-      anchor_scales: of the levels' anchors and one more, in pixels of a 300 pixel image.
-      anchor_steps: distance of the levels' anchors, likewise.
+      strided_extras: number of extra feature maps after the backbone's that halve the side (3x3, stride 2).
+      valid_extras: number of extra feature maps after those that lose a pixel on every side (3x3, unpadded). 3 and 2
+        make the published sizes 38, 19, 10, 5, 3, 1 from 300 pixels.
+      anchor_scales: sizes of the anchors of each level, and one more, in pixels of a 300 pixel image.
+      anchor_steps: distances of the anchors of each level, in pixels of a 300 pixel image.
       anchors_per_cell: 4 or 6 for each level.
-      match_overlap: an anchor that overlaps an object this much is positive.
-      negatives_per_positive: so many of the hardest negatives of an image enter its loss.
-      score_threshold, suppression_overlap, candidates, detections: a detection scores more than the first; of two of a
-        class that overlap by the second the better one stays; so many of each class are looked at, and so many of an
-        image returned.
-      anchor_shift: cells by which detections are decoded beside their anchors: a deliberate fault, for tests.
-      batch_norm_span: images whose statistics are shared; 0: a replica's micro-batch.
-      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
+      match_overlap: least IoU with an object at which an anchor is positive.
+      negatives_per_positive: hardest negatives in an image's loss, for each of its positives.
+      score_threshold: a detection scores more than this.
+      suppression_overlap: of two detections of a class with at least this IoU, the better one stays.
+      candidates: best detections of each class that enter suppression.
+      detections: most detections of an image.
+      anchor_shift: distance, in cells, by which detections are decoded beside their anchors: a deliberate fault, for
+        tests.
+      batch_norm_span: images that share batch-norm statistics; 0: the micro-batch of a replica.
+      batch_norm_momentum: momentum of the moving averages.
+      batch_norm_epsilon: added to the variance.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
       backbone: checkpoint of a ResNet-34 to start from (ssd/backbone.py); "" starts from scratch.
-      epoch_images: images of an epoch as the schedule counts them; 0: `num_train_examples`. The published ones count
-        118,287 or 120,000, though 117,266 hold objects (mlperf_facts 0.9).
-      logged_rate_batch: the published base rate is for a batch of so many, and so is logged; 0: for the whole batch.
+      epoch_images: images of an epoch as the schedule counts them; 0: `num_train_examples`. Published schedules count
+        118,287 or 120,000, though 117,266 images hold objects (docs/sources.md, mlperf 0.9).
+      logged_rate_batch: the log gives the base rate for a batch of this size, as published; 0: for the global batch.
     """
 
     benchmark: str = "ssd"
@@ -115,7 +120,7 @@ class Config(BatchNormSpan, RunConfig):
     starts_from: ClassVar[str] = "an ImageNet ResNet-34"
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
+        """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
         if self.model != "ssd300_resnet34":
             raise UserError(f"config.model={self.model!r}: unknown; known: ssd300_resnet34")
@@ -160,9 +165,9 @@ class Config(BatchNormSpan, RunConfig):
 
     @property
     def feature_sizes(self) -> tuple[int, ...]:
-        """Cells along a side of each feature map: 38, 19, 10, 5, 3, 1 of 300 pixels."""
+        """Cells along a side of each feature map: 38, 19, 10, 5, 3, 1 for 300 pixels."""
         size = self.image_size
-        for _ in range(3):  # Stem, pooling and second stage halve, rounding up.
+        for _ in range(3):  # Stem, pooling and second stage each halve the side, rounding up.
             size = -(-size // 2)
         sizes = [size]
         for _ in range(self.strided_extras):

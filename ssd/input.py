@@ -1,8 +1,8 @@
-"""COCO TFRecords to batches: SSD's random crop, mirroring, colours; plain resizing for evaluation.
+"""Reads COCO TFRecords into SSD's batches, augmented to train and only resized to evaluate.
 
 A batch is {"image": uint8 [b, S, S, 3], "boxes": float32 [b, G, 4] corners in parts of the image, "classes": int32
 [b, G], 0 where there is no object, "image_id": int64 [b], "weight": float32 [b]}. Matching and `normalise` run on the
-device; evaluation carries no boxes, its ground truth is the annotation file.
+device. Evaluation batches have no objects: the ground truth is the annotation file.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ FIX = "set DATA_DIR to a folder of COCO TFRecords, or make one with ssd/init_dat
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Endless, augmented training batches of one replica, of images with at least one object, crowds included.
+    """Makes the endless, augmented training batches of one replica, of images with at least one object or crowd.
 
-    Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard. Entering at
-    `start_step` gives what an uninterrupted stream gives from there.
+    Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard. A stream that
+    starts at `start_step` equals an uninterrupted one from there on.
 
     Args:
       config: `seed`, `image_size`, `num_classes` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: this replica's part, see `records.assign`.
+      shard: this replica's part, see `record_stream.assign`.
       batch_size: images per batch of this replica.
-      start_step: steps to leave out.
+      start_step: number of steps to skip.
 
     Raises:
-      UserError: no files, or other categories than the configuration's.
+      UserError: there are no files, or the number of categories is not the configuration's.
     """
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
@@ -71,18 +71,18 @@ def train_input(
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """One pass over this shard's held-out images, resized, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's validation images, padded so that every shard yields equally many batches.
 
-    Images without objects are evaluated too. Padding has image id -1 and weight 0.
+    Images are resized only; those without objects are evaluated too. Padding has image id -1 and weight 0.
 
     Args:
       config: `image_size` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: the part that is read, see `records.assign`.
+      shard: the part that is read, see `record_stream.assign`.
       batch_size: images per batch.
 
     Raises:
-      UserError: no files, or one that ends inside a record.
+      UserError: there are no files, or one ends inside a record.
     """
     data = config.data
     files = tfrecords.list_files(data_dir, data.eval_pattern, FIX)
@@ -109,7 +109,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """One batch of seeded noise for ever, with the element_spec of both inputs: to compile and to try on."""
+    """Repeats one batch of seeded noise with the element_spec of both inputs, to compile and to time a step."""
     key = tf.constant([config.seed, 0], tf.int64)
     shape = [batch_size, config.image_size, config.image_size, 3]
     pixels = tf.random.stateless_uniform(shape, key, maxval=256, dtype=tf.int32, alg="philox")
@@ -129,21 +129,21 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 
 def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """(image - mean) / standard deviation per channel of [b, H, W, 3], values 0..255; on the device."""
+    """Computes (image - mean) / standard deviation per channel of [b, H, W, 3], values 0..255, on the device."""
     return tf.cast(normalise_rgb(image, dtype), dtype)
 
 
 def annotation_file(config: Config, data_dir: str | os.PathLike) -> str:
-    """Path of the COCO file of the evaluated images."""
+    """Returns the path of the COCO file of the evaluated images."""
     return os.path.join(os.fspath(data_dir), config.data.annotations)
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Whether the data is what the configuration says, without reading images.
+    """Checks the data against the configuration without reading images.
 
     Raises:
-      UserError: no files, other categories or another number of evaluated images than the configuration's, fewer
-        training images, or annotations that cannot be evaluated.
+      UserError: there are no files, the number of categories or of evaluated images is not the configuration's, there
+        are too few training images, or the annotations cannot be evaluated.
     """
     files = list(_all_files(config, data_dir))
     annotations = annotation_file(config, data_dir)
@@ -153,7 +153,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
             sum(map(tfrecords.count, tfrecords.list_files(data_dir, pattern, FIX)))
             for pattern in (config.data.train_pattern, config.data.eval_pattern)
         )
-        # Without decoding it is not known how many hold objects, only how many do at most.
+        # Not all records hold objects: their number is only an upper bound of the training images.
         if train < config.num_train_examples:
             coco_records.check_count("train", train, config.num_train_examples)
         coco_records.check_count("eval", held_out, config.num_eval_examples)
@@ -161,7 +161,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
-    """What is wrong with the data after the input has failed: reads all files again, names file, record and image."""
+    """Finds what is wrong with the data after the input has failed: reads all files, names file, record and image."""
     try:
         categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
         found = tfrecords.diagnose(
@@ -180,11 +180,11 @@ def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[str, tf.Tensor]:
-    """An unknown category ends the stream, naming the image."""
+    """Parses a record; an unknown category ends the stream, in an error that names the image."""
     found = coco_records.parse(serialized)
     classes = categories.to_class(found["labels"])
-    told = ["category is not in the annotation file", "image", found["image_id"]]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), told)]):
+    message = ["category is not in the annotation file", "image", found["image_id"]]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(classes > 0), message)]):
         classes = tf.identity(classes)
     return {
         "encoded": found["encoded"],
@@ -195,14 +195,14 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[s
 
 
 def _decode(encoded: tf.Tensor) -> tf.Tensor:
-    """uint8 [H, W, 3]; greyscale JPEG, and PNG, become RGB."""
+    """Decodes to uint8 [H, W, 3]; greyscale JPEG, and PNG, become RGB."""
     return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
 
 
 def _padded(
     image: tf.Tensor, boxes: tf.Tensor, classes: tf.Tensor, image_id: tf.Tensor | int, data: Data
 ) -> dict[str, tf.Tensor]:
-    """A batch's entries of one image: its first `max_boxes` objects, then zeros."""
+    """Makes the batch entries of one image: the first `max_boxes` objects, padded with zeros."""
     boxes, classes = boxes[: data.max_boxes], classes[: data.max_boxes]
     missing = data.max_boxes - tf.shape(classes)[0]
     return {

@@ -1,7 +1,7 @@
-"""SSD's loss: smooth L1 of the positives' codes and cross-entropy of the positives and the hardest negatives.
+"""Computes SSD's loss: smooth L1 of the positives' codes, cross-entropy of the positives and the hardest negatives.
 
-Every image is divided by its own number of positives, then the images are averaged (mlperf_facts 2); an image without a
-positive counts, with a loss of zero.
+The loss of an image is divided by its own number of positives, then the images are averaged (docs/sources.md, mlperf
+2); an image without a positive counts, with a loss of zero.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from common.detection import matching, topk
 
 
 class Targets(NamedTuple):
-    """What the network ought to say: codes [b, A, 4], classes int32 [b, A], 0 for the background."""
+    """Targets of the anchors: codes [b, A, 4], classes int32 [b, A], 0 for the background."""
 
     codes: tf.Tensor
     classes: tf.Tensor
 
 
 def targets(boxes: tf.Tensor, classes: tf.Tensor, anchors: tf.Tensor, overlap: float) -> Targets:
-    """Matches and encodes.
+    """Matches the anchors with the objects and encodes the boxes of the positive ones.
 
     Args:
       boxes: corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
-      anchors: centres [A, 4], of the boxes' dtype.
-      overlap: from which on an anchor is positive.
+      anchors: centre form [A, 4], of the boxes' dtype.
+      overlap: least IoU with an object at which an anchor is positive; the best anchor of an object always is.
     """
     iou = matching.overlaps(boxes, classes > 0, box_ops.to_corners(anchors)[None])
     found = matching.match(iou, overlap, overlap, force=True)
@@ -40,7 +40,7 @@ def targets(boxes: tf.Tensor, classes: tf.Tensor, anchors: tf.Tensor, overlap: f
 
 
 def hard_negatives(losses: tf.Tensor, positive: tf.Tensor, ratio: int) -> tf.Tensor:
-    """The negatives of the largest loss, `ratio` for each positive of the image; ties of the last one are included.
+    """Marks the negatives of largest loss, `ratio` for each positive of the image; ties with the last are included.
 
     Args:
       losses: [b, A], at least 0.
@@ -57,11 +57,11 @@ def hard_negatives(losses: tf.Tensor, positive: tf.Tensor, ratio: int) -> tf.Ten
 
 
 def per_image(codes: tf.Tensor, logits: tf.Tensor, wanted: Targets, ratio: int) -> tf.Tensor:
-    """The loss of each image, [b].
+    """Computes the loss of each image, [b].
 
     Args:
       codes, logits: the network's outputs, [b, A, 4] and [b, A, classes].
-      wanted: `targets`.
+      wanted: the result of `targets`.
       ratio: negatives per positive.
     """
     positive = wanted.classes > 0

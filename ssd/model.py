@@ -1,8 +1,7 @@
-"""SSD-300 with a ResNet-34 backbone: figure 2 of "SSD: Single Shot MultiBox Detector", its VGG replaced by the first
-four stages of table 1's 34-layer column in "Deep Residual Learning for Image Recognition".
+"""Builds SSD-300 with a ResNet-34 backbone: figure 2 of "SSD: Single Shot MultiBox Detector" without its VGG.
 
-Details follow mlperf_facts section 2, read from Google's v0.6 submission (`ssd_architecture.py`) and the reference
-`ssd-v1`.
+The backbone is conv1 to conv4_x of the 34-layer column of table 1 in "Deep Residual Learning for Image Recognition".
+Details follow Google's v0.6 submission (`ssd_architecture.py`) and the reference `ssd-v1` (docs/sources.md, mlperf 2).
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from common.layers.precision import Precision
 from ssd.config import Config
 
 BLOCKS = (3, 4, 6)  # basic blocks of conv2_x, conv3_x, conv4_x; there is no conv5_x
-STRIDES = (1, 2, 1)  # of these stages: conv4_x keeps 38x38
+STRIDES = (1, 2, 1)  # strides of conv2_x, conv3_x, conv4_x: conv4_x keeps 38x38
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """The network.
+    """Builds the network.
 
     Returns:
       A functional model: images [b, S, S, 3], normalised, any float dtype -> (codes [b, A, 4], logits [b, A, classes])
@@ -53,7 +52,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 def anchors(config: Config) -> np.ndarray:
-    """The network's anchors (cy, cx, h, w) in parts of the image, float64 [A, 4]; 8,732 of 300 pixels."""
+    """Computes the network's anchors (cy, cx, h, w) in parts of the image, float64 [A, 4]; A is 8,732 at 300 pixels."""
     return anchor_boxes.ssd(
         config.feature_sizes,
         [scale / 300 for scale in config.anchor_scales],
@@ -63,9 +62,9 @@ def anchors(config: Config) -> np.ndarray:
 
 
 def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
-    """conv1 ... conv4_x of ResNet-34: an eighth of the image's side, four times the width.
+    """Applies conv1 ... conv4_x of ResNet-34; the result has an eighth of the image's side and four times the width.
 
-    Its layers have the names of the published checkpoints (torchvision's), which ssd/backbone.py reads.
+    The layers have the names of published checkpoints (torchvision's), which ssd/backbone.py reads.
     """
     x = net.relu(net.batch_norm(net.stem(x, "conv1"), "bn1"))
     x = MaxPool(net.spatial, 3, 2, 1, dtype=net.precision.layer)(x)
@@ -78,7 +77,7 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
 
 
 def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool, name: str) -> tf.Tensor:
-    """Two 3x3 convolutions and the shortcut, which the first block of a wider stage projects."""
+    """Applies two 3x3 convolutions and the shortcut, which the first block of a wider stage projects."""
     y = net.relu(net.batch_norm(net.conv(x, filters, 3, stride, f"{name}.conv1"), f"{name}.bn1"))
     y = net.batch_norm(net.conv(y, filters, 3, 1, f"{name}.conv2"), f"{name}.bn2")
     if project:
@@ -88,7 +87,7 @@ def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: 
 
 
 def extras(config: Config) -> list[tuple[int, int, int, int]]:
-    """(channels of the 1x1, channels, stride and padding of the 3x3) of each extra feature map."""
+    """Lists (channels of the 1x1, channels, stride and padding of the 3x3) of each extra feature map."""
     w = config.width
     strided = [(4 * w, 8 * w, 2, 1), (4 * w, 8 * w, 2, 1)] + [(2 * w, 4 * w, 2, 1)] * config.strided_extras
     return strided[: config.strided_extras] + [(2 * w, 4 * w, 1, 0)] * config.valid_extras
@@ -96,7 +95,7 @@ def extras(config: Config) -> list[tuple[int, int, int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """The network's kinds of layer, with the settings that are the same everywhere."""
+    """Makes the network's layers with the settings that all layers of a kind share."""
 
     config: Config
     replicas: Replicas
@@ -105,7 +104,7 @@ class _Layers:
     seeds: Iterator[int]
 
     def conv(self, x: tf.Tensor, filters: int, size: int, stride: int, name: str) -> tf.Tensor:
-        """The backbone's convolution, without bias, zero-padded evenly."""
+        """Applies a convolution of the backbone: without bias, zero-padded evenly."""
         return PaddedConv2D(
             filters,
             size,
@@ -119,7 +118,7 @@ class _Layers:
         )(x)
 
     def stem(self, images: tf.Tensor, name: str) -> tf.Tensor:
-        """The 7x7 convolution of stride 2, padded by 3."""
+        """Applies the 7x7 convolution of stride 2, padded by 3."""
         if not self.config.space_to_depth:
             return self.conv(images, self.config.width, 7, 2, name)
         return SpaceToDepthStem(
@@ -131,11 +130,11 @@ class _Layers:
         )(images)
 
     def extra(self, x: tf.Tensor, filters: int, size: int, stride: int = 1, pad: int = 0) -> tf.Tensor:
-        """A convolution of an extra feature map: with bias, no batch norm follows."""
+        """Applies a convolution of an extra feature map: with bias, without batch norm after it."""
         return self._biased(x, filters, size, stride, pad)
 
     def head(self, x: tf.Tensor, number: int, values: int) -> tf.Tensor:
-        """`values` numbers for each of a feature map's anchors, `number` per cell: [b, number * H * W, values]."""
+        """Predicts `values` numbers for each of `number` anchors of every cell: [b, number * H * W, values]."""
         y = Leave(self.spatial, dtype=self.precision.full)(self._biased(x, number * values, 3, 1, 1))
         return _AnchorMajor(number, dtype=self.precision.full)(y)
 
@@ -155,7 +154,7 @@ class _Layers:
         return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
 
     def _biased(self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int) -> tf.Tensor:
-        """Xavier's uniform initialisation, as the reference has it."""
+        """Applies a convolution with bias and the reference's initialisation, Xavier's uniform one."""
         return PaddedConv2D(
             filters,
             size,
@@ -167,14 +166,14 @@ class _Layers:
         )(x)
 
     def _he(self) -> tf_keras.initializers.Initializer:
-        """N(0, 2 / fan-out), ResNet's where no checkpoint gives the backbone's weights."""
+        """Makes ResNet's initialiser N(0, 2 / fan-out), for a backbone without a checkpoint."""
         return tf_keras.initializers.VarianceScaling(
             2.0, "fan_out", "untruncated_normal", seed=next(self.seeds)
         )
 
 
 class _AnchorMajor(tf_keras.layers.Layer):
-    """[b, H, W, n * values] -> [b, n * H * W, values]: the anchors' order is anchor, y, x."""
+    """Reorders [b, H, W, n * values] to [b, n * H * W, values]: the order of a level is anchor, y, x."""
 
     def __init__(self, number: int, **kwargs):
         super().__init__(**kwargs)
@@ -188,5 +187,5 @@ class _AnchorMajor(tf_keras.layers.Layer):
 
 
 def _seeds(seed: int) -> Iterator[int]:
-    """One independent seed per layer; 96 is more than the network has."""
+    """Yields an independent seed for each layer; the network has fewer than 96."""
     return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(96))

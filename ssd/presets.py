@@ -1,8 +1,8 @@
-"""Presets of the SSD benchmark, and what of a configuration is logged. TensorFlow-free.
+"""Defines the presets of the SSD benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
 docs/presets/ssd.md says for each preset where its values come from and which closed rule, if any, it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
-their Google/ folder; NV6, NV7 likewise in NVIDIA/.
+their Google/ folders; NV6, NV7 are their NVIDIA/ folders; `mlperf_facts 1.2` = docs/sources.md, mlperf 1.2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ssd.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run, by ruleset.
+    """Lists the hyperparameters for the log's header, under the keys of the configuration's ruleset.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock.
@@ -29,10 +29,10 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "global_batch_size": config.global_batch_size,
         "model_bn_span": config.bn_span,
         "max_samples": config.data.crop_attempts,
-        # Twelve digits: 0.096 / 32 is 0.003.
+        # Rounded to twelve digits, so that 0.096 / 32 is logged as 0.003.
         "opt_base_learning_rate": float(f"{optimizer.base_learning_rate / factor:.12g}"),
-        # What the base rate is multiplied by over the warmup; 0 where it is the rate of the whole batch, as NVIDIA's
-        # logs have it.
+        # The warmup raises the logged base rate by this factor; 0, as in NVIDIA's logs, where the log has the rate of
+        # the global batch.
         "opt_learning_rate_warmup_factor": factor if config.logged_rate_batch else 0.0,
         "opt_learning_rate_warmup_steps": int(warmup),
         "opt_weight_decay": optimizer.weight_decay,
@@ -42,11 +42,11 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs)
 
 
-# Momentum as TensorFlow 1 has it, the rate outside of the velocity; the decay is in the loss, of every variable.
+# The momentum is TensorFlow 1's, whose velocity does not contain the rate; the loss decays every variable.
 _SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
 
-# --- Round v0.6. Its schedules count 120,000 images an epoch. Published evaluations come after 120,000 and 160,000
-# steps of 32 images, then every 20,000; ours after the first of these and then every 20,000: one more, at 140,000.
+# --- Round v0.6. The schedules count 120,000 images an epoch. Published evaluations come after 120,000 and 160,000
+# steps of 32 images, then every 20,000. These presets evaluate after 120,000, then every 20,000: once more, at 140,000.
 _V06 = Config(
     ruleset="0.6.0",
     replicas="tpu",
@@ -238,7 +238,8 @@ _CPU_PRESETS = {
             contrast=0.2,
         ),
     ),
-    # The nuclei of microscope images, 7 to 22 of 256 pixels wide (studies/nuclei.py). No target: the whole schedule.
+    # Nuclei in microscope images, 7 to 22 of 256 pixels wide (studies/nuclei.py). The target, 0.9, is out of reach: the
+    # run trains the whole schedule.
     "cpu-nuclei": replace(
         _CPU,
         source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
@@ -254,7 +255,7 @@ _CPU_PRESETS = {
         anchor_scales=(12.0, 24.0, 48.0, 96.0, 150.0),
         anchor_steps=(6.25, 12.5, 25.0, 50.0),
         candidates=200,
-        detections=100,  # What COCOeval counts.
+        detections=100,  # COCOeval counts no more.
         schedule=Schedule(kind="cosine", warmup_epochs=2.0, end_learning_rate=0.0),
         data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
     ),

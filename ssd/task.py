@@ -1,4 +1,4 @@
-"""SSD as a task: the multibox loss, detections, COCO's mean average precision."""
+"""Defines the task of SSD: the multibox loss, detections, COCO's mean average precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ssd import backbone, model
 from ssd import input as pipeline
 from ssd import loss as multibox
 
-# Early in a training exp() of a code would be infinite: tf-models-official's bound, official/vision/ops/box_ops.py.
+# Bounds exp() of a code, which would be infinite early in training; from TFM official/vision/ops/box_ops.py.
 MAX_LOG_RATIO = math.log(1000 / 16)
 
 
@@ -29,7 +29,7 @@ class Task(task.Task):
 
     input = pipeline
     evaluate_in_worker = True
-    chooses = True  # Hard negatives.
+    chooses = True  # A training step chooses hard negatives.
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
@@ -83,7 +83,7 @@ class Task(task.Task):
         return Quality(found["AP"], found["AP"] >= self.config.quality_target, details)
 
     def _anchors(self, shift: float = 0.0) -> np.ndarray:
-        """Centres [A, 4]; moved by `shift` cells down and to the right."""
+        """Computes the anchors, centre form [A, 4], moved by `shift` cells down and to the right."""
         anchors = model.anchors(self.config)
         if not shift:
             return anchors

@@ -1,7 +1,4 @@
-"""The generated data set of cpu-tiny; see common/detection/drawing.py.
-
-python -m ssd.tiny DATA_DIR
-"""
+"""Generates SSD's data set of cpu-tiny, pictures of common/detection/drawing.py: `python -m ssd.tiny DATA_DIR`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def generate(data_dir: str | os.PathLike, pictures: drawing.Pictures = TINY) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m ssd.tiny DATA_DIR`."""
+    """Runs `python -m ssd.tiny DATA_DIR`; returns the exit code."""
     return tiny_data.main("ssd", generate, "TFRecords", argv)
 
 

@@ -1,4 +1,4 @@
-"""python -m transformer --system=cpu-tiny --data_dir=DIR"""
+"""Command line of the transformer benchmark: `python -m transformer --system=cpu-tiny --data_dir=DIR`."""
 
 from common.run import cli
 

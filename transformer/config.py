@@ -1,4 +1,4 @@
-"""The fields of a Transformer configuration. TensorFlow-free."""
+"""Defines the configuration of the Transformer and checks its fields. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from common.config.closed_fields import data_field, system_field
 from common.config.schema import RunConfig
 from common.errors import UserError
 
-# What the converter leaves beside the records: how it cut the text, and what it counted.
+# The converter's note beside the records: the lengths it cut the text to, and its counts.
 NOTE = "convert.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Where the text lies and how it is cut; `transformer/convert.py` writes it.
+    """Files of the text, which `transformer/convert.py` writes, and how they are read.
 
     Attributes:
       train_pattern: TFRecord shards of packed pairs inside the data folder.
       vocabulary: the subword file inside the data folder.
       eval_source, eval_reference: text files inside the data folder, line i of one being line i of the other.
-      shuffle_buffer: packed sequences, per input shard.
+      shuffle_buffer: packed sequences in the shuffle buffer, per input shard.
       cache: keep the records in memory after the first epoch.
     """
 
@@ -34,13 +34,13 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-    """The beam search of an evaluation; defaults: mlperf_facts 1.4.
+    """The beam search of an evaluation; defaults: docs/sources.md, mlperf 1.4.
 
     Attributes:
-      source_length: tokens that every source sentence is padded to, the end of sentence included; 97 is the
-        longest of newstest2014.
-      extra_length: a translation may be so many tokens longer than `source_length`.
-      beam_size: hypotheses kept.
+      source_length: tokens that every source sentence is padded to, the end of sentence included; the longest of
+        newstest2014 has 97.
+      extra_length: greatest length of a translation beyond `source_length`, in tokens.
+      beam_size: number of hypotheses kept.
       alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
     """
 
@@ -51,13 +51,13 @@ class Decode:
 
     @property
     def target_length(self) -> int:
-        """Steps of the search, at most."""
+        """Most steps of the search."""
         return self.source_length + self.extra_length
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """Everything that decides a run of the Transformer.
+    """All settings of a run of the Transformer.
 
     A training example is a packed sequence: several sentence pairs, end to end, in `packed_length` tokens of
     source and as many of target. `global_batch_size` and `num_train_examples` count packed sequences.
@@ -65,18 +65,19 @@ class Config(RunConfig):
     Attributes:
       vocabulary_size: entries of the subword vocabulary that source, target and softmax share.
       packed_length: tokens of a packed sequence.
-      max_sequence_length: pairs with a longer side were discarded when the data was made; logged, and compared with the
-        converter's note and with every record.
-      layers: of the encoder, and of the decoder.
-      width: of the residual stream.
+      max_sequence_length: the converter discarded pairs with a longer side; the run logs this length and compares it
+        with the converter's note and with every record.
+      layers: number of encoder layers, and of decoder layers.
+      width: width of the residual stream.
       hidden: width of the feed-forward layers.
-      heads: of each attention.
-      residual_dropout, attention_dropout, relu_dropout: after each sublayer and the embeddings; on the
-        attention weights; after the ReLU.
-      label_smoothing: part of the target that is spread over the other classes.
+      heads: heads of each attention.
+      residual_dropout: dropout rate after each sublayer and the embeddings.
+      attention_dropout: dropout rate on the attention weights.
+      relu_dropout: dropout rate after the ReLU.
+      label_smoothing: the part of the target probability that is spread over the other classes.
       positions: False removes the position signal: a deliberate fault, for tests.
       attend_source: False removes the decoder's attention to the source: a deliberate fault, for tests.
-      shift_targets: False shows the decoder the very token it is to predict: a deliberate fault, for tests.
+      shift_targets: False shows the decoder the token that it is to predict: a deliberate fault, for tests.
     """
 
     benchmark: str = "transformer"
@@ -102,7 +103,7 @@ class Config(RunConfig):
     decode: Decode = Decode()
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
+        """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
         for name in ("vocabulary_size", "packed_length", "layers", "width", "hidden", "heads"):
             if getattr(self, name) < 1:

@@ -1,11 +1,11 @@
-"""Parallel text to the packed TFRecords, vocabulary and evaluation text that the Transformer reads.
+"""Converts parallel text to the packed TFRecords, vocabulary and evaluation text that the Transformer reads.
 
     python -m transformer.convert DATA_DIR --train-source a.en b.en --train-target a.de b.de \\
         --eval-source newstest2014.en --eval-target newstest2014.de --vocabulary FILE
     python -m transformer.convert DATA_DIR ... --vocabulary-size 8000 --max-length 40 --packed-length 128
 
 Files may be gzipped. Pairs with a side longer than --max-length tokens, EOS included, are discarded, as the benchmark's
-rules ask. Shards appear under their names when all are complete, and the note of how the text was cut is there.
+rules ask. Shards get their names when all are complete, after the note of how the text was cut is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,15 @@ _FILES = Data()
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """`max_length`: tokens per side of a pair; `packed_length`: of a row; `shards`: files of rows."""
+    """Settings of the conversion.
+
+    Attributes:
+      max_length: most tokens of a side of a pair, EOS included.
+      packed_length: tokens of a side of a packed sequence.
+      shards: number of TFRecord files.
+      drop_bad: leave out, and count, empty and undecodable training pairs.
+      workers: number of processes.
+    """
 
     max_length: int = 80
     packed_length: int = 256
@@ -52,17 +60,18 @@ def convert(
     """Writes train-*, the vocabulary and the evaluation text into `folder`.
 
     Args:
-      folder: made if it is not there.
+      folder: created if it does not exist.
       train: text to train on.
       evaluation: text to evaluate on, never cleaned.
-      vocabulary: a subword file, or how many subwords to make from the training text.
+      vocabulary: a subword file, or the number of subwords to make from the training text.
       settings: lengths, shards and cleaning.
 
     Returns:
-      {"pairs", "packed", "eval", "vocabulary"}: how many there are, and what was dropped.
+      The numbers of "pairs", "packed" sequences, "eval" sentences and "vocabulary" entries, and the fields of
+      `parallel.Dropped`.
 
     Raises:
-      UserError: bad text (file and line), a folder that holds shards already, or no space.
+      UserError: bad text (file and line are named), a folder that holds shards already, or a full disk.
     """
     held_out = list(evaluation.pairs())
     _prepare(folder, settings)
@@ -75,22 +84,24 @@ def convert(
     counted = _Counter(fitting)
     packed = _Counter(pack(counted, settings.packed_length))
 
-    def told() -> dict[str, int]:
+    def counts() -> dict[str, int]:
         numbers = {"pairs": counted.count, "packed": packed.count}
         numbers |= {"eval": len(held_out), "vocabulary": len(words)}
         return numbers | dataclasses.asdict(dropped)
 
     def rows() -> Iterator[Mapping[str, Sequence[int]]]:
         yield from (row.features() for row in packed)
-        # Shards get their names after the last row: none is ever there without the note of its cut.
+        # Shards get their names after the last row: no shard is ever there without the note.
         lengths = {"max_length": settings.max_length, "packed_length": settings.packed_length}
-        _write_text(folder / NOTE, [json.dumps(lengths | told(), indent=1)])
+        _write_text(folder / NOTE, [json.dumps(lengths | counts(), indent=1)])
 
     conversion.deal(folder, rows(), settings.shards, "packed sequences")
-    return told()
+    return counts()
 
 
 class _Counter:
+    """Iterates over items and counts them."""
+
     def __init__(self, items: Iterable[Any]):
         self._items, self.count = items, 0
 
@@ -116,10 +127,10 @@ def _prepare(folder: Path, settings: Settings) -> None:
 
 
 def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Settings) -> Subwords:
-    """The vocabulary at `path`: made from the training text, or copied there."""
+    """Makes the vocabulary at `path` from the training text, or copies it there."""
     with _writing(path):
         if isinstance(vocabulary, int):
-            path.unlink(missing_ok=True)  # Of an interrupted conversion: there are no shards.
+            path.unlink(missing_ok=True)  # Left by an interrupted conversion, as there are no shards.
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
                 clean = _clean(Path(scratch), train, settings.drop_bad)
                 return subwords.build(path, clean, vocabulary)
@@ -132,7 +143,7 @@ def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Setti
 
 
 def _clean(folder: Path, train: Text, drop_bad: bool) -> list[Path]:
-    """The training text as two files in `folder`, without what is left out."""
+    """Writes the training text, without dropped pairs, as two files in `folder`."""
     paths = [folder / side for side in ("source", "target")]
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(open(p, "w", encoding="utf-8", newline="\n")) for p in paths]
@@ -202,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m transformer.convert`."""
+    """Runs `python -m transformer.convert`; returns the exit code."""
     arguments = _parser().parse_args(argv)
 
     def made() -> Mapping[str, int]:

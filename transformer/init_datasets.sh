@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Fills DATA_DIR with WMT17 English-German: downloads, verifies, converts. Run it again after an interruption.
 #
-#   DATA_DIR           folder for the records                                               (needed; 6 GB free)
-#   SYSTEM             cpu-tiny generates its small set instead                             (none)
-#   RAW_DIR            folder with, or for, what is downloaded                              (DATA_DIR/raw)
-#   NEWS_URL, CRAWL_URL, EUROPARL_URL   where the training text is downloaded from
-#   NEWSTEST_URL       where newstest2014.en and .de are downloaded from
-#   VOCABULARY_URL     where the subword vocabulary is downloaded from
-#   SHA256SUMS         file of the checksums to verify with                                 (the published ones)
+#   DATA_DIR           folder for the records                                               (required; 6 GB free)
+#   SYSTEM             cpu-tiny generates its small data set instead                        (none)
+#   RAW_DIR            folder of the downloads; files that are there are not downloaded     (DATA_DIR/raw)
+#   NEWS_URL, CRAWL_URL, EUROPARL_URL   URLs of the folders with the training text
+#   NEWSTEST_URL       URL of the folder with newstest2014.en and .de
+#   VOCABULARY_URL     URL of the folder with the subword vocabulary
+#   SHA256SUMS         file of the expected checksums                                       (the published ones)
 #   SHARDS             files to write                                                       (100)
 #   WORKERS            processes                                                            (one per core)
 source "$(dirname "${BASH_SOURCE[0]}")/../common/text/wmt.sh"
@@ -19,7 +19,7 @@ RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}
 NEWS_URL=${NEWS_URL:-http://data.statmt.org/wmt17/translation-task}
 CRAWL_URL=${CRAWL_URL:-http://www.statmt.org/wmt13}
 EUROPARL_URL=${EUROPARL_URL:-http://www.statmt.org/wmt13}
-# Detokenised, as mlcommons/training retired_benchmarks/transformer/download_data.sh takes it.
+# Detokenised text, as in mlcommons/training retired_benchmarks/transformer/download_data.sh.
 NEWSTEST_URL=${NEWSTEST_URL:-https://raw.githubusercontent.com/tensorflow/models/v1.13.0/official/transformer/test_data}
 VOCABULARY_URL=${VOCABULARY_URL:-https://storage.googleapis.com/tensor2tensor-data}
 
@@ -28,7 +28,7 @@ CRAWL=training-parallel-commoncrawl.tgz
 EUROPARL=training-parallel-europarl-v7.tgz
 VOCABULARY=vocab.translate_ende_wmt32k.32768.subwords
 
-# Of the archives: tensorflow_datasets, wmt17_translate/checksums.tsv.
+# Sums of the archives: tensorflow_datasets, wmt17_translate/checksums.tsv.
 published_sums() {
   cat <<SUMS
 2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2  $NEWS

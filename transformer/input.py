@@ -1,8 +1,9 @@
-"""Packed TFRecords to training batches, and text to evaluation batches.
+"""Reads packed TFRecords into training batches, and text into evaluation batches.
 
 Training records have tensor2tensor's packed features (`inputs`, `inputs_segmentation`, `inputs_position`, and the same
-of `targets`); `transformer/convert.py` writes them. A batch of either kind holds int32 [b, packed_length] under the
-names in `model.INPUTS`, "index" int32 [b] and "weight" float32 [b]; an evaluation's rows are one source sentence each.
+three of `targets`); `transformer/convert.py` writes them. Batches to train and to evaluate hold int32 [b,
+packed_length] under the names in `model.INPUTS`, "index" int32 [b] and "weight" float32 [b]; a row of an evaluation is
+one source sentence.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _SPEC = {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) f
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Endless batches of packed sequences of one replica, in an order that depends on seed and epoch only.
+    """Makes the endless training batches of one replica, in an order that depends on seed and epoch only.
 
     Raises:
-      UserError: no files.
+      UserError: there are no files.
     """
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
@@ -67,11 +68,11 @@ def train_input(
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """One pass over this shard's source sentences, padded so that every shard yields equally many batches.
+    """Makes one pass over this shard's source sentences, padded so that every shard yields equally many batches.
 
     Args:
       config: `data`, `decode` and `packed_length` are read.
-      data_dir: the folder with the text and the vocabulary.
+      data_dir: folder of the text and the vocabulary.
       shard: the part that is read: every `count`-th sentence.
       batch_size: sentences per batch.
 
@@ -81,16 +82,16 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     arrays = _sentences(config, Path(data_dir))
     size = len(arrays["index"])
     sizes = [len(range(i, size, shard.count)) for i in range(shard.count)]
-    mine = {name: array[shard.index :: shard.count] for name, array in arrays.items()}
+    own = {name: array[shard.index :: shard.count] for name, array in arrays.items()}
     filler = {name: np.zeros(array.shape[1:], array.dtype) for name, array in arrays.items()}
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
     batches = padding.num_batches(sizes, batch_size, per_step)
-    examples = tf.data.Dataset.from_tensor_slices(mine)
+    examples = tf.data.Dataset.from_tensor_slices(own)
     return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """One batch of seeded noise for ever, with the element_spec of both inputs: to compile and to try on."""
+    """Repeats one batch of seeded noise with the element_spec of both inputs, to compile and to time a step."""
     length = config.packed_length
     shape = [2, batch_size, length]
     key = tf.constant([config.seed, 0], tf.int64)
@@ -102,12 +103,12 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 
 def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
-    """The reference translations, in order."""
+    """Reads the reference translations, in order."""
     return [target for _, target in _eval_pairs(config, Path(data_dir))]
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
-    """Raises UserError where files are missing, or hold other numbers of examples than the configuration says."""
+    """Raises UserError where files are missing, or their numbers of examples are not the configuration's."""
     files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
     _check_note(config, os.path.join(os.fspath(data_dir), NOTE))
     tfrecords.check_totals(files, config.num_train_examples, "num_train_examples")
@@ -120,7 +121,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 
 def _check_note(config: Config, path: str) -> None:
-    """Raises UserError where the converter cut the text otherwise; data from elsewhere may have no note of it."""
+    """Raises UserError where the converter's note has other lengths; data of other converters has no note."""
     if not tf.io.gfile.exists(path):
         return
     try:
@@ -138,7 +139,7 @@ def _check_note(config: Config, path: str) -> None:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
-    """What is wrong with the training data after a step has failed: file and record."""
+    """Finds what is wrong with the training data after the input has failed; names file and record."""
 
     def check_record(serialized: bytes) -> str | None:
         try:
@@ -173,7 +174,7 @@ def _complaint(error: tf.errors.InvalidArgumentError) -> str:
 
 
 def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.Tensor]:
-    """The INPUTS of one record, int32 [packed_length]; an impossible one ends the stream, naming the record."""
+    """Parses the INPUTS of a record, int32 [packed_length]; a bad record ends the stream, in an error that names it."""
     parsed = tf.io.parse_single_example(serialized, _SPEC)
     length = config.packed_length
     sizes = {name: tf.size(parsed[name]) for name in FEATURES}
@@ -199,7 +200,7 @@ def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.T
 
 
 def _within(parsed: dict[str, tf.Tensor], suffix: str, low: int, high: int) -> tf.Tensor:
-    """Whether the features of both sides hold numbers of [low, high) only."""
+    """Tests whether the features of both sides hold numbers of [low, high) only."""
     both = tf.concat([parsed[side + suffix] for side in ("inputs", "targets")], 0)
     return tf.reduce_all((both >= low) & (both < high))
 
@@ -209,7 +210,7 @@ def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:
 
 
 def _sentences(config: Config, folder: Path) -> dict[str, np.ndarray]:
-    """The batch's arrays for all source sentences; targets are empty."""
+    """Encodes all source sentences into the arrays of a batch; targets are empty."""
     subwords = Subwords(folder / config.data.vocabulary)
     check_size(subwords, config.vocabulary_size)
     pairs = _eval_pairs(config, folder)

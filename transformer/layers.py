@@ -1,8 +1,8 @@
-"""The parts of the Transformer: attention (figure 2 of "Attention Is All You Need"), the layers of the encoder and
-of the decoder (figure 1, with the normalisation before each sublayer), and the embeddings.
+"""Builds the layers of the Transformer: attention, encoder and decoder layers, embeddings.
 
-Activations are [b, length, width] in the precision of products; softmax and normalisation run in full precision.
-A decoder layer also takes one step at a time, with the keys and values of the steps before in a cache.
+Attention is figure 2 of "Attention Is All You Need"; encoder and decoder layers are figure 1, with the normalisation
+before each sublayer. Activations are [b, length, width] in the precision of products; softmax and normalisation run in
+full precision. A decoder layer also takes one step at a time, with the keys and values of earlier steps in a cache.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from common.layers.dropout import Dropout
 from common.layers.precision import Precision
 from transformer.config import Config
 
-EPSILON = 1e-6  # Of the layer normalisation: G6 transformer/layers/common_layers.py.
+EPSILON = 1e-6  # Epsilon of the layer normalisation: G6 transformer/layers/common_layers.py.
 _MASKED = -1e9  # A score that the softmax turns into 0.
 Cache = Mapping[str, tf.Tensor]
 
 
 class Parts:
-    """Makes the network's kinds of layer, each with its own seed."""
+    """Makes layers, each with its own seed."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         self.config, self.replicas, self.precision = config, replicas, precision
         self._seeds = _seeds(config.seed)
 
     def dense(self, units: int, use_bias: bool) -> LastAxisDense:
-        """A matrix product; weights uniform with variance 2 / (fan-in + fan-out) (mlperf_facts 2)."""
+        """Makes a matrix product; weights uniform with variance 2 / (fan-in + fan-out) (docs/sources.md, mlperf 2)."""
         initial = tf_keras.initializers.VarianceScaling(1.0, "fan_avg", "uniform", seed=next(self._seeds))
         return LastAxisDense(units, use_bias=use_bias, kernel_initializer=initial, dtype=self.precision.layer)
 
@@ -50,14 +50,14 @@ class Parts:
 
 
 def _seeds(seed: int) -> Iterator[int]:
-    """One independent seed per layer."""
+    """Yields an independent seed for each layer."""
     for child in np.random.SeedSequence(seed).spawn(4096):
         yield int(child.generate_state(1)[0] >> 1)
 
 
 def drop(layer: Dropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Dropout of [b, ...]; the identity where there is no `layer`."""
-    # Called once without training, when the network is made: the layer must have its variable by then.
+    """Applies dropout to [b, ...] in training; the identity where `layer` is None."""
+    # The call that builds the network is no training, but must create the layer's variable.
     if layer is None or (layer.built and not training):
         return x
     flat = tf.reshape(x, [tf.shape(x)[0], math.prod(x.shape[1:])])
@@ -65,9 +65,9 @@ def drop(layer: Dropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
 
 
 def position_signal(length: int, width: int) -> np.ndarray:
-    """Sines, then cosines, of wavelengths from 2 pi to 2 pi x 10^4: float64 [length, width].
+    """Computes sines, then cosines, of wavelengths from 2 pi to 2 pi x 10^4: float64 [length, width].
 
-    tensor2tensor's form of section 3.5, with (width/2 - 1) ratios between the wavelengths.
+    This is tensor2tensor's form of section 3.5, with (width/2 - 1) ratios between the wavelengths.
     """
     half = width // 2
     rates = np.exp(-np.log(1e4) / max(half - 1, 1) * np.arange(half))
@@ -91,25 +91,25 @@ class Embedding(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, ids: tf.Tensor) -> tf.Tensor:
-        """[b, n] -> [b, n, width]: rows times sqrt(width), and zeros for id 0, in the precision of products."""
+        """Looks up [b, n] -> [b, n, width]: rows times sqrt(width), zeros for id 0, in the precision of products."""
         real = tf.cast(ids != 0, self.table.dtype)[..., None]
         rows = _rows(tf.convert_to_tensor(self.table), ids)
         return tf.cast(rows * real * self.config.width**0.5, self.precision.compute)
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """[b, n, width] -> [b, n, vocabulary], in full precision."""
+        """Multiplies by the table, [b, n, width] -> [b, n, vocabulary], in full precision."""
         table = tf.cast(tf.convert_to_tensor(self.table), self.precision.compute)
         flat = product_transposed(rows(x), table)
         return tf.cast(tf.reshape(flat, [*_leading(x), self.config.vocabulary_size]), self.precision.variable)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """A look-up multiplies no matrices."""
+        """Returns 0: a look-up multiplies no matrices."""
         return 0
 
 
 @tf.custom_gradient
 def _rows(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """tf.gather with a dense gradient: the softmax makes the table's gradient dense anyway."""
+    """Gathers rows with a dense gradient: the softmax makes the table's gradient dense anyway."""
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
         flat = tf.reshape(upstream, [-1, table.shape[1]])
@@ -119,7 +119,7 @@ def _rows(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 def _leading(x: tf.Tensor) -> list[int | tf.Tensor]:
-    """The dimensions of [b, n, width] but the last."""
+    """Returns all dimensions of [b, n, width] but the last."""
     return [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
 
 
@@ -136,14 +136,15 @@ class Attention(tf_keras.layers.Layer):
         self.dropout = parts.dropout(parts.config.attention_dropout)
 
     def call(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
-        """[b, q, width] and [b, m, width] -> [b, q, width]; `allowed` is bool, broadcasting to [b, 1, q, m]."""
+        """Attends: [b, q, width], [b, m, width] -> [b, q, width]; `allowed` is bool, broadcasting to [b, 1, q, m]."""
         return self.attend(queries, self.keys_values(memory), allowed, training)
 
     def keys_values(self, memory: tf.Tensor) -> Cache:
-        """What a memory [b, m, width] is attended by: {"key", "value"} of [b, heads, m, width / heads]."""
+        """Computes {"key", "value"} of a memory [b, m, width], each [b, heads, m, width / heads]."""
         return {"key": self._split(self.key(memory)), "value": self._split(self.value(memory))}
 
     def attend(self, queries: tf.Tensor, memory: Cache, allowed: tf.Tensor, training: bool) -> tf.Tensor:
+        """Attends to `keys_values`; shapes as in `call`."""
         query = self._split(self.query(queries)) * (self.width // self.heads) ** -0.5
         scores = tf.cast(tf.matmul(query, memory["key"], transpose_b=True), self.precision.variable)
         weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(_MASKED, scores.dtype)))
@@ -152,12 +153,12 @@ class Attention(tf_keras.layers.Layer):
         return self.output_product(tf.reshape(heads, [*_leading(queries), self.width]))
 
     def _split(self, x: tf.Tensor) -> tf.Tensor:
-        """[b, n, width] -> [b, heads, n, width / heads]."""
+        """Splits the heads: [b, n, width] -> [b, heads, n, width / heads]."""
         heads = tf.reshape(x, [*_leading(x), self.heads, self.width // self.heads])
         return tf.transpose(heads, [0, 2, 1, 3])
 
     def products(self, queries: int, memory: int) -> int:
-        """Multiply-adds for `queries` rows that attend to `memory` rows."""
+        """Counts the multiply-adds of `queries` rows that attend to `memory` rows."""
         return self.width * (2 * self.width * (queries + memory) + 2 * queries * memory)
 
 
@@ -200,18 +201,18 @@ class EncoderLayer(_Residual):
         self.attention, self.feed_forward = Attention(parts), FeedForward(parts)
 
     def call(self, x: tf.Tensor, segments: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """[b, n, width]; tokens attend to those of their own segment, int32 [b, n]."""
+        """Encodes [b, n, width]; a token attends to the tokens of its own segment, int32 [b, n]."""
         y = self.normed(0, x)
         x = self.add(0, x, self.attention(y, y, same(segments, segments), training), training)
         return self.add(1, x, self.feed_forward(self.normed(1, x), training), training)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Of one packed sequence."""
+        """Counts the multiply-adds of one packed sequence."""
         return self.attention.products(self.length, self.length) + self.length * self.feed_forward.size
 
 
 class DecoderLayer(_Residual):
-    """Self-attention to what came before, attention to the source, feed-forward."""
+    """Causal self-attention, attention to the source, feed-forward."""
 
     def __init__(self, parts: Parts, **kwargs: Any):
         super().__init__(parts, 3, **kwargs)
@@ -226,7 +227,7 @@ class DecoderLayer(_Residual):
         source_segments: tf.Tensor,
         training: bool = False,
     ) -> tf.Tensor:
-        """[b, n, width] and the encoder's [b, m, width] -> [b, n, width]; segments are int32 [b, n], [b, m]."""
+        """Decodes: [b, n, width], the encoder's [b, m, width] -> [b, n, width]; segments are int32 [b, n], [b, m]."""
         length = x.shape[1]
         before = tf.linalg.band_part(tf.ones([length, length], tf.bool), -1, 0)
         y = self.normed(0, x)
@@ -239,24 +240,24 @@ class DecoderLayer(_Residual):
         return self.add(2, x, self.feed_forward(self.normed(2, x), training), training)
 
     def empty_cache(self, rows: int | tf.Tensor, steps: int) -> Cache:
-        """Keys and values of no step yet, for `rows` hypotheses of up to `steps` steps."""
+        """Makes the cache of keys and values before the first step, for `rows` hypotheses of up to `steps` steps."""
         shape = [rows, self.attention.heads, steps, self.attention.width // self.attention.heads]
         return {name: tf.zeros(shape, self.precision.compute) for name in ("key", "value")}
 
     def source_cache(self, source: tf.Tensor) -> Cache:
-        """Keys and values of the encoder's output, which no step changes."""
+        """Computes keys and values of the encoder's output, which all steps share."""
         return self.source_attention.keys_values(source) if self.source_attention else {}
 
     def step(
         self, x: tf.Tensor, index: tf.Tensor, cache: Cache, source: Cache, allowed: tf.Tensor
     ) -> tuple[tf.Tensor, Cache]:
-        """One token of each hypothesis.
+        """Decodes one token of each hypothesis.
 
         Args:
           x: [b, k, width], the k hypotheses of each sentence.
           index: scalar int32, the step's number from 0.
-          cache: of `empty_cache`, with b * k rows and the steps before filled in.
-          source: of `source_cache`.
+          cache: from `empty_cache`, with b * k rows and the earlier steps filled in.
+          source: from `source_cache`.
           allowed: bool [b, 1, 1, m], the tokens of the source that are no padding.
 
         Returns:
@@ -270,17 +271,17 @@ class DecoderLayer(_Residual):
         before = tf.range(cache["key"].shape[2]) <= index
         x += tf.reshape(self.attention.attend(y, cache, before, False), x.shape)
         if self.source_attention:
-            # The hypotheses of a sentence are as many queries to the same keys: nothing is copied k times.
+            # The k hypotheses of a sentence are k queries to the same keys: nothing is copied k times.
             x += self.source_attention.attend(self.normed(1, x), source, allowed, False)
         return x + self.feed_forward(self.normed(2, x), False), cache
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Of one packed sequence."""
+        """Counts the multiply-adds of one packed sequence."""
         attentions = 2 if self.source_attention else 1
         products = self.attention.products(self.length, self.length)
         return attentions * products + self.length * self.feed_forward.size
 
 
 def same(segments: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Which tokens are of one segment: [b, n] and [b, m] -> bool [b, 1, n, m]."""
+    """Marks pairs of tokens of the same segment: [b, n] and [b, m] -> bool [b, 1, n, m]."""
     return segments[:, None, :, None] == others[:, None, None, :]

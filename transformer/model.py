@@ -1,8 +1,8 @@
-"""The Transformer, big: figure 1 of "Attention Is All You Need" with the normalisation before each sublayer and a
-last one on encoder and decoder, as in the v0.6 TPU submission and the reference (mlperf_facts 2).
+"""Builds the Transformer, big: figure 1 of "Attention Is All You Need" with the normalisation before each sublayer.
 
-Sentences come packed: several in one row, told apart by segment numbers (0 is padding), each with positions of its own
-from 0. A token sees only its own segment, so a packed sentence is the same to the network as an unpacked one.
+Encoder and decoder end with a normalisation, as in the v0.6 TPU submission and the reference (docs/sources.md, mlperf
+2). Sentences are packed: a row has several, each with a segment number (0 is padding) and positions of its own from 0.
+A token sees only its own segment, so the network computes the same for a packed sentence as for an unpacked one.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from common.text import beam
 from transformer.config import Config
 from transformer.layers import Cache, DecoderLayer, Embedding, EncoderLayer, Parts, drop, position_signal
 
-# Of the int32 [b, packed_length] inputs, in the order in which the model takes them.
+# Names of the int32 [b, packed_length] inputs, in the order in which the model takes them.
 INPUTS = ("inputs", "inputs_segment", "inputs_position", "targets", "targets_segment", "targets_position")
 EOS = 1  # The end of a sentence in the subword vocabulary; 0 is padding.
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> Transformer:
-    """The network: the six INPUTS -> logits [b, packed_length, vocabulary] in `precision.variable`."""
+    """Builds the network: the six INPUTS -> logits [b, packed_length, vocabulary] in `precision.variable`."""
     return Transformer(config, replicas, precision)
 
 
 class Transformer(tf_keras.Model):
-    """Called on INPUTS it gives the logits of each target token from the tokens before it; `translate` searches."""
+    """The network. A call on INPUTS gives the logits of each target token from the tokens before it."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         parts = Parts(config, replicas, precision)
@@ -58,16 +58,16 @@ class Transformer(tf_keras.Model):
         self.encoder_norm, self.decoder_norm, self.softmax = encoder_norm, decoder_norm, softmax
 
     def encode(self, ids: tf.Tensor, segments: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """[b, m] each -> the encoder's output [b, m, width], without dropout."""
+        """Encodes sources, [b, m] each -> [b, m, width], without dropout."""
         x = self.source_input(ids, positions)
         for layer in self.encoder_layers:
             x = layer(x, segments)
         return tf.cast(self.encoder_norm(x), self.precision.compute)
 
     def translate(self, ids: tf.Tensor, positions: tf.Tensor) -> beam.Hypotheses:
-        """The best translations of sentences that end in EOS and are padded with 0: [b, m] -> [b, beam, steps].
+        """Searches the best translations: [b, m], sentences that end in EOS, padded with 0 -> [b, beam, steps].
 
-        `m` and the number of steps are static; the search ends earlier when no better one can be found.
+        `m` and the number of steps are static; the search ends earlier when no better translation can be found.
         """
         decode = self.config.decode
         segments = tf.cast(ids != 0, tf.int32)
@@ -101,7 +101,7 @@ class Transformer(tf_keras.Model):
         memories: list[Cache],
         allowed: tf.Tensor,
     ) -> tuple[tf.Tensor, list[Cache]]:
-        """Logits [b, k, vocabulary] after the last tokens [b, k] of k hypotheses."""
+        """Computes the logits [b, k, vocabulary] after the last tokens [b, k] of k hypotheses."""
         x = self.target_input.one(tokens, index)
         after = []
         for layer, cache, memory in zip(self.decoder_layers, caches, memories):
@@ -111,7 +111,7 @@ class Transformer(tf_keras.Model):
 
 
 class TokenInput(tf_keras.layers.Layer):
-    """Embeddings plus the position signal, with dropout; with `shift`, of the tokens one place to the left."""
+    """Embeds tokens and adds the position signal, with dropout; `shift` embeds the token before each place."""
 
     def __init__(self, parts: Parts, embedding: Embedding, shift: bool = False):
         super().__init__(dtype=parts.precision.layer)
@@ -123,24 +123,24 @@ class TokenInput(tf_keras.layers.Layer):
         self.signal = tf.constant(signal, parts.precision.compute)
 
     def call(self, ids: tf.Tensor, positions: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """[b, n], [b, n] -> [b, n, width]."""
+        """Embeds [b, n] at positions [b, n] -> [b, n, width]."""
         if self.shift:
-            # A sentence begins after nothing (id 0, whose embedding is zero), also where it follows another one.
+            # The token before a sentence is id 0, whose embedding is zero, also where it follows another sentence.
             ids = tf.where(positions > 0, tf.pad(ids, [[0, 0], [1, 0]])[:, :-1], 0)
         x = self.embedding(ids) + tf.gather(self.signal, positions)
         return drop(self.dropout, x, training)
 
     def one(self, tokens: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """[b, k] tokens at one position -> [b, k, width]."""
+        """Embeds tokens [b, k] at one position -> [b, k, width]."""
         return self.embedding(tokens) + tf.gather(self.signal, position)
 
     def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """A look-up multiplies no matrices."""
+        """Returns 0: a look-up multiplies no matrices."""
         return 0
 
 
 class Logits(tf_keras.layers.Layer):
-    """The softmax's input: products with the embeddings."""
+    """Computes the logits: products with the embeddings."""
 
     def __init__(self, embedding: Embedding, precision: Precision):
         super().__init__(dtype=precision.full, autocast=False)

@@ -1,6 +1,6 @@
-"""Packing: several sentence pairs in one row, end to end, so that little of a static shape is padding.
+"""Packs several sentence pairs into one row, end to end, so that little of a static shape is padding.
 
-A packed sequence has tensor2tensor's features: `inputs` and `targets` with, for each token, the number of its sentence
+A packed sequence has tensor2tensor's features: `inputs` and `targets` and, for each token, the number of its sentence
 in the row from 1 (`..._segmentation`) and its place in the sentence from 0 (`..._position`).
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from common.errors import UserError
 
 Tokens = list[int]
-# Rows that are open at once; a pair goes into the first with room (T2T generator_utils.py packs so, with 10).
+# Rows that are open at once; a pair goes into the first with room (as in tensor2tensor's generator_utils.py).
 OPEN_ROWS = 10
 SIDES = ("inputs", "targets")
 
@@ -31,7 +31,7 @@ class Row:
         self.lengths = [used + len(side) for used, side in zip(self.lengths, pair)]
 
     def features(self) -> dict[str, Tokens]:
-        """The six features, without padding."""
+        """Returns the six features, without padding."""
         features: dict[str, Tokens] = {}
         for i, side in enumerate(SIDES):
             sentences = [pair[i] for pair in self.pairs]
@@ -44,10 +44,10 @@ class Row:
 
 
 def pack(pairs: Iterable[tuple[Tokens, Tokens]], length: int) -> Iterator[Row]:
-    """Rows of at most `length` tokens on either side; every pair is in exactly one.
+    """Yields rows of at most `length` tokens on either side; every pair is in exactly one row.
 
     Raises:
-      UserError: a pair that fits into no row.
+      UserError: a side of a pair is longer than a row.
     """
     rows: list[Row] = []
     for number, pair in enumerate(pairs, 1):

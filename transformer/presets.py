@@ -1,8 +1,8 @@
-"""Presets of the Transformer benchmark, and what of a configuration is logged. TensorFlow-free.
+"""Defines the presets of the Transformer benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
-docs/presets/transformer.md says for each preset where its values come from and which closed rule, if any, it
-breaks. Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7,
-NV7 = its NVIDIA/ folder; other paths start in Google/.
+docs/presets/transformer.md says for each preset where its values come from and which closed rule, if any, it breaks.
+Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV7 = the NVIDIA/
+folder of G7; other paths start in Google/; `mlperf_facts 4` = docs/sources.md, mlperf 4.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformer.config import Config, Data, Decode
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run; the same keys in both rulesets.
+    """Lists the hyperparameters for the log's header; both rulesets have the same keys.
 
     Returns:
       [(key, value, metadata)]; every value is read from `config` or its clock. `opt_base_learning_rate` is the
@@ -67,7 +67,7 @@ _V06_PRESETS = {
         hardware="tpu-v3-32",
         source="G6 benchmarks/transformer/tpu-v3-32/run_and_time.sh",
         num_replicas=32,
-        # Gradients are summed in bf16 at 32 cores only (mlperf_facts 1.4).
+        # Gradients are summed in bf16 at 32 cores only (docs/sources.md, mlperf 1.4).
         communication=Communication(wire="bf16"),
     ),
     "tpu-v3-128": replace(
@@ -158,7 +158,7 @@ _V07_PRESETS = {
         hardware="tpu-v3-8192",
         source="G7 results/tpu-v3-8192-JAX/transformer",
         num_replicas=2048,
-        # Its log says 256: pairs were cut by the packed length alone.
+        # The log says 256: pairs were cut by the packed length alone.
         max_sequence_length=256,
         optimizer=Optimizer(
             name="lazy_adam",
@@ -169,8 +169,8 @@ _V07_PRESETS = {
         ),
         schedule=Schedule(kind="noam", warmup_steps=664.0, width=1024),
     ),
-    # 81,920 tokens are 320 sequences of 256; the peak of 1.9e-3 after 750 steps is a constant of 1.9e-3 * sqrt(750
-    # * 1024). Four micro-batches of 10 sequences, whose logits take 1.4 GB: a V100 has 16 or 32 GB.
+    # 81,920 tokens are 320 sequences of 256. A peak of 1.9e-3 after 750 steps needs a base_learning_rate of 1.9e-3 *
+    # sqrt(750 * 1024). Four micro-batches of 10 sequences, whose logits take 1.4 GB: a V100 has 16 or 32 GB.
     "v100-8": Config(
         hardware="v100-8",
         source="NV7 DGX-1 transformer: 81,920 tokens, peak 1.9e-3, warmup 750 (mlperf_facts 4); betas and "
@@ -218,7 +218,7 @@ _CPU_PRESETS = {
         schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
         decode=Decode(source_length=40, extra_length=10),
     ),
-    # Most of an hour: captions of photographs, a language pair that people speak (studies/multi30k.py).
+    # Most of an hour: captions of photographs, English to German (studies/multi30k.py).
     "cpu-multi30k": replace(
         _CPU,
         source="this repository, for two CPU cores; layers, widths and dropout as Transformer-Tiny of Wu et al., 'Good "
@@ -235,7 +235,7 @@ _CPU_PRESETS = {
         layers=4,
         width=128,
         residual_dropout=0.3,
-        # A run of 45 minutes ends long before the square root has brought the rate down: a cosine does.
+        # A cosine: a run of 45 minutes ends long before an inverse square root has brought the rate down.
         optimizer=Optimizer(name="lazy_adam", base_learning_rate=0.004, beta_2=0.98, epsilon=1e-9),
         schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
         decode=Decode(source_length=50, extra_length=10),

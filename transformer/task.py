@@ -1,4 +1,4 @@
-"""The Transformer as a task: label-smoothed cross-entropy per token, BLEU of beam-searched translations."""
+"""Defines the task of the Transformer: label-smoothed cross-entropy per token, BLEU of beam-searched translations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Task(task.Task):
         return Quality(value, value >= self.config.quality_target, details)
 
     def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
-        """The text of every evaluation sentence, in order.
+        """Decodes the translation of every evaluation sentence, in order.
 
         Raises:
           ValueError: a sentence is missing or came twice.
@@ -69,15 +69,15 @@ class Task(task.Task):
 
 
 def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
-    """Cross-entropy with the targets 1 - smoothing for the label and smoothing / (V - 1) for each other class.
+    """Computes cross-entropy with target 1 - smoothing for the label and smoothing / (V - 1) for each other class.
 
-    The Transformer's definition, not that of tf.losses (mlperf_facts 0.7). The entropy of the targets is subtracted,
-    so that the least possible loss is 0.
+    This is the Transformer's definition, not that of tf.losses (docs/sources.md, mlperf 0.7). The entropy of the
+    targets is subtracted, so that the least possible loss is 0.
 
     Args:
       logits: [b, n, V].
       labels: int [b, n].
-      smoothing: the part that the label gives away.
+      smoothing: the part of the target probability that the other classes share.
 
     Returns:
       [b, n].
@@ -86,7 +86,7 @@ def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: floa
     confidence, rest = 1 - smoothing, smoothing / (classes - 1)
     parts = np.array([confidence] + [rest] * (classes - 1 if rest else 0))
     least = -float(np.sum(parts * np.log(parts)))
-    # What is spread over the others alone is a little more spread over all.
+    # Spreading s over the other V - 1 classes is spreading s V / (V - 1) over all V.
     losses = sparse_cross_entropy(tf.reshape(logits, [-1, classes]), tf.reshape(labels, [-1]), rest * classes)
     return tf.reshape(losses, tf.shape(labels)) - least
 

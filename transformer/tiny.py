@@ -1,4 +1,4 @@
-"""The generated language pair of cpu-tiny (common/text/pair.py), in the layout of the real data.
+"""Generates the language pair of cpu-tiny (common/text/pair.py), in the layout of the real data.
 
 python -m transformer.tiny DATA_DIR
 """
@@ -25,12 +25,12 @@ _FILES = Data()
 
 @dataclasses.dataclass(frozen=True)
 class Tiny(pair.Pair):
-    """The pair, and how it is encoded.
+    """Settings of the language pair and of its encoding.
 
     Attributes:
-      vocabulary_size: subwords, about.
+      vocabulary_size: approximate number of subwords.
       max_length, packed_length: tokens of a sentence and of a packed sequence.
-      shards: training files.
+      shards: number of training files.
     """
 
     vocabulary_size: int = 400
@@ -43,10 +43,10 @@ TINY = Tiny()
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> dict[str, int]:
-    """Writes the pair into `data_dir` through the converter; does nothing where the same lies already.
+    """Writes the pair into `data_dir` through the converter; does nothing where the same data is there already.
 
     Raises:
-      UserError: the folder holds something else or another benchmark's data, or cannot be written.
+      UserError: the folder holds other data, or cannot be written.
     """
     settings = dataclasses.asdict(tiny) | {"version": pair.VERSION}
     names = [_FILES.train_pattern, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference]
@@ -64,7 +64,7 @@ def _convert(folder: Path, tiny: Tiny) -> dict[str, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m transformer.tiny DATA_DIR`."""
+    """Runs `python -m transformer.tiny DATA_DIR`; returns the exit code."""
     return tiny_data.main("transformer", generate, "records", argv)
 
 

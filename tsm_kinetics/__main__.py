@@ -1,4 +1,4 @@
-"""python -m tsm_kinetics --system=cpu-tiny --data_dir=DIR"""
+"""Command line of the tsm_kinetics benchmark: `python -m tsm_kinetics --system=cpu-tiny --data_dir=DIR`."""
 
 from common.run import cli
 

@@ -1,4 +1,4 @@
-"""The fields of a video-classification configuration. TensorFlow-free."""
+"""Defines the configuration of the video networks and checks its fields. TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common.config.closed_fields import system_field
 from common.config.schema import RunConfig
 from common.errors import UserError
 
-# Frames of a clip: Table 1 of "Training Kinetics in 15 Minutes".
+# Frames of a clip, by model: Table 1 of "Training Kinetics in 15 Minutes".
 FRAMES = {"tsm": 8, "i3d_3x3x3": 16, "i3d_3x1x1": 32, "tsn": 8}
 MODELS = tuple(FRAMES)
 SAMPLINGS = ("dense", "uniform")
@@ -19,20 +19,23 @@ INFLATIONS = ("mean", "center")
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Which frames are read, and what of them is shown; defaults: mit-han-lab/temporal-shift-module (mlperf_facts 2).
+    """Settings of frame sampling and augmentation.
+
+    The defaults are those of mit-han-lab/temporal-shift-module (docs/sources.md, mlperf 2).
 
     Attributes:
       sampling: "dense", equally spaced frames of a window, or "uniform", one frame of each of equal segments.
-      window: frames that a dense clip spans; a video with fewer is taken round and round.
-      scales: parts of the short side that the sides of a training crop are drawn from.
-      modality: the network sees "rgb", the frames, or "rgb_difference", each frame less the one before.
+      window: frames that a dense clip spans; a video with fewer frames repeats from its start.
+      modality: the network's input: "rgb", the frames, or "rgb_difference", each frame minus the one before.
+      scales: the sides of a training crop are drawn from these parts of the short side.
       flip: mirror half of the training clips; false where left and right are classes.
       jitter: brightness, saturation and contrast of a training clip are multiplied by factors from 1 - jitter to
         1 + jitter; the published recipe has 0.
       eval_clips: clips per video, at equal distances.
-      eval_crops: per clip: 1, the centre, or 3, along the long side.
-      eval_short_side, eval_size: frames are scaled to the first and crops of the second are cut.
-      private_threads: of the tf.data pool; 0 leaves the choice to tf.data.
+      eval_crops: crops per clip: 1, the centre, or 3, along the long side.
+      eval_short_side: short side, in pixels, that frames are scaled to in an evaluation.
+      eval_size: side of the crops of an evaluation, in pixels.
+      private_threads: threads of the tf.data pool; 0 leaves the choice to tf.data.
     """
 
     sampling: str = "dense"
@@ -50,21 +53,23 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """Everything that decides a run of a video network.
+    """All settings of a run of a video network.
 
     Attributes:
       model: "tsm", "i3d_3x3x3", "i3d_3x1x1" or "tsn".
-      num_frames: of a clip; 0 takes the model's own, see FRAMES.
+      num_frames: frames of a clip; 0 takes the model's own, see FRAMES.
       shift_fraction: part of the channels that "tsm" shifts in each direction; 0 is "tsn".
       online: "tsm" shifts from the past only, so that it can run on a stream.
       image_size: side of the square frames of training, in pixels.
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
       blocks: residual blocks of the four stages; (3, 4, 6, 3) is ResNet-50.
-      batch_norm_momentum, batch_norm_epsilon: of the moving averages, and under the root.
-      zero_init_last_gamma: the last batch norm of each block starts as zero.
+      batch_norm_momentum: momentum of the moving averages.
+      batch_norm_epsilon: added to the variance.
+      zero_init_last_gamma: the gamma of the last batch norm of each block starts as zero.
       initial_weights: an .npz or .h5 file with an ImageNet ResNet-50, see pretrained.py; "": random.
-      inflation: how 2-D weights start a 3-D kernel: "mean", each slice has 1/k of them, or "center", one has all.
+      inflation: initialisation of a 3-D kernel of k frames from 2-D weights: "mean", each frame has 1/k of them, or
+        "center", the middle frame has all.
     """
 
     benchmark: str = "tsm_kinetics"
@@ -97,7 +102,7 @@ class Config(RunConfig):
 
     @property
     def views(self) -> int:
-        """Clips and crops of a video that an evaluation averages over."""
+        """Number of views, clips times crops, of a video that an evaluation averages over."""
         return self.data.eval_clips * self.data.eval_crops
 
     @property
@@ -107,7 +112,7 @@ class Config(RunConfig):
         return f"{super().weight_transformations}, 2-D kernels inflated to 3-D ({self.inflation})"
 
     def validate(self) -> None:
-        """Raises UserError where fields contradict each other."""
+        """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
         for name, value, known in (
             ("model", self.model, MODELS),

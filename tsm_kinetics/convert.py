@@ -1,12 +1,12 @@
-"""Videos to the TFRecord shards that tsm_kinetics trains on.
+"""Converts videos to the TFRecord shards that tsm_kinetics trains on.
 
     python -m tsm_kinetics.convert DATA_DIR --train videos/train --validation videos/val
     python -m tsm_kinetics.convert DATA_DIR --train train.csv --validation val.csv --videos /data/kinetics
 
-A source is a folder CLASS/*.mp4, or a CSV file: with columns `path,label` and, where there is one, `split`, or
-Kinetics' own lists (label, youtube_id, time_start, time_end), whose files are named ID_000010_000020.mp4.
-Videos that cannot be decoded are left out, counted, and listed in DATA_DIR/left_out.txt. Shards appear under their
-names when they are complete; after an interruption the finished ones are kept.
+A source is a folder CLASS/*.mp4 or a CSV file. A CSV file has the columns `path,label` and optionally `split`, or those
+of Kinetics' own lists (label, youtube_id, time_start, time_end), whose files are named ID_000010_000020.mp4. Videos
+that cannot be decoded are left out, counted, and listed in DATA_DIR/left_out.txt. A shard gets its name when it is
+complete; after an interruption the finished shards are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from common.errors import UserError
 from tsm_kinetics import shards, video
 
 _VIDEOS = {".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v"}
-_ORDER_SEED = 400  # Of the order in which videos are dealt to shards.
+_ORDER_SEED = 400  # Seeds the order in which videos are dealt to shards.
 LEFT_OUT = "left_out.txt"
 
 
@@ -43,7 +43,7 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How videos become frames, see video.read."""
+    """Settings of the conversion of videos to frames, see video.read."""
 
     short_side: int = 256
     rate: float = 0.0
@@ -54,15 +54,15 @@ AS_THE_PAPER = Settings()
 
 
 def items(source: str | os.PathLike, videos: str | os.PathLike | None = None, split: str = "") -> list[Item]:
-    """The videos of a folder or of a CSV file.
+    """Lists the videos of a folder or of a CSV file.
 
     Args:
-      source: see the module.
-      videos: the folder that a CSV file's paths count from; its own by default.
-      split: rows of a CSV file with another value in a column `split` are left out; "" takes all.
+      source: a folder or a CSV file, see the module's description.
+      videos: the folder that paths in the CSV file are relative to; by default the folder of the CSV file.
+      split: takes only rows with this value in the column `split`; "" takes all.
 
     Raises:
-      UserError: no such file, no videos in it, or no known columns.
+      UserError: the source cannot be read, lists no videos, or has no known columns.
     """
     source = Path(source)
     if source.is_dir():
@@ -121,20 +121,20 @@ def convert(
     settings: Settings = AS_THE_PAPER,
     workers: int = 1,
 ) -> list[str]:
-    """Writes `splits`, {prefix: (videos, number of shards)}; shards that are there already are kept.
+    """Writes the shards of `splits`, {prefix: (videos, number of shards)}; shards that exist are kept.
 
     Args:
       data_dir: folder for the shards.
       splits: "train" comes first and decides the classes, which are numbered from 0 in alphabetical order.
-      settings: of the frames.
-      workers: processes.
+      settings: conversion of videos to frames.
+      workers: number of processes.
 
     Returns:
-      A line about every video that is left out, or whose end is.
+      A line about every video that is left out, wholly or from a damaged place on.
 
     Raises:
-      UserError: a class of a later split is missing in the first, the folder holds something else, no space, or a
-        split without one sound video.
+      UserError: a class of a later split is missing in the first, the folder holds another conversion, the disk is
+        full, or a split has no sound video.
     """
     folder = Path(data_dir)
     classes = sorted({item.label for item in next(iter(splits.values()))[0]})
@@ -192,7 +192,7 @@ def _write_shard(path: Path, videos: list[Item], labels: dict[str, int], setting
 def _note(
     folder: Path, splits: dict[str, tuple[list[Item], int]], settings: Settings, classes: list[str]
 ) -> None:
-    """Makes sure that shards of two different conversions never lie side by side; names the classes."""
+    """Refuses a folder that holds shards of another conversion; writes classes.txt."""
     digest = hashlib.sha256(json.dumps(dataclasses.asdict(settings)).encode())
     for split, (videos, count) in splits.items():
         digest.update(f"{split} {count}\n".encode())
@@ -230,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m tsm_kinetics.convert`; see --help."""
+    """Runs `python -m tsm_kinetics.convert`, see --help; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
         splits = {

@@ -1,10 +1,10 @@
-"""The three efficiencies of "Training Kinetics in 15 Minutes": Table 1 and Figure 3, for our networks.
+"""Computes the three efficiencies of "Training Kinetics in 15 Minutes" (Table 1, Figure 3) for this project's networks.
 
-    python -m tsm_kinetics.efficiency                                  # counted: Table 1, compute/IO, scalability
-    python -m tsm_kinetics.efficiency --measure                        # and measured on this machine
-    python -m tsm_kinetics.efficiency --measure --data_dir=DIR         # and the loading of DIR's videos
+    python -m tsm_kinetics.efficiency                                  # counts: Table 1, compute/IO, scalability
+    python -m tsm_kinetics.efficiency --measure                        # measures inference on this machine, too
+    python -m tsm_kinetics.efficiency --measure --data_dir=DIR         # measures the loading of DIR's videos, too
 
-One line of JSON per network, or a table with --table. Nothing is trained.
+The output is one line of JSON per network, or a table with --table. The program trains nothing.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ PAPER = {
         "compute_per_input": 6.85e3,
     },
 }
-GRADIENT_BYTES = 4  # fp32, as Horovod sends them.
+GRADIENT_BYTES = 4  # Bytes per gradient element: Horovod sends fp32.
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """What joins the nodes. Summit's: two EDR InfiniBand ports of 100 Gbit/s a node (systems/summit-*.json).
+    """The network between nodes. Default: Summit's two EDR InfiniBand ports of 100 Gbit/s a node.
 
     Attributes:
-      latency: seconds of one message between two nodes; 1.5 us is typical of EDR with MPI, an assumption.
+      latency: seconds per message between two nodes; 1.5 us, typical of EDR with MPI, is an assumption.
       bandwidth: bytes per second of a node in each direction.
     """
 
@@ -74,7 +74,7 @@ class Network:
 
 
 def communication_seconds(size: float, nodes: int, network: Network) -> float:
-    """Equation 1 of the paper, latency + size / bandwidth, for a ring all-reduce over `nodes`.
+    """Predicts the seconds of a ring all-reduce of `size` bytes: equation 1 of the paper, latency + size / bandwidth.
 
     A ring makes 2 (n - 1) messages of 1/n of the gradients each (Patarasuk and Yuan, "Bandwidth optimal all-reduce
     algorithms for clusters of workstations", 2009): 2 (n - 1) latency + 2 (n - 1) / n x size / bandwidth.
@@ -85,17 +85,17 @@ def communication_seconds(size: float, nodes: int, network: Network) -> float:
 
 
 def scalability(step_seconds: float, size: float, nodes: int, network: Network) -> float:
-    """Actual over ideal speed (paper 3c), no communication hidden: step / (step + communication)."""
+    """Predicts actual over ideal speed (paper 3c), no communication hidden: step / (step + communication)."""
     return step_seconds / (step_seconds + communication_seconds(size, nodes, network))
 
 
 def unhidden_loading(load_seconds: float, compute_seconds: float) -> float:
-    """Seconds per step that a prefetching input keeps the computation waiting (paper 3b, Figure 3b)."""
+    """Computes the seconds per step that the computation waits for a prefetching input (paper 3b, Figure 3b)."""
     return max(0.0, load_seconds - compute_seconds)
 
 
 def counted(config: Config) -> dict[str, Any]:
-    """Table 1 of a network: what can be counted on its graph.
+    """Counts the columns of Table 1 on the network's graph.
 
     Returns:
       model, parameters, macs, input (frames x channels x height x width), input_elements, compute_per_input (the
@@ -115,7 +115,7 @@ def counted(config: Config) -> dict[str, Any]:
 
 
 def predicted(size: float, step_seconds: float, network: Network) -> list[dict[str, float]]:
-    """Figure 3c and 6: communication time and scalability per number of nodes."""
+    """Predicts communication time and scalability per number of nodes (figures 3c and 6)."""
     return [
         {
             "nodes": nodes,
@@ -127,7 +127,7 @@ def predicted(size: float, step_seconds: float, network: Network) -> list[dict[s
 
 
 def measured(config: Config, batch_size: int, steps: int, peak: float) -> dict[str, float]:
-    """Inference of full batches on this machine: clips per second, and achieved over measured peak."""
+    """Measures inference of full batches on this machine: clips per second, and achieved over measured peak."""
     network = _built(config)
     shape = [batch_size, config.frames, config.image_size, config.image_size, 3]
     clips = tf.random.stateless_normal(shape, [1, 2])
@@ -144,15 +144,15 @@ def measured(config: Config, batch_size: int, steps: int, peak: float) -> dict[s
 
 
 def peak_flops(size: int = 0, steps: int = 5) -> float:
-    """Flops per second of a large float32 matrix product on this machine: what utilization is measured against."""
-    size = size or (8192 if _on_gpu() else 2048)  # 1024 has a fifth less of a CPU.
+    """Measures the peak of this machine for the utilization: flops per second of a large float32 matrix product."""
+    size = size or (8192 if _on_gpu() else 2048)  # On a CPU, 1024 reaches a fifth less.
     a = tf.random.stateless_normal([size, size], [3, 4])
     product = tf.function(lambda a: tf.reduce_sum(a @ a))
     return 2 * size**3 / min(_seconds(lambda: product(a).numpy(), steps))
 
 
 def loading_seconds(config: Config, data_dir: str, batches: int) -> float:
-    """Seconds per training batch of the input alone, after a first one."""
+    """Measures the seconds per training batch of the input alone, after a first batch."""
     index = pipeline.load(config, data_dir, training=True)
     share = config.global_batch_size
     stream = iter(pipeline.train_input(config, index, Shard(), share, 0))
@@ -186,10 +186,10 @@ def _median_seconds(run: Callable[[], Any], steps: int) -> float:
 
 
 def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """A record per network; see the module.
+    """Makes the record of each network, as the module's description says.
 
     Raises:
-      UserError: a flag out of its range, or the data in --data_dir do not fit the preset.
+      UserError: a flag is out of range, or the data in --data_dir do not fit the preset.
     """
     _check(arguments)
     base = configs.preset(PRESETS, arguments.system) if arguments.system else Config()
@@ -218,7 +218,7 @@ def report(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 **measured(config, arguments.batch_size, arguments.steps, peak),
             }
             rate = row["measured"]["clips_per_second"]
-        # Training costs about three times inference: forward, and backward to input and weights.
+        # Training costs about three times inference: forward pass, gradients of inputs, gradients of weights.
         step = 3 * arguments.clips_per_device / rate if rate else None
         if arguments.data_dir and rate:
             load = loading_seconds(config, arguments.data_dir, arguments.steps)
@@ -243,24 +243,26 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Table 1 with the paper's figures in brackets, and the scalability per number of nodes below it."""
+    """Formats Table 1 with the paper's figures in brackets, and the scalability per number of nodes below it."""
     lines = [
         "model       MACs G        parameters M   input                 compute/IO k   clips/s         utilization"
     ]
     for row in rows:
         paper = row["paper"]
-        told = row.get("measured", {})
+        measurement = row.get("measured", {})
 
         def beside(value: float, key: str, scale: float, digits: int = 1, paper: dict | None = paper) -> str:
             own = f"{value / scale:.{digits}f}"
             return f"{own} ({paper[key] / scale:.{digits}f})" if paper else own
 
-        speed = beside(told["clips_per_second"], "clips_per_second", 1) if told else "not measured"
+        speed = (
+            beside(measurement["clips_per_second"], "clips_per_second", 1) if measurement else "not measured"
+        )
         lines.append(
             f"{row['model']:<11} {beside(row['macs'], 'macs', 1e9):<13} "
             f"{beside(row['parameters'], 'parameters', 1e6):<14} {' x '.join(map(str, row['input'])):<21} "
             f"{beside(row['compute_per_input'], 'compute_per_input', 1e3, 2):<14} {speed:<15} "
-            + (f"{told['utilization']:.2f}" if told else "")
+            + (f"{measurement['utilization']:.2f}" if measurement else "")
         )
     lines += ["", "scalability at nodes " + " ".join(f"{nodes:>6}" for nodes in NODES)]
     for row in rows:
@@ -278,7 +280,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m tsm_kinetics.efficiency`; see --help."""
+    """Runs `python -m tsm_kinetics.efficiency`, see --help; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tsm_kinetics.efficiency",
         description=__doc__,

@@ -2,16 +2,16 @@
 # Fills DATA_DIR with Kinetics-400 as TFRecords of JPEG frames: lists, videos, conversion. Run it again after an
 # interruption.
 #
-#   DATA_DIR          folder for the TFRecords                                                   (needed)
-#   SYSTEM            cpu-tiny generates its small set instead                                   (none)
-#   VIDEOS_DIR        folder with the videos, CLASS/ID_000010_000020.mp4 or without CLASS        (needed)
-#   LISTS_DIR         folder with, or for, the lists train.csv and validate.csv                  (DATA_DIR/lists)
-#   LISTS_URL         where the archive of the lists is downloaded from if they are not there
+#   DATA_DIR          folder for the TFRecords                                                   (required)
+#   SYSTEM            cpu-tiny generates its small data set instead                              (none)
+#   VIDEOS_DIR        folder of the videos, CLASS/ID_000010_000020.mp4 or without CLASS          (required)
+#   LISTS_DIR         folder of train.csv and validate.csv, which are downloaded if missing      (DATA_DIR/lists)
+#   LISTS_URL         URL of the archive of the lists
 #   LISTS_SHA256      checksum of the archive; "" takes any                                      ("")
 #   TRAIN_SHARDS, VALIDATION_SHARDS   files to write                                             (1024, 128)
 #   WORKERS           processes that decode                                                      (one per core)
-# The videos themselves are YouTube's, of which some vanish every year: get a copy under its terms. Those that are
-# missing or damaged are counted and listed in DATA_DIR/left_out.txt.
+# The videos are YouTube's, of which some vanish every year: get a copy under its terms. Missing and damaged videos are
+# counted and listed in DATA_DIR/left_out.txt.
 source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" tsm_kinetics \
   "the TFRecords (Kinetics-400 at a short side of 256 needs about 1 TB)"
 

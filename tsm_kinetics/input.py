@@ -1,9 +1,10 @@
-"""Batches of clips as a function of (seed, step), read frame by frame from the shards of shards.py.
+"""Makes batches of clips as a function of (seed, step), reading single frames from the shards of shards.py.
 
-A batch is {"frames": uint8 [b, N, H, W, 3], "label": int32 [b], "weight": float32 [b]}. In training N frames are a
-clip of image_size; in evaluation they are all clips and crops of a video, [views x T], of data.eval_size. N, H and W
-are not in the element_spec, so that both inputs have the same one. An epoch is a permutation of the videos keyed by
-seed and epoch; the endless sequence of these is cut into global batches, so that any number of replicas sees the same.
+A batch is {"frames": uint8 [b, N, H, W, 3], "label": int32 [b], "weight": float32 [b]}. In training the N frames are a
+clip, H = W = image_size; in evaluation they are all clips and crops of a video, [views x T], H = W = data.eval_size. N,
+H and W are not in the element_spec, so that both inputs have the same one. An epoch is a permutation of the videos,
+keyed by seed and epoch; the endless sequence of epochs is cut into global batches, the same ones on any number of
+replicas.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from tsm_kinetics.config import Config
 SPLITS = {True: "train", False: "validation"}
 # Luma of red, green and blue: ITU-R BT.601.
 _LUMA = (0.299, 0.587, 0.114)
-_ORDER_STREAM = 0x6F72  # Separates the draw of the order from those of sampling.py.
-_KEPT_ORDERS = 3  # A step may reach into the next epoch while an earlier one is still being read.
+_ORDER_STREAM = 0x6F72  # Makes the key of the order differ from those of sampling.py.
+_KEPT_ORDERS = (
+    3  # Permutations kept: a step may reach into the next epoch while an earlier one is still being read.
+)
 
 
 def load(config: Config, data_dir: str | os.PathLike, training: bool) -> shards.Index:
-    """The index that a run trains or evaluates on.
+    """Loads the index of the videos that a run trains or evaluates on.
 
     Raises:
-      UserError: missing or damaged files, another number of videos than the configuration says, a label that is
-        no class.
+      UserError: files are missing or damaged, the number of videos is not the configuration's, or a label is no class.
     """
     index = shards.Index(data_dir, SPLITS[training])
     wanted, field = (
@@ -55,7 +57,7 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> shards.
 
 
 class Order:
-    """Which video stands at a place of the endless sequence of permutations."""
+    """The endless sequence of the epochs' permutations of videos; a call looks a place up."""
 
     def __init__(self, seed: int, count: int):
         self._seed, self._count = seed % 2**63, count
@@ -63,14 +65,14 @@ class Order:
         self._lock = threading.Lock()
 
     def __call__(self, place: int) -> tuple[int, int]:
-        """(epoch, video) at `place`."""
+        """Returns (epoch, video) at `place`."""
         epoch, rest = divmod(place, self._count)
         with self._lock:
             permutation = self._epochs.get(epoch)
             if permutation is None:
                 key = np.random.SeedSequence([self._seed, _ORDER_STREAM, epoch])
                 permutation = np.random.default_rng(key).permutation(self._count)
-                # Kept are the latest made, which are not always the highest: a stream may begin anew.
+                # The latest made are kept, which are not always the highest epochs: a stream may begin anew.
                 self._epochs[epoch] = permutation
                 for old in list(self._epochs)[:-_KEPT_ORDERS]:
                     del self._epochs[old]
@@ -80,14 +82,14 @@ class Order:
 def train_input(
     config: Config, index: shards.Index, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Endless, augmented training batches of one shard, entered at global step `start_step`.
+    """Makes the endless, augmented training batches of one shard from global step `start_step` on.
 
     Args:
       config: `seed`, `global_batch_size`, `frames`, `image_size` and `data` are read.
       index: from `load`.
-      shard: which consecutive part of each global batch.
+      shard: the consecutive part of each global batch that is read.
       batch_size: clips per batch; a shard's part of a step may be several batches.
-      start_step: steps to leave out.
+      start_step: number of steps to skip.
     """
     data, share = config.data, config.global_batch_size // shard.count
     order = Order(config.seed, len(index))
@@ -120,11 +122,11 @@ def train_input(
 
 
 def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: int) -> tf.data.Dataset:
-    """One pass over this shard's videos in padded batches; padding has label -1 and weight 0."""
+    """Makes one pass over this shard's videos in padded batches; padding has label -1 and weight 0."""
     data = config.data
-    mine = np.arange(shard.index, len(index), shard.count)
+    own = np.arange(shard.index, len(index), shard.count)
     sizes = [len(range(i, len(index), shard.count)) for i in range(shard.count)]
-    # One stream may feed several replicas: a whole number of batches for each.
+    # One stream may feed several replicas, each with a whole number of batches.
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
 
     def sample(video: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -140,7 +142,7 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
         encoded, windows, label = tf.numpy_function(sample, [video], types, stateful=False)
         return _element(_decoded(encoded, windows, data.eval_size), label)
 
-    videos = tf.data.Dataset.from_tensor_slices(mine.astype(np.int64))
+    videos = tf.data.Dataset.from_tensor_slices(own.astype(np.int64))
     examples = pipeline.prepared(videos, decode, data.private_threads)
     shape = [config.views * config.frames, data.eval_size, data.eval_size, 3]
     nothing = {"frames": tf.zeros(shape, tf.uint8), "label": -1}
@@ -151,9 +153,9 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """One batch of seeded noise for ever, with the element_spec of both inputs.
+    """Repeats one batch of seeded noise with the element_spec of both inputs.
 
-    It has the shape of an evaluation's where the batch is the evaluation's and not the training's.
+    The shape is that of a training batch where `batch_size` is that of training, else that of an evaluation.
     """
     training = batch_size == config.global_batch_size // config.num_groups
     views, size = (1, config.image_size) if training else (config.views, config.data.eval_size)
@@ -170,10 +172,10 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
 
 
 def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Tensor:
-    """What the network sees of clips [b, T, H, W, 3]; on the device, below 32 bits the arithmetic is float32.
+    """Computes the network's input from clips [b, T, H, W, 3], on the device; the arithmetic is at least float32.
 
-    "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame less the one before, of which
-    what stands still is not left (Wang et al., "Temporal Segment Networks", section 3.2); the first is as the second.
+    "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame minus the one before, which
+    removes what stands still (Wang et al., "Temporal Segment Networks", section 3.2); the first difference is repeated.
     """
     frames = normalise_rgb(clips, dtype)
     if modality == "rgb_difference":
@@ -183,11 +185,11 @@ def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Te
 
 
 def jittered(frames: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """Another light and another camera: uint8 [T, H, W, 3] of the same shape, the same change in every frame.
+    """Changes brightness, saturation and contrast of a clip, uint8 [T, H, W, 3], equally in every frame.
 
     Args:
-      frames: of one clip.
-      factors: of brightness; of each pixel's distance from its grey; and from the mean grey of the clip.
+      frames: the frames of the clip.
+      factors: float32 [3], of brightness, of each pixel's distance from its grey, and from the clip's mean grey.
     """
     brightness, saturation, contrast = tf.unstack(factors)
     pixels = tf.cast(frames, tf.float32) * brightness
@@ -199,7 +201,7 @@ def jittered(frames: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError | None:
-    """What is wrong with the data after the input has failed: reads all of it, names file and record."""
+    """Finds what is wrong with the data after the input has failed: reads all files, names file and record."""
     try:
         for training in (True, False):
             files = load(config, data_dir, training).files
@@ -212,11 +214,11 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError | None:
 
 
 def _strings(encoded: list[bytes]) -> np.ndarray:
-    return np.array([*encoded, b""], dtype=object)[:-1]  # An array of objects, never of equally long bytes.
+    return np.array([*encoded, b""], dtype=object)[:-1]  # Objects: a bytes dtype has one length for all.
 
 
 def _decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int) -> tf.Tensor:
-    """Each window (top, left, height, width) of each frame, scaled: uint8 [windows x frames, size, size, 3]."""
+    """Cuts each window (top, left, height, width) from each frame, scaled: uint8 [windows x frames, size, size, 3]."""
     encoded, windows = tf.ensure_shape(encoded, [None]), tf.ensure_shape(windows, [None, 4])
 
     def one(place: tf.Tensor) -> tf.Tensor:
@@ -237,7 +239,7 @@ def _element(frames: tf.Tensor, label: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def _of_any_size(frames: tf.Tensor, *leading: int) -> tf.Tensor:
-    """The same pixels, of which only the channels (and the batch) are known to the graph."""
+    """Hides the sizes of all axes but the channels and `leading` from the graph; the pixels stay."""
     return tf.ensure_shape(
         tf.raw_ops.PlaceholderWithDefault(input=frames, shape=[*leading, None, None, None, 3]),
         [*leading, None, None, None, 3],

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of the last evaluations of a log: how the paper reports its accuracy.
+"""Computes mean and standard deviation of a log's last five evaluations, as the paper reports its accuracy.
 
     python -m tsm_kinetics.last_five results/summit-8/tsm_kinetics/result_0.txt
 
@@ -21,10 +21,10 @@ PREFIX = ":::MLLOG "
 
 
 def accuracies(lines: Iterable[str]) -> list[float]:
-    """The values of eval_accuracy, in order; other lines are passed over.
+    """Reads the values of eval_accuracy, in order; other lines are skipped.
 
     Raises:
-      UserError: a line of the log's form that is no JSON.
+      UserError: a line with the log's prefix is no JSON.
     """
     values = []
     for number, line in enumerate(lines, 1):
@@ -41,10 +41,10 @@ def accuracies(lines: Iterable[str]) -> list[float]:
 
 
 def summary(values: Sequence[float], last: int = 5) -> tuple[float, float]:
-    """(mean, standard deviation) of the last values; the deviation is that of a sample, n - 1 in the denominator.
+    """Computes (mean, standard deviation) of the last values; the deviation has n - 1 in the denominator.
 
     Raises:
-      UserError: fewer values than that.
+      UserError: there are fewer than `last` values.
     """
     if len(values) < last:
         raise UserError(f"{len(values)} evaluations, {last} needed; train longer, or give a smaller --last")
@@ -52,7 +52,7 @@ def summary(values: Sequence[float], last: int = 5) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m tsm_kinetics.last_five`; see --help."""
+    """Runs `python -m tsm_kinetics.last_five`, see --help; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tsm_kinetics.last_five",
         description=__doc__,

@@ -1,7 +1,4 @@
-"""What a video network has and an image network has not: temporal shift, 3-D convolution, pooling over time.
-
-Activations are [b, T, H, W, C].
-"""
+"""Layers over time for video networks: temporal shift, 3-D convolution, pooling. Activations are [b, T, H, W, C]."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from common.layers.convolution import PaddedConv2D
 
 
 def shift(x: tf.Tensor, forward: int, backward: int) -> tf.Tensor:
-    """Moves channels by one frame, zeros moving in: [b, T, ...,  C] of the same shape.
+    """Moves channels of [b, T, ..., C] by one frame, with zeros at the ends.
 
     Channels [0, backward) show the next frame, the following `forward` ones the previous frame, as in
-    mit-han-lab/temporal-shift-module ops/temporal_shift.py; the others stay. One concatenation: XLA makes of it one
-    pass over memory. The gradient is the same movement back, not a sum of padded slices.
+    mit-han-lab/temporal-shift-module ops/temporal_shift.py; the others stay. The shift is one concatenation, which XLA
+    compiles to one pass over memory. The gradient is the reverse shift, not a sum of padded slices.
     """
 
     @tf.custom_gradient
@@ -36,17 +33,17 @@ def _moved(x: tf.Tensor, forward: int, backward: int, sign: int) -> tf.Tensor:
 
 
 def _earlier(x: tf.Tensor) -> tf.Tensor:
-    """Frame t shows frame t + 1."""
+    """Shows frame t + 1 in frame t."""
     return tf.concat([x[:, 1:], tf.zeros_like(x[:, :1])], axis=1)
 
 
 def _later(x: tf.Tensor) -> tf.Tensor:
-    """Frame t shows frame t - 1."""
+    """Shows frame t - 1 in frame t."""
     return tf.concat([tf.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
 
 
 class TemporalShift(tf_keras.layers.Layer):
-    """`shift` by a part of the channels in each direction; `online` only shows the past."""
+    """Shifts a part of the channels in each direction; `online` shifts from the past only."""
 
     def __init__(self, fraction: float, online: bool = False, **kwargs):
         super().__init__(**kwargs)
@@ -58,7 +55,7 @@ class TemporalShift(tf_keras.layers.Layer):
 
 
 class FrameConv2D(PaddedConv2D):
-    """The same padded 2-D convolution on every frame."""
+    """Applies a padded 2-D convolution to every frame."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         frames = tf.reshape(inputs, tf.concat([[-1], tf.shape(inputs)[2:]], 0))
@@ -74,9 +71,9 @@ class FrameConv2D(PaddedConv2D):
 
 
 class PaddedConv3D(tf_keras.layers.Conv3D):
-    """Conv3D that pads (size - 1) / 2 zeros on every side of each axis, without bias.
+    """Conv3D without bias that pads (size - 1) / 2 zeros on every side of each axis.
 
-    A kernel of one pixel is computed as a 2-D convolution over (frame, pixel), which has the better kernels.
+    A kernel of one pixel runs as a 2-D convolution over (frame, pixel), for which libraries have better kernels.
     """
 
     def __init__(self, filters: int, kernel_size: tuple[int, int, int], **kwargs):
@@ -109,10 +106,10 @@ class PaddedConv3D(tf_keras.layers.Conv3D):
 
 
 class MaxPool(tf_keras.layers.Layer):
-    """Maximum over windows of odd size, padded by half a window: over space with stride 2, over time, or both.
+    """Max pooling with windows of odd size, padded by half a window, over space, over time, or both.
 
-    A maximum over a box is one over space, then one over time: no 3-D kernel is needed. As torchvision and Keras pad
-    the pooling of a ResNet, evenly; "same" would start windows elsewhere.
+    A maximum over a box is one over space, then one over time: no 3-D kernel is needed. The padding is even, as in
+    torchvision's and Keras's ResNet; "same" would start windows elsewhere.
 
     Attributes:
       space: side of the window; 1 leaves space as it is, else the stride is 2.

@@ -1,9 +1,9 @@
-"""TSM, TSN and both I3Ds on one ResNet-50, configured by a few numbers per model.
+"""Builds TSM, TSN and both I3Ds on one ResNet-50; a few numbers per model say how each treats time.
 
-The backbone is torchvision's ResNet-50 (stride on the 3x3 convolution, even padding), whose layer names ours have. The
-temporal sizes are those of Table 2 of "Training Kinetics in 15 Minutes". I3D 3x3x3 is Hara et al.'s ResNet-50 ("Can
+The backbone is torchvision's ResNet-50 (stride on the 3x3 convolution, even padding), with torchvision's layer names.
+The temporal sizes are those of Table 2 of "Training Kinetics in 15 Minutes". I3D 3x3x3 is Hara et al.'s ResNet-50 ("Can
 Spatiotemporal 3D CNNs Retrace the History of 2D CNNs and ImageNet?"); I3D 3x1x1 is Wang et al.'s ("Non-local Neural
-Networks"), wired as facebookresearch/video-nonlocal-net does (mlperf_facts 2).
+Networks"), in the wiring of facebookresearch/video-nonlocal-net (docs/sources.md, mlperf 2).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ EXPANSION = 4  # a bottleneck's last 1x1 has four times the channels of its 3x3
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """What a network does with time.
+    """Kernels, strides and pooling of a network over time.
 
     Attributes:
       stem: (frames of conv1's kernel, its stride over time).
       pool1, pool2: frames of the max pooling after conv1 and after the first stage, stride 2; 1: none over time.
       middle: frames of the kernel of each block's 3x3 convolution.
-      strides: over time, of the four stages.
-      first: of each stage, which blocks' first 1x1 kernel has three frames, as a pattern of 0 and 1 that repeats.
+      strides: strides of the four stages over time.
+      first: for each stage a repeating pattern of 0 and 1; a block with a 1 has three frames in its first 1x1 kernel.
     """
 
     stem: tuple[int, int] = (1, 1)
@@ -44,7 +44,7 @@ class Geometry:
     first: tuple[str, ...] = ("0", "0", "0", "0")
 
     def first_frames(self, stage: int, block: int) -> int:
-        """Frames of the first 1x1 kernel of a block; a stage's pattern repeats."""
+        """Returns the frames of the first 1x1 kernel of a block."""
         pattern = self.first[stage]
         return 3 if pattern[block % len(pattern)] == "1" else 1
 
@@ -53,13 +53,13 @@ GEOMETRIES = {
     "tsm": Geometry(),
     "tsn": Geometry(),
     "i3d_3x3x3": Geometry(stem=(7, 1), pool1=3, middle=3, strides=(1, 2, 2, 2)),
-    # Stages 1,1,1 / 1,0,1,0 / 1,0,1,0,1,0 / 0,1,0.
+    # The patterns of `first` repeat to 1,1,1 / 1,0,1,0 / 1,0,1,0,1,0 / 0,1,0.
     "i3d_3x1x1": Geometry(stem=(5, 2), pool1=3, pool2=3, first=("1", "10", "10", "01")),
 }
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """The network `config.model`.
+    """Builds the network that `config.model` names.
 
     Returns:
       A functional model: clips [b, T, H, W, 3], normalised -> logits [b, classes] in `precision.variable`. It takes
@@ -87,7 +87,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
 
 def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block: int) -> tf.Tensor:
-    """1x1, 3x3, 1x1 and the shortcut; the shift stands in the branch, so that the shortcut keeps what a frame shows."""
+    """Applies a bottleneck block; the shift is inside the residual branch, so that the shortcut keeps each frame."""
     config, name = net.config, f"layer{stage + 1}.{block}"
     filters = config.width * 2**stage
     space = 2 if stage > 0 and block == 0 else 1
@@ -111,7 +111,7 @@ def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """The network's kinds of layer, with the settings that are the same everywhere."""
+    """Makes the network's layers with the settings that all layers of a kind share."""
 
     config: Config
     replicas: Replicas
@@ -121,7 +121,7 @@ class _Layers:
     def conv(
         self, x: tf.Tensor, filters: int, size: tuple[int, int], strides: tuple[int, int], name: str
     ) -> tf.Tensor:
-        """A convolution without bias; `size` and `strides` are (over time, over space)."""
+        """Applies a convolution without bias; `size` and `strides` are (over time, over space)."""
         initial = tf_keras.initializers.HeNormal(seed=next(self.seeds))
         settings = {"kernel_initializer": initial, "dtype": self.precision.layer, "name": name}
         (frames, side), (time, space) = size, strides
@@ -130,7 +130,7 @@ class _Layers:
         return PaddedConv3D(filters, (frames, side, side), strides=(time, space, space), **settings)(x)
 
     def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
-        """Statistics of the replica's clips; `last`: of a residual branch."""
+        """Applies batch norm over the replica's clips; `last` in a branch starts at 0 by `zero_init_last_gamma`."""
         config = self.config
         return SpanBatchNorm(
             self.replicas,
@@ -146,7 +146,7 @@ class _Layers:
         return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
 
     def classifier(self, x: tf.Tensor) -> tf.Tensor:
-        """Logits; weights N(0, .01), bias 0, computed in full precision."""
+        """Computes the logits in full precision; weights N(0, .01), bias 0."""
         initial = tf_keras.initializers.RandomNormal(stddev=0.01, seed=next(self.seeds))
         return tf_keras.layers.Dense(
             self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full, name="fc"
@@ -154,5 +154,5 @@ class _Layers:
 
 
 def _seeds(seed: int) -> Iterator[int]:
-    """One independent seed per layer; 256 is more than any of these networks has."""
+    """Yields an independent seed for each layer; the networks have fewer than 256."""
     return (int(s >> 1) for s in np.random.SeedSequence(seed).generate_state(256))

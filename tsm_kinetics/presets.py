@@ -1,7 +1,7 @@
-"""Presets of the video benchmark, and what of a configuration is logged. TensorFlow-free.
+"""Defines the presets of the video benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
 Paper = "Training Kinetics in 15 Minutes: Large-scale Distributed Training on Videos", section 4 and Table 3;
-docs/presets/tsm_kinetics.md lists what it leaves open and what was chosen.
+docs/presets/tsm_kinetics.md lists the values that the paper leaves open, and those chosen here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tsm_kinetics.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
-    """What the log's header says about the run: [(key, value, metadata)], read from `config`."""
+    """Lists the hyperparameters for the log's header: [(key, value, metadata)], read from `config`."""
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model": config.model,
@@ -35,11 +35,11 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     return without_metadata(pairs)
 
 
-# PyTorch's SGD keeps v = m v + (g + wd w) and steps by lr v: scaled momentum. Paper: weight decay 1e-4, none on batch
-# norm and bias, cosine with 5 epochs of warmup, 100 epochs; momentum .9: mit-han-lab/temporal-shift-module.
+# PyTorch's SGD keeps v = m v + (g + wd w) and steps by lr v: scaled momentum. Weight decay 1e-4, none on batch norm and
+# bias, cosine, 5 epochs of warmup and 100 epochs: the paper. Momentum .9: mit-han-lab/temporal-shift-module.
 _SGD = Optimizer(name="sgd", momentum=0.9, weight_decay=1e-4, scaled_momentum=True)
 
-# Table 3, on Summit, whose nodes have 6 GPUs each. Paper 4.1: a rate of "0.00125 for every 8 samples".
+# Table 3: Summit, 6 GPUs a node. Paper 4.1: a rate of "0.00125 for every 8 samples".
 _SUMMIT = Config(
     precision="fp32",
     replicas="horovod",
@@ -86,7 +86,7 @@ PRESETS: dict[str, Config] = named(
             num_classes=10,
             optimizer=Optimizer(name="adam", base_learning_rate=0.001, epsilon=1e-8),
             schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
-            # So few clips can be told by their grounds, and a network that sees them learns these (tuning.md).
+            # Differences of frames hide the background, by which so few clips can be told (studies/ucf101/tuning.md).
             data=Data(
                 window=16,
                 modality="rgb_difference",
@@ -186,7 +186,7 @@ PRESETS: dict[str, Config] = named(
             eval_batch_size=6144,
             optimizer=replace(_SGD, base_learning_rate=49152 / 8 * 0.00125),
         ),
-        # The simulations: the paper does not say on how many nodes; these are the largest that kept the accuracy.
+        # The paper simulated these batches and does not say on how many nodes; 256 is the most that kept the accuracy.
         "summit-256-batch-24576": replace(
             _SUMMIT,
             hardware="summit-256",

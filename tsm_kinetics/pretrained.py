@@ -1,4 +1,4 @@
-"""An ImageNet ResNet-50 as the start of a video network: torchvision's or Keras's weights, inflated where needed."""
+"""Loads an ImageNet ResNet-50, torchvision's or Keras's, into a video network; inflates 2-D kernels to 3-D ones."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _KERAS_BLOCK |= {"0_conv": "downsample.0", "0_bn": "downsample.1"}
 
 
 def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, replicas: Replicas) -> None:
-    """Fills the backbone of `network`, built by model.build, and its classifier where the classes are as many.
+    """Sets the weights of `network`; those of the classifier only where the numbers of classes are equal.
 
     Args:
-      network: the layers have torchvision's names.
+      network: from model.build; its layers have torchvision's names.
       path: .npz with torchvision's names and layouts ("layer1.0.conv1.weight", [O, I, h, w]), as
         `numpy.savez(path, **{k: v.numpy() for k, v in torch_model.state_dict().items()})` writes it, or the .h5 file
-        of tf_keras.applications.ResNet50. The latter's network has its strides on the 1x1 convolutions: its weights
-        are a start, not the same function.
-      inflation: of a 2-D kernel in k frames: "mean", a k-th in each, or "center", all in the middle one.
-      replicas: own the moving moments.
+        of tf_keras.applications.ResNet50. Keras's network has its strides on the 1x1 convolutions: its weights are a
+        start, not the same function.
+      inflation: of a 2-D kernel to k frames: "mean", a k-th in each, or "center", all in the middle frame.
+      replicas: the replicas, which own the moving moments.
 
     Raises:
-      UserError: no such file, not such a file, or a layer that it lacks or has in another shape.
+      UserError: the file is missing or has no weights, or a layer is missing or has another shape.
     """
     weights = _read(path)
     for layer in network.layers:
@@ -62,7 +62,7 @@ def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, repli
 
 
 def _inflated(kernel: np.ndarray, shape: tf.TensorShape, inflation: str) -> np.ndarray:
-    """[h, w, I, O] -> `shape`, which has a leading axis of frames in a 3-D network."""
+    """Inflates [h, w, I, O] to `shape`, which in a 3-D kernel has a leading axis of frames."""
     if len(shape) == 4:
         return kernel
     frames = shape[0]
@@ -97,16 +97,16 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
                 return {name: stored[name] for name in stored.files}
         with h5py.File(path) as file:
             return dict(_from_keras(file))
-    except NPZ_DAMAGE as error:  # h5py's are among them.
+    except NPZ_DAMAGE as error:  # The errors of h5py are among these.
         raise UserError(
             f"{path}: no .npz or .h5 file of weights ({error}); see tsm_kinetics/README.md"
         ) from error
 
 
 def _from_keras(file: h5py.File) -> Iterator[tuple[str, np.ndarray]]:
-    """(torchvision's name, array in torchvision's layout) of each weight of tf_keras.applications.ResNet50.
+    """Yields (torchvision's name, array in torchvision's layout) of each weight of tf_keras.applications.ResNet50.
 
-    Keras's convolutions have a bias, which the batch norm behind them takes off again: it moves into the mean.
+    Keras's convolutions have a bias, which the batch norm after them subtracts again: it goes into the moving mean.
     """
     biases = {}
     for group in file:
@@ -129,7 +129,7 @@ def _from_keras(file: h5py.File) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _torchvision_name(name: str) -> str:
-    """ "conv2_block1_0_bn" -> "layer1.0.downsample.1", and the like."""
+    """Translates Keras's names, such as conv2_block1_0_bn, to torchvision's, layer1.0.downsample.1."""
     top = {"conv1_conv": "conv1", "conv1_bn": "bn1", "predictions": "fc", "probs": "fc"}
     if name in top or "_block" not in name:
         return top.get(name, name)

@@ -1,6 +1,6 @@
-"""Which frames of a video a clip has, and which part of them: numpy, keyed, without reading anything.
+"""Draws the frames of a clip and their crop from a key, in numpy, without reading the video.
 
-The rules are those of mit-han-lab/temporal-shift-module (ops/dataset.py, ops/transforms.py; mlperf_facts 2).
+The rules are those of mit-han-lab/temporal-shift-module (ops/dataset.py, ops/transforms.py; docs/sources.md, mlperf 2).
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import numpy as np
 
 from tsm_kinetics.config import Data
 
-_TRAIN_STREAM = 0x7563  # Separates these draws from others with the same seed.
+_TRAIN_STREAM = 0x7563  # Makes the key of these draws differ from others with the same seed.
 
 
 def generator(seed: int, epoch: int, video: int) -> np.random.Generator:
-    """The stream of draws of one video in one epoch."""
+    """Makes the generator of all draws for one video in one epoch."""
     return np.random.default_rng(np.random.SeedSequence([seed % 2**63, _TRAIN_STREAM, epoch, video]))
 
 
 def train_frames(count: int, frames: int, data: Data, rng: np.random.Generator) -> np.ndarray:
-    """Indices [frames] of a training clip of a video of `count` frames.
+    """Draws the frame indices, [frames], of a training clip from a video of `count` frames.
 
-    "dense": every (window / frames)-th frame from a start that is uniform over those at which the window fits, taken
-    modulo the length where the video is shorter. "uniform": one frame drawn from each of `frames` equal segments.
+    "dense": every (window / frames)-th frame from a start that is uniform over those at which the window fits, modulo
+    `count` where the video is shorter. "uniform": one frame drawn from each of `frames` equal segments.
     """
     if data.sampling == "dense":
         start = int(rng.integers(max(1, count - data.window + 1)))
@@ -31,7 +31,7 @@ def train_frames(count: int, frames: int, data: Data, rng: np.random.Generator) 
 
 
 def eval_frames(count: int, frames: int, data: Data) -> np.ndarray:
-    """Indices [clips, frames] of the clips that an evaluation averages over; equally spread, the same every time."""
+    """Lists the frame indices, [clips, frames], of an evaluation's clips; equally spread, the same every time."""
     clips = data.eval_clips
     if data.sampling == "dense":
         starts = np.linspace(0, max(0, count - data.window), clips, dtype=np.int64)
@@ -46,9 +46,9 @@ def _dense(count: int, frames: int, data: Data, start: int) -> np.ndarray:
 
 
 def train_window(height: int, width: int, data: Data, rng: np.random.Generator) -> np.ndarray:
-    """(top, left, height, width) of a training crop: GroupMultiScaleCrop.
+    """Draws (top, left, height, width) of a training crop: GroupMultiScaleCrop.
 
-    The sides are parts of the short side, drawn from `data.scales`, neighbours in it at most; the place is one of 13.
+    Height and width are the short side times equal or neighbouring entries of `data.scales`; the place is one of 13.
     """
     sides = [max(1, int(min(height, width) * scale)) for scale in data.scales]
     near = [(h, w) for i, h in enumerate(sides) for j, w in enumerate(sides) if abs(i - j) <= 1]
@@ -75,17 +75,17 @@ def train_window(height: int, width: int, data: Data, rng: np.random.Generator) 
 
 
 def train_factors(data: Data, rng: np.random.Generator) -> np.ndarray:
-    """Factors (brightness, saturation, contrast) of a training clip; nothing is drawn where there is no jitter."""
+    """Draws the factors (brightness, saturation, contrast) of a training clip; without jitter it draws nothing."""
     if not data.jitter:
         return np.ones(3, np.float32)
     return rng.uniform(1 - data.jitter, 1 + data.jitter, 3).astype(np.float32)
 
 
 def eval_windows(height: int, width: int, data: Data) -> np.ndarray:
-    """[crops, 4] windows (top, left, side, side): the centre, or both ends of the long side and the centre.
+    """Lists windows (top, left, side, side), [crops, 4]: the centre, or both ends of the long side and the centre.
 
-    A side is the part eval_size / eval_short_side of the short side, so that scaling the window to eval_size scales
-    the short side to eval_short_side.
+    A window's side is eval_size / eval_short_side of the short side, so that scaling the window to eval_size scales the
+    short side to eval_short_side.
     """
     side = max(1, round(min(height, width) * data.eval_size / data.eval_short_side))
     room = np.array([height - side, width - side])

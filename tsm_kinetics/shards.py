@@ -1,8 +1,8 @@
-"""TFRecord shards of videos with an index, so that a sample reads no more than the frames it needs.
+"""Reads and writes TFRecord shards of videos with an index of frames, so that a sample reads only the frames it needs.
 
 A record is a tf.train.Example: video/frames (JPEG files), video/label, video/name, video/height, video/width. Beside
-`train-00003-of-00128` lies `index-train-00003-of-00128.npz`, which says where in the file each frame begins. A record
-can be read without the index, as TensorFlow does, and frames without reading the record.
+`train-00003-of-00128` lies `index-train-00003-of-00128.npz`, which says where in the file each frame begins. TensorFlow
+can read the records without the index; the index gives access to frames without parsing the record.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from common.files import NPZ_DAMAGE, whole
 from tsm_kinetics.video import Clip
 
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh filled"
-_HEADER, _FOOTER = 12, 4  # Around a record: tensorflow/core/lib/io/record_writer.h.
+_HEADER, _FOOTER = 12, 4  # Bytes before and after a record: tensorflow/core/lib/io/record_writer.h.
 _OPEN_FILES = 256
 
 
 def index_path(shard: str | os.PathLike) -> Path:
-    """Where the index of a shard lies."""
+    """Returns the path of a shard's index."""
     return Path(shard).with_name(f"index-{Path(shard).name}.npz")
 
 
 def write(path: Path, clips: Iterable[tuple[str, int, Clip]], failed: Sequence[str]) -> int:
-    """Writes a shard and its index; gives the number of videos.
+    """Writes a shard and its index; returns the number of videos.
 
     Args:
-      path: of the shard.
-      clips: (name, label, clip); consumed while writing.
-      failed: lines about what is left out; read when `clips` has ended, kept in the index.
+      path: path of the shard.
+      clips: (name, label, clip) of each video; consumed while writing.
+      failed: lines about videos left out, which the index keeps; read after `clips` has ended.
 
     Raises:
       UserError: the folder cannot be written or the disk is full.
@@ -98,12 +98,14 @@ def _serialize(name: str, label: int, clip: Clip) -> bytes:
 
 
 class Index:
-    """Where every frame of a split lies.
+    """The place of every frame of a split.
 
     Attributes:
       files: paths of the shards.
-      file, label: int [videos].
-      size: int [videos, 2], height and width.
+      file: int [videos], number of the video's shard in `files`.
+      label: int [videos].
+      size: int [videos, 2], height and width in pixels.
+      offset, length: int [frames], first byte of a frame in its shard, and its bytes.
       first, count: int [videos]: a video's frames are first .. first + count - 1 of `offset` and `length`.
     """
 
@@ -111,7 +113,7 @@ class Index:
         """Reads the indices of all shards of `split`; 12 bytes per frame, 0.9 GB for Kinetics-400.
 
         Raises:
-          UserError: no shards, one without a sound index, or one whose length is not what its index says.
+          UserError: there are no shards, or a shard has no sound index or another length than its index says.
         """
         self.files = tfrecords.list_files(data_dir, f"{split}-*", FIX)
         loaded = [_load(path) for path in self.files]
@@ -124,7 +126,7 @@ class Index:
         return len(self.label)
 
     def read(self, video: int, frames: np.ndarray) -> list[bytes]:
-        """The JPEG files of some frames of a video: exactly these bytes are read."""
+        """Reads the JPEG files of some frames of a video, and no other bytes."""
         path = self.files[self.file[video]]
         places = self.first[video] + np.asarray(frames)
         return [_read(path, int(self.length[i]), int(self.offset[i])) for i in places]
@@ -152,7 +154,7 @@ def _descriptor(path: str) -> _Open:
 
 
 class _Open:
-    """A file that is closed when the cache and the last reader have let go of it."""
+    """A file descriptor that is closed when neither the cache nor a reader holds it."""
 
     def __init__(self, path: str):
         self.number = os.open(path, os.O_RDONLY)
@@ -170,7 +172,7 @@ def _read(path: str, length: int, offset: int) -> bytes:
 
 
 def complaint(record: bytes, num_classes: int) -> str | None:
-    """What is wrong with a record whose checksum is right, or None."""
+    """Says what is wrong with a record whose checksum is right; None where it is sound."""
     try:
         feature = tf.train.Example.FromString(record).features.feature
         label = feature["video/label"].int64_list.value[0]

@@ -1,4 +1,4 @@
-"""Video classification as a task: cross-entropy on clips, top-1 accuracy on videos."""
+"""Defines the task of video classification: cross-entropy on clips, top-1 accuracy on videos."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class Task(task.Task):
     """Classification of Kinetics-400, or of any videos that tsm_kinetics.convert has converted."""
 
     input = pipeline
-    input_errors = (*task.Task.input_errors, tf.errors.UnknownError)  # An exception in a numpy_function.
+    input_errors = (
+        *task.Task.input_errors,
+        tf.errors.UnknownError,
+    )  # Raised for an exception in a numpy_function.
 
     def check_input(self) -> None:
         for training in (True, False):
@@ -67,7 +70,7 @@ class Task(task.Task):
         return pipeline.normalise(clips, self._precision.compute, self.config.data.modality)
 
     def _scores(self, model: tf_keras.Model, frames: tf.Tensor) -> tf.Tensor:
-        """[b, views x T, H, W, 3] -> [b, classes]: the mean over the views of their softmax.
+        """Averages the softmax over a video's views: [b, views x T, H, W, 3] -> [b, classes].
 
         "Sample 10 clips per video and calculate the average prediction" (paper 4.1, after Wang et al., who average
         softmax scores).

@@ -1,8 +1,8 @@
-"""The generated data set of cpu-tiny: soft blobs that move left, right, up or down, as real mp4 files.
+"""Generates the data set of cpu-tiny: mp4 files of soft blobs that move left, right, up or down.
 
-A class is a direction. Blobs of random place, size and colour move together over a ground that wraps round, so that
-every frame of every class is drawn from the same distribution: a single frame, and any set of frames without their
-order, tells nothing of left against right. The videos are encoded, decoded and converted like anyone's.
+A class is a direction. Blobs of random place, size and colour move together and wrap around at the edges, so that every
+frame of every class has the same distribution: neither a single frame nor any set of frames without their order tells
+left from right. The videos are encoded, decoded and converted like any other.
 
     python -m tsm_kinetics.tiny DATA_DIR
 """
@@ -20,22 +20,22 @@ import numpy as np
 from common.data import tiny_data
 from tsm_kinetics import convert, video
 
-CLASSES = ("down", "left", "right", "up")  # Alphabetical, as the converter numbers them.
+CLASSES = ("down", "left", "right", "up")  # Alphabetical: the converter's order.
 _DIRECTIONS = {"down": (1, 0), "left": (0, -1), "right": (0, 1), "up": (-1, 0)}
-VERSION = 1  # Of the drawing: raise it when the same settings give other videos.
+VERSION = 1  # Version of the drawing: raise it when the same settings give other videos.
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """How many videos and how hard. Lengths in pixels, grey values 0..1.
+    """Number, size and difficulty of the videos. Lengths in pixels, grey values 0..1.
 
     Attributes:
-      seed: everything is drawn from it.
+      seed: seeds all draws.
       size: side of a frame.
-      frames: of a video.
-      train_videos, eval_videos: in each set; the second is no multiple of a batch, so that there is padding.
-      train_files, eval_files: shards.
-      blobs: in a frame.
+      frames: frames of a video.
+      train_videos, eval_videos: videos of each set; the second is no multiple of a batch, so that there is padding.
+      train_files, eval_files: number of shards.
+      blobs: blobs in a frame.
       radius: range of a blob's standard deviation.
       speed: range of pixels per frame.
       noise: standard deviation of the noise on each value, fresh in every frame.
@@ -58,7 +58,7 @@ TINY = Tiny()
 
 
 def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
-    """(class, uint8 [T, S, S, 3]) of one video of a split, "train" or "validation"."""
+    """Draws (class, uint8 [T, S, S, 3]) of a video of a split, "train" or "validation"."""
     rng = np.random.default_rng([tiny.seed, split == "validation", number])
     name = CLASSES[number % len(CLASSES)]
     velocity = np.array(_DIRECTIONS[name]) * rng.uniform(*tiny.speed)
@@ -69,7 +69,7 @@ def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
     frames = np.empty([tiny.frames, tiny.size, tiny.size, 3])
     for time in range(tiny.frames):
         at = places + velocity * time
-        # The nearest way round the torus.
+        # Distances on the torus.
         y, x = ((grid - at[:, axis, None] + tiny.size / 2) % tiny.size - tiny.size / 2 for axis in (0, 1))
         blobs = np.exp(-(y[:, :, None] ** 2 + x[:, None, :] ** 2) / (2 * radius**2))
         frames[time] = 0.5 + np.einsum("nyx,nc->yxc", blobs, colours)
@@ -78,10 +78,10 @@ def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
 
 
 def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
-    """Fills `data_dir` with the videos and their shards; does nothing where the same set lies already.
+    """Fills `data_dir` with the videos and their shards; does nothing where the same set is there already.
 
     Raises:
-      UserError: the folder holds something else, or cannot be written.
+      UserError: the folder holds other data, or cannot be written.
     """
 
     def write(folder: Path) -> None:
@@ -104,7 +104,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m tsm_kinetics.tiny DATA_DIR`."""
+    """Runs `python -m tsm_kinetics.tiny DATA_DIR`; returns the exit code."""
     return tiny_data.main("tsm_kinetics", generate, "videos and the TFRecords", argv)
 
 

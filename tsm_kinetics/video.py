@@ -1,4 +1,4 @@
-"""Video files to JPEG frames, decoded with FFmpeg's libraries (PyAV)."""
+"""Decodes video files to JPEG frames with FFmpeg's libraries (PyAV)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import av
 import numpy as np
 from PIL import Image
 
-MAX_FRAMES = 100_000  # Of one video: an hour at 25 per second. More is no clip, or a damaged header.
+MAX_FRAMES = (
+    100_000  # Most frames of a video, an hour at 25 per second; more is no clip, or a damaged header.
+)
 
 
 class BadVideoError(Exception):
@@ -23,9 +25,9 @@ class Clip:
     """A decoded video.
 
     Attributes:
-      frames: JPEG files, in the order in which they are shown.
-      height, width: of the frames, in pixels.
-      remark: "", or what is wrong with it although it can be used.
+      frames: JPEG files, in the order of presentation.
+      height, width: size of the frames, in pixels.
+      remark: "", or the damage of a video that can be used in part.
     """
 
     frames: Sequence[bytes]
@@ -35,20 +37,19 @@ class Clip:
 
 
 def read(path: str | os.PathLike, short_side: int, rate: float = 0.0, quality: int = 92) -> Clip:
-    """All frames of a video, scaled down to a short side of at most `short_side` pixels.
+    """Reads all frames of a video, scaled down to a short side of at most `short_side` pixels.
 
     Frames come in the order of presentation, turned as the file's rotation flag says. Where the end of a file is
-    damaged, what comes before it is kept, with a remark.
+    damaged, the frames before it are kept, with a remark.
 
     Args:
-      path: anything that FFmpeg reads: mp4, avi, webm, mkv.
+      path: any file that FFmpeg reads: mp4, avi, webm, mkv.
       short_side: in pixels; smaller videos keep their size.
-      rate: frames per second; each is then the one shown at its time, which evens out a variable frame rate. 0 takes
-        the frames as they are.
-      quality: of the JPEG encoder.
+      rate: frames per second, resampled to even out a variable frame rate; 0 takes the frames as they are.
+      quality: quality setting of the JPEG encoder.
 
     Raises:
-      BadVideoError: no video, no frame, or undecodable from its start.
+      BadVideoError: the file has no video or no frame, or cannot be decoded from its start.
     """
     encoded: list[bytes] = []
     size, remark = (0, 0), ""
@@ -76,14 +77,14 @@ def read(path: str | os.PathLike, short_side: int, rate: float = 0.0, quality: i
 
 
 def _evenly(frames: Iterator[av.VideoFrame], rate: float) -> Iterator[av.VideoFrame]:
-    """The frame that is shown at each of the times 0, 1 / rate, 2 / rate, ... after the first."""
+    """Yields the frame shown at each of the times 0, 1 / rate, 2 / rate, ... after the first frame."""
     previous, begin, number = None, 0.0, 0
     for frame in frames:
         if frame.time is None:
             continue
         if previous is None:
             begin = frame.time
-        # The previous frame is shown until this one.
+        # The previous frame is shown until the time of this one.
         while previous is not None and begin + number / rate < frame.time - 1e-6:
             yield previous
             number += 1
@@ -93,7 +94,7 @@ def _evenly(frames: Iterator[av.VideoFrame], rate: float) -> Iterator[av.VideoFr
 
 
 def _picture(frame: av.VideoFrame, short_side: int, size: tuple[int, int]) -> Image.Image:
-    """The frame as shown, scaled; `size` is that of the first frame, which later ones take on, or (0, 0)."""
+    """Scales and turns a frame for display; `size` is that of the video's first frame, (0, 0) for the first itself."""
     turned = frame.rotation % 180 != 0
     width, height = (frame.height, frame.width) if turned else (frame.width, frame.height)
     if any(size):
@@ -103,7 +104,7 @@ def _picture(frame: av.VideoFrame, short_side: int, size: tuple[int, int]) -> Im
         width, height = max(1, round(width * scale)), max(1, round(height * scale))
     stored = (height, width) if turned else (width, height)
     pixels = frame.reformat(width=stored[0], height=stored[1], format="rgb24").to_ndarray()
-    # FFmpeg counts the turn of the display matrix anticlockwise, as numpy does.
+    # FFmpeg counts the display matrix's rotation anticlockwise, as numpy does.
     return Image.fromarray(np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90) % 4)))
 
 
