@@ -24,7 +24,7 @@ demo: $(VENV)/.train ## train ResNet-50 end to end on this machine, check its lo
 test: $(VENV)/.dev ## what CI runs: lint, then all tests but the long ones
 	@$(MAKE) -s horovod || echo "going on without Horovod: its tests will be skipped" >&2
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
-	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" $(ARGS)
+	@$(PY) -m tools.run_tests -n 2 --dist loadfile -m "not study and not e2e" $(ARGS)
 
 quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two minutes
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .

@@ -1,12 +1,13 @@
-"""Lists the test files that `make quick` leaves out: python -m tools.slow_tests REPORT.xml > tests/slow.txt
+"""Lists the test files that `make quick` leaves out: python -m tools.slow_tests REPORT.xml ... > tests/slow.txt
 
-REPORT.xml comes from `make test ARGS=--junitxml=REPORT.xml` on two quiet cores.
+The reports come from `make test ARGS=--reports=DIR` on two quiet cores.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,10 +16,10 @@ LIMIT = 2.0
 HEAD = "# Test files that take more than {limit:g} s on two quiet cores; `python -m tools.slow_tests` renews this list."
 
 
-def seconds(report: Path) -> Counter[str]:
-    """{test file: seconds of its tests} of a JUnit report by pytest."""
+def seconds(reports: Sequence[Path]) -> Counter[str]:
+    """{test file: seconds of its tests} of JUnit reports by pytest."""
     found: Counter[str] = Counter()
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in (case for report in reports for case in ElementTree.parse(report).iter("testcase")):
         parts = case.attrib["classname"].split(".")
         while parts and not Path(*parts).with_suffix(".py").is_file():
             parts.pop()
@@ -28,10 +29,10 @@ def seconds(report: Path) -> Counter[str]:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 1 or argv[0].startswith("-"):
+    if not argv or argv[0].startswith("-"):
         print(__doc__)
         return 0 if argv in (["--help"], ["-h"]) else 2
-    slow = sorted(name for name, time in seconds(Path(argv[0])).items() if time > LIMIT)
+    slow = sorted(name for name, time in seconds([Path(name) for name in argv]).items() if time > LIMIT)
     print("\n".join([HEAD.format(limit=LIMIT), *slow]))
     return 0
 
