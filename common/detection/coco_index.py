@@ -26,7 +26,7 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
 
-VERSION = 1  # Of the index file.
+VERSION = 1  # Version of the index file.
 _HEADER, _FOOTER = 12, 4  # Bytes around a record's payload, see common/data/tfrecords.py.
 _THREADS = 8
 _SIDES = ("ymin", "xmin", "ymax", "xmax")

@@ -32,7 +32,7 @@ from common.detection import coco_write
 from common.errors import UserError
 from common.files import write_atomically
 
-_ORDER_SEED = 2017  # Of the order in which images are dealt to shards.
+_ORDER_SEED = 2017  # Seed of the order in which images are dealt to shards.
 SPLITS = ("train", "val")
 
 

@@ -23,12 +23,12 @@ from common.detection import coco_write
 
 CATEGORIES = {2: "disc", 3: "square", 7: "triangle", 11: "cross"}
 SPLITS = {"train": "instances_train2017.json", "val": "instances_val2017.json"}
-VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
+VERSION = 1  # Version of the drawing: raise it when the same settings give other pictures.
 
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-    """How many images, how large, and how hard. Lengths are parts of the image's short side, grey values 0..1.
+    """The number, size and difficulty of the images. Lengths are parts of the image's short side, grey values 0..1.
 
     Attributes:
       seed: of all random numbers.

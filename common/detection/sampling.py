@@ -74,6 +74,6 @@ class Chosen(NamedTuple):
 def compact(sample: Sample, size: int) -> Chosen:
     """Returns the first `size` elements of a sample, positive ones first, each kind in the order of the elements."""
     rank = 2 * tf.cast(sample.positive, tf.float32) + tf.cast(sample.negative, tf.float32)
-    # Of equal ranks top_k takes the first.
+    # top_k takes the first of equal ranks.
     rank, index = tf.math.top_k(rank, size)
     return Chosen(index, rank > 0, rank > 1)

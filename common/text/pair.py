@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-VERSION = 1  # Of the grammar: raise it when the same settings give other sentences.
+VERSION = 1  # Version of the grammar: raise it when the same settings give other sentences.
 _SOURCE_SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve")
 _TARGET_SYLLABLES = ("ak", "em", "il", "on", "ur", "sha", "kre", "tlo", "bri", "zu", "wem", "yo")
 _NAME_SYLLABLES = ("Ka", "Lo", "Mi", "nu", "ra", "te", "vi", "xo", "zan", "dor", "bel", "gri")
@@ -33,7 +33,7 @@ _VERB_ENDINGS = (("ot", "ost"), ("et", "est"), ("ut", "ust"))
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """How much text, and how hard.
+    """The amount of text, and its difficulty.
 
     Attributes:
       seed: of all random numbers.

@@ -21,7 +21,7 @@ Pair = tuple[str, str]
 
 @dataclasses.dataclass
 class Dropped:
-    """How many pairs of training text were left out, and why."""
+    """Counts the pairs of training text that were left out, by reason."""
 
     empty: int = 0
     too_long: int = 0
