@@ -1,3 +1,1 @@
-"""What object detectors share: boxes, anchors, matching, mining, sampling, suppression, ROIAlign, COCO records and
-COCO evaluation.
-"""
+"""Shared parts of object detectors: boxes, anchors, matching, sampling, suppression, ROIAlign, masks, COCO's files."""

@@ -1,4 +1,4 @@
-"""Anchor boxes of feature pyramids, as numpy float64 (cy, cx, h, w). TensorFlow-free."""
+"""Makes the anchor boxes of feature pyramids, as numpy float64 (cy, cx, h, w). TensorFlow-free."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Height : width pairs besides the two squares, by the number of anchors per cell (mlperf_facts 2, SSD: aspects {2} and
-# {2, 3}).
+# Aspects besides the two squares, each both wide and high, by the number of anchors per cell
+# (docs/sources.md, mlperf 2, SSD).
 _ASPECTS = {4: (2,), 6: (2, 3)}
-# (height, width) of a pyramid's anchors: G7 Mask R-CNN's aspects (1, 1), (1.4, 0.7), (0.7, 1.4), which are (width,
-# height) there (mlperf_facts 2).
+# (height, width) factors of a pyramid's anchors. G7's Mask R-CNN has them as (width, height): (1, 1), (1.4, 0.7),
+# (0.7, 1.4) (docs/sources.md, mlperf 2).
 PYRAMID_ASPECTS = ((1.0, 1.0), (0.7, 1.4), (1.4, 0.7))
 
 
@@ -22,10 +22,11 @@ def ssd(
     cells: Sequence[float],
     per_cell: Sequence[int],
 ) -> np.ndarray:
-    """SSD's default boxes in units of the image, in the order level, anchor, y, x.
+    """Returns SSD's default boxes in units of the image, in the order level, anchor, y, x.
 
-    Of each level l the anchors are: a square of scale s_l, a square of sqrt(s_l s_{l+1}), then s_l in aspect 2, 1/2
-    and, where there are six, 3, 1/3, the wide one first. Sides and centres are clipped to [0, 1] (mlperf_facts 2).
+    The anchors of level l are a square of scale s_l, a square of sqrt(s_l s_{l+1}), then s_l in aspect 2, 1/2 and,
+    where there are six, 3, 1/3, the wide one first. Sides and centres are clipped to [0, 1]
+    (docs/sources.md, mlperf 2).
 
     Args:
       feature_sizes: cells along a side of each level's feature map.
@@ -37,7 +38,7 @@ def ssd(
       [A, 4].
 
     Raises:
-      ValueError: the arguments have different lengths, or a number of anchors other than 4 and 6.
+      ValueError: the arguments have different lengths, or a number of anchors is neither 4 nor 6.
     """
     if not len(feature_sizes) == len(scales) - 1 == len(cells) == len(per_cell):
         raise ValueError(
@@ -63,7 +64,7 @@ def pyramid(
     scale: float = 8.0,
     aspects: Sequence[tuple[float, float]] = PYRAMID_ASPECTS,
 ) -> np.ndarray:
-    """A feature pyramid's anchors in pixels, in the order level, y, x, aspect.
+    """Returns a feature pyramid's anchors in pixels, in the order level, y, x, aspect.
 
     Args:
       height, width: of the image; level l has ceil(height / 2^l) x ceil(width / 2^l) cells.
@@ -87,7 +88,7 @@ def pyramid(
 
 
 def _shapes(scale: float, following: float, aspects: Sequence[int]) -> list[tuple[float, float]]:
-    """(height, width) of each anchor of a cell."""
+    """Returns (height, width) of each anchor of a cell."""
     between = math.sqrt(scale * following)
     wide = [(scale / math.sqrt(a), scale * math.sqrt(a)) for a in aspects]
     both = itertools.chain.from_iterable(((h, w), (w, h)) for h, w in wide)

@@ -1,6 +1,7 @@
-"""Boxes as [..., 4] tensors: (ymin, xmin, ymax, xmax) corners or (cy, cx, h, w) centres, in any one unit.
+"""Converts, compares and encodes boxes: [..., 4] tensors of corners or centres, in any one unit.
 
-Everything is element-wise in the dtype that comes in and compiles under XLA.
+Corners are (ymin, xmin, ymax, xmax), centres (cy, cx, h, w). All functions are element-wise, keep the dtype and compile
+under XLA.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-# Scales of the encoded (cy, cx, h, w): the inverse of SSD's published variances 0.1 and 0.2 (mlperf_facts 2).
+# Scales of the encoded (cy, cx, h, w): the inverse of SSD's published variances 0.1 and 0.2
+# (docs/sources.md, mlperf 2).
 SSD_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 SMALLEST_SIDE = 1e-8  # As in tf-models-official official/vision/ops/box_ops.py (EPSILON).
 
@@ -27,15 +29,15 @@ def to_centres(corners: tf.Tensor) -> tf.Tensor:
 
 
 def area(boxes: tf.Tensor) -> tf.Tensor:
-    """Area of corner boxes, [...]; 0 where a box is inverted."""
+    """Returns the area of corner boxes, [...]; 0 where a box is inverted."""
     size = tf.maximum(boxes[..., 2:] - boxes[..., :2], 0)
     return size[..., 0] * size[..., 1]
 
 
 def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Intersection over union of every box of `a`, [..., N, 4], with every box of `b`, [..., M, 4]: [..., N, M].
+    """Returns the intersection over union, [..., N, M], of every box of `a`, [..., N, 4], and of `b`, [..., M, 4].
 
-    0 where both boxes are empty, so that padding overlaps nothing.
+    Two empty boxes have 0, so that padding overlaps nothing.
     """
     intersection = tf.maximum(_shared(a, b, 0), 0) * tf.maximum(_shared(a, b, 1), 0)
     union = area(a)[..., :, None] + area(b)[..., None, :] - intersection
@@ -43,36 +45,39 @@ def iou(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def overlap(a: tf.Tensor, b: tf.Tensor, threshold: float) -> tf.Tensor:
-    """`iou(a, b) >= threshold`, which must be above 0, in fewer passes over [..., N, M].
+    """Returns `iou(a, b) >= threshold`, in fewer passes over [..., N, M]; `threshold` must be above 0.
 
-    Where a pair is apart along one axis what is divided here is negative, where both boxes are empty it is NaN:
-    neither reaches the threshold.
+    The quotient is not positive for boxes that are apart, and NaN for two empty boxes: neither reaches the threshold.
     """
     intersection = tf.maximum(_shared(a, b, 0), 0) * _shared(a, b, 1)
     return intersection / (area(a)[..., :, None] + area(b)[..., None, :] - intersection) >= threshold
 
 
 def _shared(a: tf.Tensor, b: tf.Tensor, low: int) -> tf.Tensor:
-    """What every pair shares along one axis, negative where it is apart. One axis after the other, since a trailing
-    axis of two would double what is held at once.
+    """Returns the extent that every pair shares along one axis, negative where the boxes are apart.
+
+    A trailing axis for both axes would double the memory.
     """
     start = tf.maximum(a[..., :, None, low], b[..., None, :, low])
     return tf.minimum(a[..., :, None, low + 2], b[..., None, :, low + 2]) - start
 
 
 def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Tensor = 1.0) -> tf.Tensor:
-    """Corner boxes cut off at an image of `height` x `width` in the unit of the boxes: scalars, or tensors of the
-    boxes' shape without the last axis, in which axes may be 1.
+    """Clips corner boxes to an image of `height` x `width` in the unit of the boxes.
+
+    Args:
+      boxes: corners [..., 4].
+      height, width: scalars, or tensors that broadcast to the boxes' shape without the last axis.
     """
     size = tf.cast(tf.stack([height, width, height, width], -1), boxes.dtype)
     return tf.minimum(tf.maximum(boxes, 0), size)
 
 
 def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: Sequence[float] = SSD_WEIGHTS) -> tf.Tensor:
-    """What a network has to say to turn anchors into boxes.
+    """Encodes boxes relative to anchors: the values that a network predicts.
 
     Args:
-      boxes: corners [..., 4]; sides below SMALLEST_SIDE count as that, so that padding stays finite.
+      boxes: corners [..., 4]; smaller sides count as SMALLEST_SIDE, so that padding stays finite.
       anchors: centres [..., 4].
       weights: scales of (cy, cx, h, w).
 
@@ -91,13 +96,13 @@ def decode(
     weights: Sequence[float] = SSD_WEIGHTS,
     max_log_ratio: float | None = None,
 ) -> tf.Tensor:
-    """The inverse of `encode`: codes [..., 4] and anchors (centres) [..., 4] -> corners [..., 4].
+    """Decodes predictions to corners [..., 4]; the inverse of `encode`.
 
     Args:
-      codes: what the network said.
-      anchors: centres.
+      codes: the network's predictions, [..., 4].
+      anchors: centres [..., 4].
       weights: scales of (cy, cx, h, w).
-      max_log_ratio: the logarithms of the sides' ratios are cut off here, against overflow; None: nowhere.
+      max_log_ratio: upper limit of the logarithms of the sides' ratios, against overflow; None for no limit.
     """
     codes = codes / tf.constant(weights, codes.dtype)
     ratio = codes[..., 2:]
@@ -108,6 +113,6 @@ def decode(
 
 
 def flip_columns(boxes: tf.Tensor, width: float | tf.Tensor = 1.0) -> tf.Tensor:
-    """Corner boxes of the image mirrored left to right."""
+    """Returns the corner boxes of the image mirrored left to right."""
     ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
     return tf.stack([ymin, width - xmax, ymax, width - xmin], -1)

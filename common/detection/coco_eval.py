@@ -1,8 +1,8 @@
-"""COCO's average precision by pycocotools, from the arrays that an evaluation brought back. TensorFlow-free.
+"""Computes COCO's average precision with pycocotools from the arrays of an evaluation. TensorFlow-free.
 
-Made for worker processes (common/train/evaluation_pool.py): the annotations are read once per process. Boxes alone
-are a matter of seconds; masks are pasted and encoded by many workers, a few images at a time (`parts`,
-`encoded_results`), and boxes and masks then scored by two (`score`).
+Made for worker processes (common/train/evaluation_pool.py): each process reads the annotations once. Boxes alone take
+seconds. Masks are pasted and encoded by many workers, a few images at a time (`parts`, `encoded_results`); two workers
+then score boxes and masks (`score`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ STATISTICS = (
 
 @functools.lru_cache(maxsize=4)
 def ground_truth(annotations: str) -> COCO:
-    """The annotation file, indexed.
+    """Reads and indexes the annotation file.
 
     Raises:
-      ValueError: not a COCO file, or an object that cannot be evaluated; its image is named.
+      ValueError: this is no COCO file, or has an object that cannot be evaluated, whose image is named.
     """
     try:
         with open(annotations, encoding="utf-8") as file:
@@ -61,17 +61,17 @@ def ground_truth(annotations: str) -> COCO:
 
 @functools.lru_cache(maxsize=4)
 def image_sizes(annotations: str) -> dict[int, tuple[int, int]]:
-    """{image id: (height, width)}: all that most workers need of the annotation file."""
+    """Returns {image id: (height, width)}, all that most workers need of the annotation file."""
     with open(annotations, encoding="utf-8") as file:
         images = json.load(file)["images"]
     return {image["id"]: (image["height"], image["width"]) for image in images}
 
 
 def check_masks(annotations: str) -> None:
-    """Whether masks can be evaluated, beyond what `ground_truth` sees to.
+    """Checks that masks can be evaluated, beyond what `ground_truth` checks.
 
     Raises:
-      ValueError: an object without a mask, or with one that is none; its image is named.
+      ValueError: an object has no mask or an invalid one; its image is named.
     """
     for item in ground_truth(annotations).dataset["annotations"]:
         shape, name = item.get("segmentation"), _name(item, annotations)
@@ -131,10 +131,10 @@ def _numbers(values: Sequence[Any]) -> bool:
 def each_image_once(
     annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """`arrays` without padding.
+    """Returns `arrays` without padding, where every image is there exactly once.
 
     Args:
-      annotations: of the images that were to be evaluated.
+      annotations: of the images to evaluate.
       arrays: "image_id" [n], "weight" [n], 0 for padding, and others [n, ...].
 
     Raises:
@@ -157,13 +157,13 @@ def each_image_once(
 def box_results(
     annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray], category_ids: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Detections in pycocotools' form, in pixels of the original images, with the original category ids.
+    """Returns detections in pycocotools' form, in pixels of the original images, with the original category ids.
 
     Args:
-      annotations: for the images' sizes.
+      annotations: file with the images' sizes.
       arrays: "image_id" [n], "boxes" [n, d, 4] corners in parts of the image, "scores" [n, d], 0 where there is no
         detection, "classes" [n, d] from 1.
-      category_ids: of class 1, 2, ...
+      category_ids: of classes 1, 2, ...
     """
     sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
     results = []
@@ -185,11 +185,11 @@ def box_results(
 def mask_results(
     annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray], category_ids: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """As `box_results`, with the detections' masks, pasted into the original images, in place of their boxes.
+    """As `box_results`, with masks pasted into the original images in place of boxes.
 
     Args:
-      annotations, category_ids: see there.
-      arrays: its arrays and "masks" [n, d, M, M], the probabilities inside of the boxes.
+      annotations, category_ids: as in `box_results`.
+      arrays: those of `box_results`, and "masks" [n, d, M, M], probabilities inside the boxes.
     """
     sizes, ids = image_sizes(os.fspath(annotations)), np.asarray(category_ids)
     results = []
@@ -208,7 +208,7 @@ def mask_results(
 
 
 def parts(arrays: Mapping[str, np.ndarray], images: int = 16) -> list[dict[str, np.ndarray]]:
-    """An evaluation's arrays without padding, `images` at a time, without the columns in which none has a detection."""
+    """Splits arrays by `images` at a time, without padding and without columns in which no image has a detection."""
     real = np.flatnonzero(np.asarray(arrays["weight"]) > 0)
     found = []
     for first in range(0, len(real), images):
@@ -227,9 +227,9 @@ def parts(arrays: Mapping[str, np.ndarray], images: int = 16) -> list[dict[str, 
 def encoded_results(
     annotations: str | os.PathLike, category_ids: Sequence[int], part: Mapping[str, np.ndarray]
 ) -> dict[str, bytes]:
-    """Boxes and masks of one of the `parts` in pycocotools' form, {"bbox": ..., "segm": ...}.
+    """Returns boxes and masks of one of the `parts` in pycocotools' form, {"bbox": ..., "segm": ...}.
 
-    Pickled once more, so that the process that hands them on need not unpack half a million of them.
+    Both are pickled, so that the process that passes them on need not unpickle half a million objects.
     """
     return {
         "bbox": pickle.dumps(box_results(annotations, part, category_ids)),
@@ -238,7 +238,7 @@ def encoded_results(
 
 
 def score(annotations: str | os.PathLike, work: tuple[str, Sequence[bytes]]) -> dict[str, float]:
-    """`average_precision` of ("bbox" or "segm", that entry of all `encoded_results`)."""
+    """Returns `average_precision` of `work`: "bbox" or "segm", and that entry of all `encoded_results`."""
     kind, encoded = work
     return average_precision(annotations, [item for part in encoded for item in pickle.loads(part)], kind)
 
@@ -246,11 +246,11 @@ def score(annotations: str | os.PathLike, work: tuple[str, Sequence[bytes]]) -> 
 def average_precision(
     annotations: str | os.PathLike, results: Sequence[dict[str, Any]], kind: str
 ) -> dict[str, float]:
-    """COCO's twelve statistics over all images of the annotation file.
+    """Returns COCO's twelve statistics over all images of the annotation file.
 
     Args:
       annotations: the file.
-      results: pycocotools' form; changed by it.
+      results: in pycocotools' form; pycocotools changes them.
       kind: "bbox" or "segm".
 
     Returns:

@@ -1,8 +1,8 @@
-"""What COCO records hold and where they lie, and the order in which batches of one orientation are made of them.
+"""Indexes COCO records, and orders them into batches whose images have one orientation.
 
 Images of both orientations cannot share a batch of static shapes, and all replicas of a step must run the same
-program. As in common/data/bucketing.py every host makes the same plan and takes its part: nothing has to be sent. The
-plan needs each image's height and width before it is decoded; they are read once and kept in a small file beside the
+program. As in common/data/bucketing.py, every host makes the same plan and takes its part, so nothing has to be sent.
+The plan needs each image's height and width before decoding; they are read once and kept in a small file beside the
 records.
 """
 
@@ -26,8 +26,8 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
 
-VERSION = 1  # Of the index file.
-_HEADER, _FOOTER = 12, 4  # Of a record's frame, see common/data/tfrecords.py.
+VERSION = 1  # Version of the index file.
+_HEADER, _FOOTER = 12, 4  # Bytes around a record's payload, see common/data/tfrecords.py.
 _THREADS = 8
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 
@@ -38,12 +38,14 @@ class Index:
 
     Attributes:
       files: paths.
-      file, record, offset, length: number of the file, of the record in it, and the payload's place in it, in bytes.
+      file: number of the file.
+      record: number of the record in its file.
+      offset, length: of the payload in the file, in bytes.
       image_id: COCO's.
-      height, width: of the image in pixels, as the record says.
-      objects: annotations, crowds counted, without those whose box has no area.
-      no_area: annotations whose box has none.
-      masks: annotations that come with a mask.
+      height, width: of the image in pixels, as in the record.
+      objects: number of annotations, crowds included, whose box has an area.
+      no_area: number of annotations whose box has none.
+      masks: number of annotations with a mask.
     """
 
     files: tuple[str, ...]
@@ -71,10 +73,10 @@ _COLUMNS = tuple(field.name for field in dataclasses.fields(Index))[1:]
 
 
 def read(files: Sequence[str]) -> Index:
-    """The index of the files: the one kept beside them, or made anew by reading them all.
+    """Returns the index of the files: the one kept beside them, or a new one from reading them all.
 
     Raises:
-      UserError: a damaged record, or one that is no COCO image; file and record are named.
+      UserError: a record is damaged or no COCO image; file and record are named.
     """
     return _read(tuple(map(os.fspath, files)), _state(files))
 
@@ -82,7 +84,7 @@ def read(files: Sequence[str]) -> Index:
 @functools.lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], state: tuple) -> Index:
     kept = _index_file(files)
-    # A damaged file is as none: it is written anew.
+    # A damaged index file is written anew.
     with contextlib.suppress(*NPZ_DAMAGE):
         if kept and kept.is_file():
             with np.load(kept, allow_pickle=False) as stored:
@@ -98,7 +100,7 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
 
 
 def _state(files: Sequence[str]) -> tuple:
-    """Names, sizes and times: an index of other files is not used."""
+    """Returns names, sizes and times of the files; the index of other files is not used."""
     found = []
     for file in files:
         stat = tf.io.gfile.stat(os.fspath(file))
@@ -107,7 +109,7 @@ def _state(files: Sequence[str]) -> tuple:
 
 
 def _index_file(files: Sequence[str]) -> Path | None:
-    """ "train.index.npz" beside train-00000-of-00256.tfrecord and the like; none in an object store."""
+    """Returns "train.index.npz" beside train-00000-of-00256.tfrecord and the like; None in an object store."""
     if "://" in files[0]:
         return None
     first = Path(files[0])
@@ -115,7 +117,7 @@ def _index_file(files: Sequence[str]) -> Path | None:
 
 
 def _keep(path: Path, index: Index, state: tuple) -> None:
-    """In a folder that cannot be written the index is made anew every time."""
+    """Writes the index file; where the folder cannot be written, each run makes the index anew."""
     with contextlib.suppress(OSError), whole(path) as made:
         np.savez(made, state_of_files=repr(state), **{f"{n}_of": getattr(index, n) for n in _COLUMNS})
 
@@ -130,7 +132,7 @@ def _scan(number: int, path: str) -> list[tuple[int, ...]]:
 
 
 def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
-    """(image_id, height, width, objects, no_area, masks) of a record."""
+    """Returns (image_id, height, width, objects, no_area, masks) of a record."""
     try:
         found = tf.train.Example.FromString(serialized).features.feature
         size = [found[f"image/{side}"].int64_list.value[0] for side in ("height", "width")]
@@ -151,19 +153,19 @@ def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
 
 
 class Reader:
-    """Reads single records of an index; safe to call from several threads."""
+    """Reads single records of an index; several threads may call it."""
 
     def __init__(self, index: Index, cache: bool):
-        """`cache` keeps what was read in memory."""
+        """`cache`: records that were read stay in memory."""
         self._index, self._lock = index, threading.Lock()
         self._files: dict[int, object] = {}
         self._cache: dict[int, bytes] | None = {} if cache else None
 
     def __call__(self, number: int) -> bytes:
-        """The serialized record.
+        """Returns the serialized record.
 
         Raises:
-          ValueError: the file is shorter than when it was indexed, or holds another record there.
+          ValueError: the file is shorter than when it was indexed, or has another record in this place.
         """
         if self._cache is not None and number in self._cache:
             return self._cache[number]
@@ -191,7 +193,7 @@ class Reader:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A shard's part of a step: the epochs in which its examples were drawn, their numbers, [n] each, their group."""
+    """A shard's part of a step: each example's epoch, [n], and number, [n], and the group of all of them."""
 
     epochs: np.ndarray
     examples: np.ndarray
@@ -199,10 +201,10 @@ class Batch:
 
 
 class Grouping:
-    """Global batches of examples of one group each, epoch after epoch, every example once in an epoch's order.
+    """Makes global batches of examples of one group each, epoch after epoch.
 
-    Examples come shuffled anew in each epoch; a group gives a batch whenever it has collected one, and what it holds at
-    the end of an epoch it keeps for the next. A pure function of (groups, seed), it can be entered at any step.
+    Each epoch shuffles all examples anew. A group gives a batch when it has collected one, and keeps the rest of an
+    epoch for the next. The sequence is a pure function of (groups, seed), so it can be entered at any step.
     """
 
     def __init__(self, groups: np.ndarray, global_batch: int, seed: int):
@@ -217,11 +219,11 @@ class Grouping:
         self._sizes = {kind: int((self._groups == kind).sum()) for kind in self._kinds}
 
     def first_step(self, epoch: int) -> int:
-        """Batches that are full before `epoch`."""
+        """Returns the number of batches that are full before `epoch`."""
         return sum(epoch * size // self._batch for size in self._sizes.values())
 
     def batches(self, shard: Shard, start_step: int = 0) -> Iterator[Batch]:
-        """This shard's part of step `start_step` and of all that follow."""
+        """Yields this shard's part of step `start_step` and of all that follow."""
         part = self._batch // shard.count
         rows = slice(shard.index * part, (shard.index + 1) * part)
         epoch = self._epoch_of(start_step)
@@ -238,13 +240,13 @@ class Grouping:
         return np.random.default_rng([self._seed % 2**63, epoch]).permutation(len(self._groups))
 
     def _members(self, epoch: int, kind: int) -> tuple[np.ndarray, np.ndarray]:
-        """(places in the epoch's order [n], (epoch, example) [n, 2]) of a group."""
+        """Returns (places in the epoch's order [n], (epoch, example) [n, 2]) of a group."""
         order = self._order(epoch)
         places = np.flatnonzero(self._groups[order] == kind)
         return places, np.stack([np.full(len(places), epoch), order[places]], -1)
 
     def _epoch_of(self, step: int) -> int:
-        """The last epoch before which at most `step` batches are full."""
+        """Returns the last epoch before which at most `step` batches are full."""
         low, high = 0, (step + len(self._kinds) + 1) * self._batch // len(self._groups) + 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -255,7 +257,7 @@ class Grouping:
         return low
 
     def _left_before(self, epoch: int, kind: int) -> np.ndarray:
-        """What a group has collected at the start of `epoch`, [n, 2], the latest n of its examples."""
+        """Returns the (epoch, example) pairs, [n, 2], that a group has left over at the start of `epoch`."""
         count, found = epoch * self._sizes[kind] % self._batch, []
         while sum(map(len, found)) < count:
             epoch -= 1
@@ -263,7 +265,7 @@ class Grouping:
         return np.concatenate([np.zeros([0, 2], np.int64), *found])[-count if count else len(self._groups) :]
 
     def _collect(self, epoch: int, waiting: dict[int, np.ndarray]) -> tuple[list, dict[int, np.ndarray]]:
-        """The batches that an epoch fills, in order, and what is left of each group."""
+        """Returns the batches that an epoch fills, in order, and what is left of each group."""
         full, left = [], {}
         for kind in self._kinds:
             places, members = self._members(epoch, kind)
@@ -277,13 +279,13 @@ class Grouping:
 
 
 def passes(groups: np.ndarray, global_batch: int, shard: Shard, steps: int) -> Iterator[Batch]:
-    """One pass over all examples, group after group, in at most `steps` batches; number -1 is padding.
+    """Yields one pass over all examples, group after group; example number -1 is padding.
 
     Args:
       groups: int [examples].
       global_batch: examples of a step over all replicas.
-      shard: the part that is wanted.
-      steps: batches to yield; those that are not needed are all padding, of the first group.
+      shard: the part to yield.
+      steps: number of batches; those that are not needed are all padding, of the first group.
     """
     part, kinds = global_batch // shard.count, np.unique(groups)
     rows = slice(shard.index * part, (shard.index + 1) * part)

@@ -1,8 +1,8 @@
-"""COCO images and their objects in TFRecords, in the layout of tf-models' create_coco_tf_record.
+"""Reads COCO images and their objects from TFRecords, in the layout of tf-models' create_coco_tf_record.
 
 One record per image: image/encoded, image/source_id (the COCO image id in decimal digits), image/height, image/width
 and, per object, image/object/bbox/{ymin,xmin,ymax,xmax} in parts of the image, image/object/class/label (the original
-category id), image/object/is_crowd and, where masks were asked for, image/object/mask (PNG).
+category id), image/object/is_crowd and, where masks were converted, image/object/mask (PNG).
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ MASKS = {"image/object/mask": tf.io.VarLenFeature(tf.string)}
 
 @dataclasses.dataclass(frozen=True)
 class Categories:
-    """The categories of an annotation file: id `ids[i]` is a network's class `classes[i]`; 0 is the background."""
+    """The categories of an annotation file: id `ids[i]` is the network's class `classes[i]`; 0 is the background."""
 
     ids: tuple[int, ...]
     classes: tuple[int, ...]
 
     @classmethod
     def read(cls, annotations: str | os.PathLike, num_classes: int, by_id: bool = False) -> Categories:
-        """From the annotation file: numbered from 1 without gaps or, `by_id`, by the ids themselves.
+        """Reads the annotation file; classes count from 1 without gaps or, with `by_id`, are the ids themselves.
 
         Raises:
-          UserError: no such file, or the network has not as many classes; by their ids, it has too few.
+          UserError: the file is missing or damaged, or its categories do not fit `num_classes`.
         """
         ids = _category_ids(os.fspath(annotations))
         if by_id and max(ids) >= num_classes:
@@ -63,7 +63,7 @@ class Categories:
         return cls(ids, ids if by_id else tuple(range(1, len(ids) + 1)))
 
     def to_class(self, labels: tf.Tensor) -> tf.Tensor:
-        """Original ids, any shape, to classes, int32; an id that there is not becomes -1."""
+        """Maps original ids, of any shape, to classes, int32; an unknown id becomes -1."""
         table = np.full(max(self.ids) + 2, -1, np.int32)
         table[list(self.ids)] = self.classes
         inside = (labels >= 0) & (labels <= max(self.ids))
@@ -90,18 +90,18 @@ def _category_ids(annotations: str) -> tuple[int, ...]:
 
 
 def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
-    """One record.
+    """Parses one record.
 
     Returns:
-      {"encoded": string, "image_id": int64, "size": int64 [2], height and width as the record has them, "boxes":
+      {"encoded": string, "image_id": int64, "size": int64 [2], height and width as in the record, "boxes":
       float32 [n, 4] corners in parts of the image, "labels": int64 [n] original ids, "crowd": bool [n]} and, with
-      `masks`, "masks": string [n], PNG. Boxes without an area are left out, as tf-models' converter leaves them out.
+      `masks`, "masks": string [n], PNG. Boxes without an area are left out, as by tf-models' converter.
     """
     raw = tf.io.parse_single_example(serialized, {**FEATURES, **(MASKS if masks else {})})
     boxes = tf.stack([tf.sparse.to_dense(raw[f"image/object/bbox/{side}"]) for side in _SIDES], -1)
     labels = tf.sparse.to_dense(raw["image/object/class/label"])
     crowd = tf.sparse.to_dense(raw["image/object/is_crowd"]) > 0
-    # Absent where no object of any image is a crowd in some converters' output.
+    # Some converters leave the feature out where no object is a crowd.
     crowd = tf.pad(crowd, [[0, tf.maximum(tf.shape(labels)[0] - tf.shape(crowd)[0], 0)]])
     real = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     found = {
@@ -129,12 +129,12 @@ def check_count(split: str, found: int, configured: int) -> None:
 def check_evaluation(
     annotations: str | os.PathLike, image_ids: Sequence[int] | None, configured: int, masks: bool = False
 ) -> None:
-    """Whether an evaluation can be made: before a run, not after its first block.
+    """Checks that an evaluation can be made; called before a run.
 
     Args:
       annotations: the COCO file.
-      image_ids: of the records of the held-out images; None where only their number is known.
-      configured: the number of images that the configuration says.
+      image_ids: of the held-out images' records; None where only their number is known.
+      configured: config.num_eval_examples.
       masks: whether masks are evaluated too.
 
     Raises:
@@ -167,13 +167,13 @@ def check_evaluation(
 def complaint(
     serialized: bytes, categories: Categories, masks: bool = False, sized: bool = False
 ) -> str | None:
-    """What is wrong with a record, naming its image; None where nothing is. For `records.diagnose`.
+    """Returns what is wrong with a record, naming its image; None where nothing is. For `tfrecords.diagnose`.
 
     Args:
       serialized: the record.
-      categories: that its objects may have.
-      masks: whether they need masks, of the image's size.
-      sized: whether the record must say the image's size.
+      categories: the ones that objects may have.
+      masks: whether objects need masks of the image's size.
+      sized: whether the record must have the image's size.
     """
     try:
         found = parse(tf.constant(serialized))
@@ -223,13 +223,13 @@ def training_stream(
     cache: bool,
     deterministic: bool,
 ) -> tf.data.Dataset:
-    """`records.endless` without the images that hold no object, of which COCO 2017 has 1,021 in 118,287.
+    """As `record_stream.endless`, without the images that hold no object (1,021 of 118,287 in COCO 2017).
 
     Args:
-      start: images *with* objects to leave out: what an uninterrupted stream has given before. Counting them takes one
-        pass over this shard's records, without decoding their images.
+      start: number of images with objects to skip, which an uninterrupted stream has given before. Counting them takes
+        one pass over this shard's records, without decoding their images.
       transform: (serialized) -> a dict with "boxes".
-      files, shard, seed, shuffle_buffer, cache, deterministic: see `records.endless`.
+      files, shard, seed, shuffle_buffer, cache, deterministic: as of `record_stream.endless`.
 
     Returns:
       Dataset of (epoch, file, record, transformed).

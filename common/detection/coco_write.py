@@ -1,4 +1,4 @@
-"""COCO annotations to TFRecords, in the layout of tf-models' create_coco_tf_record (see coco_records)."""
+"""Converts COCO annotations to TFRecords, in the layout of tf-models' create_coco_tf_record (see coco_records.py)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from common.errors import UserError
 
 
 def shard_name(prefix: str, index: int, total: int) -> str:
-    """ "train-00003-of-00256.tfrecord", as tf-models' converter names the files."""
+    """Returns "train-00003-of-00256.tfrecord", as tf-models' converter names the files."""
     return f"{prefix}-{index:05d}-of-{total:05d}.tfrecord"
 
 
 def check(content: Any, source: str, masks: bool = False) -> None:
-    """Whether a COCO file has all that `examples` needs of it, but for what `examples` leaves out.
+    """Checks that a COCO file has all fields that `examples` needs, which itself leaves out unusable annotations.
 
     Args:
-      content: the file's.
-      source: its name, for errors.
+      content: of the file.
+      source: the file's name, for errors.
       masks: whether every object needs a mask.
 
     Raises:
-      UserError: a field is missing or of another kind; the file, the image or annotation and the field are named.
+      UserError: a field is missing or of another type; the file, the image or annotation and the field are named.
     """
     for kind, fields in _FIELDS.items():
         entries = content.get(kind) if isinstance(content, dict) else None
@@ -54,7 +54,7 @@ def _check_entry(entry: Any, fields: Mapping[str, Callable[[Any], bool]], place:
 
 
 def _known(entry: Mapping[str, Any]) -> str:
-    """ " (image 7, annotation 9)" of an annotation, " (id 7)" of anything else, as far as it says."""
+    """Returns " (image 7, annotation 9)" of an annotation, " (id 7)" of anything else with an id, or ""."""
     if "image_id" in entry:
         return f" ({_name(entry)})"
     return f" (id {entry['id']})" if "id" in entry else ""
@@ -81,7 +81,7 @@ def _box(value: Any) -> bool:
 
 
 def _shape(value: Any) -> bool:
-    """Polygons, run lengths or nothing; whether they make sense, _fault says."""
+    """Whether this is polygons, run lengths or nothing; `_fault` checks their values."""
     if isinstance(value, dict):
         return isinstance(value.get("size"), list) and "counts" in value
     return value is None or isinstance(value, list) and all(isinstance(polygon, list) for polygon in value)
@@ -102,7 +102,7 @@ _FIELDS = {
 
 
 def by_image(content: Mapping[str, Any]) -> dict[int, list[Mapping[str, Any]]]:
-    """The annotations of a COCO file by image id."""
+    """Returns the annotations of a COCO file by image id."""
     found = defaultdict(list)
     for item in content["annotations"]:
         found[item["image_id"]].append(item)
@@ -115,16 +115,16 @@ def examples(
     masks: bool = False,
     dropped: list[str] | None = None,
 ) -> Iterator[bytes]:
-    """The serialized examples of all images of a COCO file, in its order.
+    """Yields the serialized examples of all images of a COCO file, in its order.
 
     Args:
-      content: the annotation file, or a part of its images with all of its annotations; as `check` wants it.
-      read: gives the JPEG of an entry of "images".
-      masks: write them too, as PNG.
-      dropped: what was left out is added here, naming image and annotation.
+      content: the annotation file, or a part of its images with their annotations; `check` must accept it.
+      read: returns the JPEG of an entry of "images".
+      masks: whether to write masks too, as PNG.
+      dropped: gets a line for each annotation that is left out, naming image and annotation.
 
     Raises:
-      UserError: an unknown category; the image is named.
+      UserError: a category is unknown; the image is named.
     """
     names = {category["id"]: category["name"] for category in content["categories"]}
     objects = by_image(content)
@@ -140,7 +140,7 @@ def examples(
 
 
 def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | None:
-    """Why tf-models' converter leaves an annotation out; an unknown category is an error there too."""
+    """Returns why tf-models' converter leaves an annotation out, or None; an unknown category is an error there too."""
     if item["category_id"] not in names:
         raise UserError(
             f"{_name(item)}: category {item['category_id']} is unknown; download the annotations again"
@@ -160,7 +160,7 @@ def _fault(item: Mapping, image: Mapping, names: Mapping[int, str]) -> str | Non
 
 
 def png_mask(item: Mapping, height: int, width: int) -> bytes:
-    """An annotation's mask as PNG of 0 and 1."""
+    """Returns an annotation's mask as PNG of 0 and 1."""
     encoded = io.BytesIO()
     Image.fromarray(masks_of.decode(item["segmentation"], height, width)).save(encoded, "PNG")
     return encoded.getvalue()

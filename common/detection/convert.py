@@ -1,4 +1,4 @@
-"""COCO 2017 to the TFRecords that tf-models and the TPU submissions read, with or without masks.
+"""Converts COCO 2017 to the TFRecords that tf-models and the TPU submissions read, with or without masks.
 
     python -m common.detection.convert DATA_DIR --train train2017.zip --val val2017.zip \\
         --annotations annotations_trainval2017.zip [--masks]
@@ -6,8 +6,8 @@
         --val photos --val-annotations val.json --train-shards 4 --val-shards 2
 
 Zip files are read in place, never unpacked. The annotation files are copied beside the records as
-instances_train2017.json and instances_val2017.json. Shards appear under their names when they are complete; after an
-interruption the finished ones are kept.
+instances_train2017.json and instances_val2017.json. A shard gets its name when it is complete; after an interruption,
+the same command keeps the finished ones.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from common.detection import coco_write
 from common.errors import UserError
 from common.files import write_atomically
 
-_ORDER_SEED = 2017  # Of the order in which images are dealt to shards.
+_ORDER_SEED = 2017  # Seed of the order in which images are dealt to shards.
 SPLITS = ("train", "val")
 
 
 class Pictures:
-    """The JPEGs of a zip file or a folder, by file name."""
+    """Reads the JPEGs of a zip file or a folder by file name."""
 
     def __init__(self, source: str):
         self.source, self._zip = source, None
@@ -49,10 +49,10 @@ class Pictures:
             self._names = {os.path.basename(name): name for name in self._zip.namelist()}
 
     def read(self, image: Mapping[str, Any]) -> bytes:
-        """The bytes of an entry of "images", decoded once to see that they are whole and of that size.
+        """Returns the JPEG of an entry of "images", after decoding it once to check it.
 
         Raises:
-          UserError: missing, damaged or of another size; the image is named.
+          UserError: the JPEG is missing, damaged or of another size; the image is named.
         """
         name, where = image["file_name"], f"{self.source}: image {image['id']} ({image['file_name']})"
         try:
@@ -73,10 +73,10 @@ class Pictures:
 
 
 def read_annotations(path: str, split: str) -> bytes:
-    """The split's annotation file: `path` itself, or instances_<split>2017.json of a zip file.
+    """Reads the split's annotation file: `path` itself, or instances_<split>2017.json in a zip file.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: the file cannot be read.
     """
     try:
         if not path.endswith(".zip"):
@@ -101,23 +101,23 @@ def convert(
     workers: int,
     named: str = "",
 ) -> list[str]:
-    """Writes the split's shards that are not there yet, and its annotation file.
+    """Writes the split's missing shards and its annotation file.
 
     Args:
-      data_dir: is made if it is not there.
+      data_dir: folder for both; made where it is missing.
       split: one of SPLITS.
-      source: of the pictures.
+      source: zip file or folder of the pictures.
       annotations: content of the annotation file.
-      shards: files to write.
-      masks: write them too.
-      workers: processes.
-      named: what errors call the annotation file.
+      shards: number of files.
+      masks: whether to write masks too.
+      workers: number of processes.
+      named: the annotation file's name in errors.
 
     Returns:
-      What was left out: image, annotation, reason.
+      A line for each annotation that was left out: image, annotation, reason.
 
     Raises:
-      UserError: a damaged source, a folder that holds something else or cannot be written, or a full disk.
+      UserError: the source is damaged, the folder holds something else or cannot be written, or the disk is full.
     """
     folder, named = Path(data_dir), named or f"the annotations of {split}"
     try:
@@ -153,7 +153,7 @@ def _write_shard(path: Path, source: str, content: dict[str, Any], masks: bool) 
 
 
 def verify(path: str, expected: str | None) -> None:
-    """Raises UserError where the file has another MD5 checksum."""
+    """Raises UserError where the file has another MD5 checksum than `expected`; None accepts any."""
     if not expected:
         return
     digest = hashlib.md5(usedforsecurity=False)
@@ -174,7 +174,7 @@ def verify(path: str, expected: str | None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m common.detection.convert`; see --help."""
+    """Runs `python -m common.detection.convert`; see --help."""
     parser = argparse.ArgumentParser(
         prog="python -m common.detection.convert",
         description=__doc__,

@@ -1,9 +1,8 @@
-"""Generated pictures of overlapping figures, in the layout of COCO's TFRecords and annotations: the small data sets.
+"""Generates small data sets, pictures of overlapping figures, in the layout of COCO's TFRecords and annotations.
 
-An image has up to `most` figures of four kinds, each painted over those before it, so that the later ones occlude; what
-is left visible is the object, with its box and mask. Colours, sizes, angles, places and the images' formats are random:
-only the outline tells the kind. Some objects come as a crowd, a few images are empty, and category ids have gaps, as in
-COCO.
+An image has up to `most` figures of four kinds, each painted over those before it. The visible part of a figure is an
+object, with its box and mask. Colours, sizes, angles, places and image sizes are random, so only the outline tells the
+kind. Some objects are crowds, a few images are empty, and category ids have gaps, as in COCO.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from common.detection import coco_write
 
 CATEGORIES = {2: "disc", 3: "square", 7: "triangle", 11: "cross"}
 SPLITS = {"train": "instances_train2017.json", "val": "instances_val2017.json"}
-VERSION = 1  # Of the drawing: raise it when the same settings give other pictures.
+VERSION = 1  # Version of the drawing: raise it when the same settings give other pictures.
 
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-    """How many images, how large, and how hard. Lengths are parts of the image's short side, grey values 0..1.
+    """The number, size and difficulty of the images. Lengths are parts of the image's short side, grey values 0..1.
 
     Attributes:
-      seed: everything is drawn from it.
+      seed: of all random numbers.
       sizes: (height, width) of the stored JPEGs, in pixels.
       train_images, eval_images: in each set; the second is no multiple of a batch, so that there is padding.
-      train_files, eval_files: shards.
-      most: figures of an image at most.
+      train_files, eval_files: number of shards.
+      most: largest number of figures in an image.
       radius: range of half a figure's extent.
-      visible: a figure of which less than this part is left visible is not drawn.
+      visible: a figure that would leave less than this part of an earlier one visible is not drawn.
       crowds: part of the images in which the smallest figure is annotated as a crowd.
       empty: part of the images without a figure.
       noise: standard deviation of the noise on each value.
@@ -59,7 +58,7 @@ class Pictures:
 
 
 def draw(pictures: Pictures, split: str, number: int) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
-    """Image `number` of a split: (uint8 [H, W, 3], [(category id, bool [H, W] visible mask)])."""
+    """Draws image `number` of a split: (uint8 [H, W, 3], [(category id, bool [H, W] visible mask)])."""
     rng = np.random.default_rng([pictures.seed, list(SPLITS).index(split), number])
     height, width = pictures.sizes[rng.integers(len(pictures.sizes))]
     y, x = np.mgrid[0.5:height, 0.5:width]
@@ -85,7 +84,7 @@ def draw(pictures: Pictures, split: str, number: int) -> tuple[np.ndarray, list[
 
 
 def _inside(kind: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Which points lie in the figure of radius 1, of about the same area each."""
+    """Returns which points lie in the figure of radius 1; all kinds have about the same area."""
     if kind == 0:
         return u**2 + v**2 < 0.8
     if kind == 1:
@@ -96,12 +95,12 @@ def _inside(kind: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def annotations(pictures: Pictures, split: str) -> tuple[dict[str, Any], dict[int, bytes]]:
-    """COCO's annotation file as a dict, and the JPEGs by image id."""
+    """Returns COCO's annotation file as a dict, and the JPEGs by image id."""
     total = pictures.train_images if split == "train" else pictures.eval_images
     images, objects, encoded = [], [], {}
     for number in range(total):
         pixels, figures = draw(pictures, split, number)
-        image_id = 1000 + 3 * number  # Neither from 0 nor without gaps.
+        image_id = 1000 + 3 * number  # Ids do not start at 0 and have gaps.
         jpeg = io.BytesIO()
         Image.fromarray(pixels).save(jpeg, "JPEG", quality=92)
         encoded[image_id] = jpeg.getvalue()
@@ -134,7 +133,7 @@ def annotations(pictures: Pictures, split: str) -> tuple[dict[str, Any], dict[in
 
 
 def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) -> None:
-    """Writes train-*, val-* and the annotation files into `data_dir`; does nothing where the same set lies already.
+    """Writes train-*, val-* and the annotation files into `data_dir`; does nothing where the same set is there.
 
     Raises:
       UserError: the folder holds TFRecords of something else or of another `benchmark`, or cannot be written.

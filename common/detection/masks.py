@@ -1,6 +1,6 @@
-"""Masks of objects on the host: predicted ones pasted into their images and encoded for pycocotools. TensorFlow-free.
+"""Pastes predicted masks into their images and encodes them for pycocotools, on the host. TensorFlow-free.
 
-Made for worker processes: an image's detections are a few milliseconds, 5,000 images' half a million pastings.
+Made for worker processes: an image takes a few milliseconds, but 5,000 images have half a million masks.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from collections.abc import Mapping
 import numpy as np
 from pycocotools import mask as coco_mask
 
-THRESHOLD = 0.5  # Of a pixel's probability to belong to the object (Mask R-CNN, section 3; G7 mask_rcnn coco_metric.py)
+# Least probability of an object's pixels (Mask R-CNN, section 3; G7 mask_rcnn coco_metric.py).
+THRESHOLD = 0.5
 
 
 def paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Whether each pixel of the image belongs to each of the objects.
+    """Returns whether each pixel of the image belongs to each of the objects.
 
-    A pixel's centre is looked up in the mask that fills the box, bilinearly between the centres of the mask's cells;
-    outside of them the mask is 0. Published code takes the same mean with a border of zeros around the mask, of boxes
-    rounded to whole pixels; here they keep their fractions.
+    The mask, which fills the box, is sampled at the pixels' centres, bilinearly between the centres of its cells; it is
+    0 outside. Published code does the same with a border of zeros around the mask, and with boxes rounded to whole
+    pixels; here they keep their fractions.
 
     Args:
       masks: float [n, M, M], probabilities.
@@ -26,7 +27,7 @@ def paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> np.n
       height, width: of the image.
 
     Returns:
-      uint8 [height, width, n] of 0 and 1, in the order of memory that pycocotools wants.
+      uint8 [height, width, n] of 0 and 1, in Fortran order, as pycocotools needs it.
     """
     pasted = np.zeros([height, width, len(masks)], np.uint8, order="F")
     for number, (mask, box) in enumerate(zip(masks, np.asarray(boxes, np.float64))):
@@ -40,7 +41,7 @@ def paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> np.n
 
 
 def _sampled(low: float, high: float, cells: int, size: int) -> tuple[int, np.ndarray]:
-    """The first pixel whose centre lies between `low` and `high`; each one's share of the cells, [pixels, cells]."""
+    """Returns the first pixel with its centre between `low` and `high`, and such pixels' weights [pixels, cells]."""
     first = max(int(np.ceil(low - 0.5)), 0)
     centres = np.arange(first, min(int(np.floor(high - 0.5)) + 1, size)) + 0.5
     places = (centres - low) / (high - low) * cells - 0.5
@@ -48,7 +49,7 @@ def _sampled(low: float, high: float, cells: int, size: int) -> tuple[int, np.nd
 
 
 def encode(pasted: np.ndarray) -> list[dict]:
-    """pycocotools' run lengths of uint8 [height, width, n], the counts as text, as COCO's result files have them."""
+    """Encodes uint8 [height, width, n] as pycocotools' run lengths, counts as text as in COCO's result files."""
     return [
         {"size": found["size"], "counts": found["counts"].decode()}
         for found in coco_mask.encode(np.asfortranarray(pasted))
@@ -56,7 +57,7 @@ def encode(pasted: np.ndarray) -> list[dict]:
 
 
 def decode(segmentation: list | Mapping, height: int, width: int) -> np.ndarray:
-    """A COCO annotation's mask, uint8 [height, width] of 0 and 1: of polygons, or of run lengths, text or numbers."""
+    """Decodes a COCO annotation's polygons or run lengths (text or numbers) to uint8 [height, width] of 0 and 1."""
     if isinstance(segmentation, list):
         lengths = coco_mask.merge(coco_mask.frPyObjects(segmentation, height, width))
     elif isinstance(segmentation["counts"], list):

@@ -1,4 +1,4 @@
-"""Non-maximum suppression in tiles, batched over images and classes, with static shapes throughout."""
+"""Suppresses non-maximal boxes in tiles, batched over images and classes, with static shapes throughout."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from common.detection import boxes as box_ops
 
-# Candidates compared at once: 256 in G6 ssd, 512 in its Mask R-CNN (mlperf_facts 3.19), as accelerators like it. On a
-# CPU half of that takes 0.6 to 0.8 of the time of 256, a quarter a little less, but of twice as many loops.
+# Candidates compared at once. For accelerators, G6's SSD has 256 and its Mask R-CNN 512 (docs/sources.md, mlperf 3.19).
+# On a CPU, 128 takes 0.6 to 0.8 of the time of 256, and 64 a little less, but with twice as many loops.
 TILE = 128
 
 
 class Detections(NamedTuple):
-    """The best detections of each image, best first; `valid` says which of them are detections at all."""
+    """The best detections of each image, best first; where an image has fewer, the rest are not `valid`."""
 
     boxes: tf.Tensor  # [b, n, 4], corners
     scores: tf.Tensor  # [b, n]
@@ -23,20 +23,20 @@ class Detections(NamedTuple):
 
 
 def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int = TILE) -> tf.Tensor:
-    """Greedy suppression: a box is kept unless it overlaps a kept one before it by `threshold` or more.
+    """Suppresses greedily: keeps a box unless it overlaps an earlier kept box by `threshold` or more.
 
-    A tile first loses what kept boxes of earlier tiles suppress. Within it, starting from all that is left, "kept are
-    those that no kept one before suppresses" is repeated until nothing changes: after i rounds the first i boxes are
-    as the greedy loop has them, and they are the same as soon as a round changes nothing.
+    A tile first loses the boxes that kept boxes of earlier tiles suppress. Then, from all boxes left in the tile, "keep
+    those that no earlier kept box suppresses" is repeated until nothing changes: after i rounds the first i boxes are
+    as in the greedy loop, and after a round without changes all are.
 
     Args:
       boxes: corners [..., n, 4], best first along n.
-      valid: bool [..., n]; others neither are kept nor suppress.
+      valid: bool [..., n]; other boxes are neither kept nor suppress any.
       threshold: of the intersection over union.
       tile: boxes per tile.
 
     Returns:
-      bool [..., n]: what is kept.
+      bool [..., n]: whether each box is kept.
     """
     boxes, valid = tf.stop_gradient(boxes), tf.convert_to_tensor(valid)
     count = boxes.shape[-2]
@@ -52,10 +52,12 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int = T
 
 
 def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float) -> tf.Tensor:
-    """`suppress` of one tile: the fixed point."""
+    """Suppresses within one tile, by iterating to the fixed point."""
     size = boxes.shape[-2]
     earlier = tf.range(size) < tf.range(size)[:, None]
-    overlaps = box_ops.overlap(boxes, boxes, threshold) & earlier  # [..., j, i]: i would suppress j
+    overlaps = (
+        box_ops.overlap(boxes, boxes, threshold) & earlier
+    )  # [..., j, i]: box i suppresses box j if kept
 
     def round_(_: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         after = valid & ~tf.reduce_any(overlaps & kept[..., None, :], -1)
@@ -78,15 +80,15 @@ def per_class(
     candidates: int,
     detections: int,
 ) -> Detections:
-    """The detections of each image: suppression within each class, then the best of all classes.
+    """Returns the detections of each image: suppression within each class, then the best of all classes.
 
     Args:
       boxes: corners [b, A, 4], one per anchor, or [b, A, C, 4], one per anchor and class.
       scores: [b, A, C], of the classes without the background.
-      score_threshold: detections must score more.
-      iou_threshold: see `suppress`.
-      candidates: of each class, its best so many are considered.
-      detections: of each image, the best so many are returned.
+      score_threshold: detections score more than this.
+      iou_threshold: `threshold` of `suppress`.
+      candidates: number of boxes considered in each class, the best ones.
+      detections: number of detections returned for each image, the best ones.
 
     Returns:
       Detections whose classes count from 1.

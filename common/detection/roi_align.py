@@ -1,8 +1,8 @@
-"""ROIAlign: what a box shows of a feature pyramid, in a grid of fixed size, and of an object's mask.
+"""Samples boxes from feature pyramids (ROIAlign) and from objects' masks, as grids of fixed size.
 
 "Mask R-CNN" section 3 and "Feature Pyramid Networks" section 4.2. tf-models-official's `multilevel_crop_and_resize`
-samples once per bin and, through its gathers' gradients, keeps every sample; ours averages any number of samples as the
-reference does (two each way) and holds the samples of two lines of every bin at a time, forward and backward.
+samples once per bin and keeps every sample for its gradient. `roi_align` averages any number of samples, as the
+reference does (two each way), and holds the samples of LINES lines of every bin at a time, forward and backward.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import tensorflow as tf
 
 from common.detection import boxes as box_ops
 
-# A box of so many pixels a side lies on this level of the pyramid (FPN, equation 1).
+# A box of CANONICAL_SIZE pixels a side belongs to CANONICAL_LEVEL of the pyramid (FPN, equation 1).
 CANONICAL_SIZE, CANONICAL_LEVEL = 224.0, 4
-# Of every bin at once: of two samples' four on a CPU 0.8 of the time of one by one; all four, 0.7, hold twice as much.
+# Sampled lines of every bin computed at once. Of the 4 lines of two samples a side, 2 at once take 0.8 of the time of
+# one by one on a CPU; all 4 at once take 0.7, but twice the memory.
 LINES = 2
 
 
 def level_of(boxes: tf.Tensor, min_level: int, max_level: int) -> tf.Tensor:
-    """floor(log2(sqrt(area) / 224)) + 4 within [min_level, max_level], int32 [...], of corners [..., 4] in pixels.
+    """Returns floor(log2(sqrt(area) / 224)) + 4 within [min_level, max_level], int32 [...], of corners in pixels.
 
-    By comparisons of areas, so that a box of exactly 224 pixels a side does not depend on a logarithm's rounding.
+    It compares areas, so that a box of exactly 224 pixels a side does not depend on a logarithm's rounding.
     """
     levels = np.arange(min_level + 1, max_level + 1)
     areas = tf.constant((CANONICAL_SIZE * 2.0 ** (levels - CANONICAL_LEVEL)) ** 2, boxes.dtype)
@@ -31,15 +32,15 @@ def level_of(boxes: tf.Tensor, min_level: int, max_level: int) -> tf.Tensor:
 
 
 def roi_align(features: Mapping[int, tf.Tensor], boxes: tf.Tensor, size: int, sampling: int = 2) -> tf.Tensor:
-    """Every box as a grid of `size` x `size` bins of its level's features.
+    """Returns every box as a grid of `size` x `size` bins of its level's features.
 
     A bin is the mean of `sampling` x `sampling` bilinear samples, evenly spaced in it. Feature (y, x) of level l is at
-    pixel (y, x) * 2^l, without a shift by half a pixel, and outside of the map its border goes on, as in the reference.
+    pixel (y, x) * 2^l, without a shift by half a pixel; outside the map, its border continues, as in the reference.
 
     Args:
       features: level l -> [b, ceil(H / 2^l), ceil(W / 2^l), C], consecutive levels.
       boxes: corners [b, n, 4] in pixels; no gradient flows to them.
-      size: bins along a side: 7 of the box head, 14 of the mask head (mlperf_facts 2).
+      size: bins along a side: 7 for the box head, 14 for the mask head (docs/sources.md, mlperf 2).
       sampling: samples along a side of a bin; 1 is what tf-models-official computes.
 
     Returns:
@@ -54,25 +55,25 @@ def roi_align(features: Mapping[int, tf.Tensor], boxes: tf.Tensor, size: int, sa
 
     place = level_of(boxes, low, high) - low  # [b, n]
 
-    def of_level(values: list[int], dtype: tf.DType) -> tf.Tensor:
+    def at_level(values: list[int], dtype: tf.DType) -> tf.Tensor:
         return tf.gather(tf.constant(values, dtype), place)
 
-    scaled = boxes / of_level([2 ** (low + i) for i in range(len(cells))], boxes.dtype)[..., None]
+    scaled = boxes / at_level([2 ** (low + i) for i in range(len(cells))], boxes.dtype)[..., None]
     starts, lengths = scaled[..., :2], scaled[..., 2:] - scaled[..., :2]
-    last_y = of_level([shape[1] - 1 for shape in shapes], boxes.dtype)
-    last_x = of_level([shape[2] - 1 for shape in shapes], boxes.dtype)
+    last_y = at_level([shape[1] - 1 for shape in shapes], boxes.dtype)
+    last_x = at_level([shape[2] - 1 for shape in shapes], boxes.dtype)
     y, weight_y = _samples(starts[..., 0], lengths[..., 0], last_y, size, sampling)
     x, weight_x = _samples(starts[..., 1], lengths[..., 1], last_x, size, sampling)
     first = np.cumsum([0, *cells[:-1]]).tolist()
-    image = tf.range(tf.shape(boxes)[0])[:, None] * sum(cells) + of_level(first, tf.int32)
-    y = y * of_level([shape[2] for shape in shapes], tf.int32)[..., None, None] + image[..., None, None]
+    image = tf.range(tf.shape(boxes)[0])[:, None] * sum(cells) + at_level(first, tf.int32)
+    y = y * at_level([shape[2] for shape in shapes], tf.int32)[..., None, None] + image[..., None, None]
     return _bins(rows, y, x, weight_y, weight_x)
 
 
 def _samples(
     start: tf.Tensor, length: tf.Tensor, last: tf.Tensor, size: int, sampling: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Along one axis, the cells that each bin reads and their weights, each [b, n, size, 2 * sampling]."""
+    """Returns the cells that each bin reads along one axis and their weights, each [b, n, size, 2 * sampling]."""
     steps = (np.arange(size * sampling) + 0.5) / (size * sampling)
     position = start[..., None] + length[..., None] * tf.constant(steps, start.dtype)
     last = last[..., None]
@@ -84,17 +85,18 @@ def _samples(
     return tf.cast(index, tf.int32), tf.reshape(tf.stack([1 - part, part], -1) / sampling, shape)
 
 
-# All tensors are arguments: tf.custom_gradient searches what is behind the others for variables.
+# All tensors are arguments, since tf.custom_gradient searches for variables behind captured ones.
 @tf.custom_gradient
 def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weight_x: tf.Tensor):
-    """Weighted sums of `rows`, [r, C]: bin (i, j) of box n is the sum over a, b of
+    """Returns weighted sums of `rows`, [r, C]: bin (i, j) of box n is the sum over a, b of
     weight_y[n, i, a] * weight_x[n, j, b] * rows[y[n, i, a] + x[n, j, b]].
     """
     lines, channels = y.shape[-1], rows.shape[-1]
 
     def terms(after: tf.Tensor, a: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Numbers and weights of the rows that are added for LINES lines from `a` on, [b, n, size, size, LINES * 2 *
-        sampling], but not before `after` is there: so that one such part is held at once.
+        """Returns row indices and weights of LINES lines from `a` on, each [b, n, size, size, LINES * 2 * sampling].
+
+        Both wait for `after`, so that only one such part is in memory.
         """
         these = slice(a, a + LINES)
         with tf.control_dependencies([after]):
@@ -121,13 +123,13 @@ def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weig
 
 
 def crop_masks(masks: tf.Tensor, inside: tf.Tensor, boxes: tf.Tensor, size: int) -> tf.Tensor:
-    """The part of objects' masks that boxes show, sampled bilinearly at the centres of a grid.
+    """Returns the part of objects' masks inside boxes, sampled bilinearly at the centres of a grid.
 
     Args:
       masks: [..., S, S], of any dtype, each filling the object's own box.
       inside: that box of each mask, corners [..., 4]; empty ones give zeros.
-      boxes: what to show, corners [..., 4] in the same unit.
-      size: of the grid.
+      boxes: the parts to sample, corners [..., 4] in the same unit.
+      size: samples along a side of the grid.
 
     Returns:
       [..., size, size] in the boxes' dtype; 0 outside of `inside`.
@@ -135,7 +137,7 @@ def crop_masks(masks: tf.Tensor, inside: tf.Tensor, boxes: tf.Tensor, size: int)
     number = masks.shape[-1]
 
     def weights(axis: int) -> tf.Tensor:
-        """[..., size, S]: hat functions around each sample's place in the mask."""
+        """Returns [..., size, S]: hat functions around each sample's place in the mask."""
         steps = tf.constant((np.arange(size) + 0.5) / size, boxes.dtype)
         low, length = boxes[..., axis, None], (boxes[..., axis + 2] - boxes[..., axis])[..., None]
         start, extent = inside[..., axis, None], (inside[..., axis + 2] - inside[..., axis])[..., None]

@@ -1,4 +1,4 @@
-"""Random samples of anchors and proposals: balanced, of exact size, and the same wherever an image is computed."""
+"""Draws random samples of anchors and proposals: balanced, of exact size, the same on whichever replica."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from common.detection import topk
 
 
 def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int = 0) -> tf.Tensor:
-    """Numbers in [0, 1), float32 [b, count], that depend on seed, step, each image's id and use only.
+    """Returns numbers in [0, 1), float32 [b, count], that depend only on seed, step, each image's id and use.
 
-    fp32 in every precision, so that all of them draw the same sample.
+    They are fp32 in every precision, so that every precision draws the same sample.
 
     Args:
       seed: of the run; seeds that differ by 2^31 draw the same.
       step: int64 scalar, below 2^32.
       image_id: int64 [b], below 2^32.
       count: numbers for each image.
-      use: which of a step's samples they are for, below 2^31.
+      use: number of the sample within a step, below 2^31.
     """
-    # Of integers XLA draws the same as TensorFlow, of floating-point numbers other ones.
+    # XLA draws the same integers as TensorFlow, but other floating-point numbers.
     first = use % 2**31 * 2**32 + tf.cast(step, tf.int64)
     second = seed % 2**31 * 2**32 + tf.cast(image_id, tf.int64)
     keys = [tf.stack([first, word]) for word in tf.unstack(second)]
@@ -31,22 +31,22 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int 
 
 
 class Sample(NamedTuple):
-    """Which elements were drawn: bool [..., n] each, disjoint."""
+    """Whether each element is drawn: bool [..., n] each, disjoint."""
 
     positive: tf.Tensor
     negative: tf.Tensor
 
 
 def balanced(positive: tf.Tensor, negative: tf.Tensor, noise: tf.Tensor, size: int, positives: int) -> Sample:
-    """At most `positives` of the positive elements, and negative ones until there are `size`.
+    """Draws at most `positives` of the positive elements, and negative ones until there are `size`.
 
     Exactly min(positives, number of positive) and min(size - that, number of negative) are drawn: those of the largest
-    noise; of equal noise the first.
+    noise, and of equal noise the first.
 
     Args:
       positive, negative: bool [..., n], disjoint.
       noise: floating [..., n], at least 0.
-      size, positives: 256 and 128 of the RPN, 512 and 128 of the second stage (mlperf_facts 2).
+      size, positives: 256 and 128 for the RPN, 512 and 128 for the second stage (docs/sources.md, mlperf 2).
     """
 
     def draw(candidates: tf.Tensor, wanted: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -58,8 +58,12 @@ def balanced(positive: tf.Tensor, negative: tf.Tensor, noise: tf.Tensor, size: i
 
 
 class Chosen(NamedTuple):
-    """A sample's elements one after the other, positive ones first: `index` int32 [..., k], and bool [..., k] whether
-    there is one and whether it is positive. Where there is none the index is that of something else.
+    """A sample's elements one after the other, positive ones first.
+
+    Attributes:
+      index: int32 [..., k]; of any element where not `valid`.
+      valid: bool [..., k], whether the sample has so many elements.
+      positive: bool [..., k].
     """
 
     index: tf.Tensor
@@ -68,8 +72,8 @@ class Chosen(NamedTuple):
 
 
 def compact(sample: Sample, size: int) -> Chosen:
-    """The `size` first elements of a sample, positive ones first, each kind in the order of the elements."""
+    """Returns the first `size` elements of a sample, positive ones first, each kind in the order of the elements."""
     rank = 2 * tf.cast(sample.positive, tf.float32) + tf.cast(sample.negative, tf.float32)
-    # Of equal ranks top_k takes the first.
+    # top_k takes the first of equal ranks.
     rank, index = tf.math.top_k(rank, size)
     return Chosen(index, rank > 0, rank > 1)

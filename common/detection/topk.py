@@ -1,4 +1,4 @@
-"""The k largest of each row without sorting, k of each row its own: the shapes stay static under XLA."""
+"""Finds the k largest of each row without sorting; k may differ by row, and shapes stay static under XLA."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
 
 
 def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor:
-    """Which elements are at least as large as the k-th largest of their row.
+    """Returns which elements are at least as large as the k-th largest of their row.
 
-    Read as integers, floating-point numbers keep their order, so the k-th largest is found bit by bit: of 32 (64)
-    questions "are there k elements at least this large?" (mlperf_facts 3.18). Ties of the k-th are all included:
-    the mask may hold more than k, unless it is to be exact.
+    Floating-point numbers keep their order when read as integers, so the k-th largest is found bit by bit, by asking 32
+    (64) times "are there k elements at least this large?" (docs/sources.md, mlperf 3.18). All ties with the k-th are
+    included, so the mask may hold more than k, unless `exact`.
 
     Args:
-      values: float32 or float64 [..., n], no NaN; subnormal numbers may count as 0, as the hardware has it.
+      values: float32 or float64 [..., n], no NaN; subnormal numbers may count as 0, as on the hardware.
       k: int32 [...]; 0 gives an empty mask, n or more a full one.
-      exact: of the ties of the k-th only the first ones of the row are included, so that there are k.
+      exact: of the ties with the k-th, only the first ones of the row are included, so that there are k.
 
     Returns:
       bool [..., n].
@@ -26,7 +26,7 @@ def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor
     bits = values.dtype.size * 8
     # -0.0 + 0.0 is 0.0: equal numbers have equal bits.
     ordered = tf.bitcast(tf.stop_gradient(values) + 0, integer)
-    # Of negative numbers the larger pattern is the smaller number: flip all bits but the sign.
+    # A negative number is smaller the larger its bit pattern: flip all bits but the sign.
     ordered = tf.where(ordered < 0, tf.bitwise.bitwise_xor(ordered, integer.max), ordered)
     k = tf.minimum(k, tf.shape(values)[-1])[..., None]
 
@@ -47,6 +47,6 @@ def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor
     if exact:
         above, ties = ordered > threshold, tf.cast(tf.equal(ordered, threshold), tf.int32)
         left = k - tf.reduce_sum(tf.cast(above, tf.int32), -1, keepdims=True)
-        # Above the threshold there are fewer than k; where k is 0 the threshold is no element's.
+        # Fewer than k elements are above the threshold; where k is 0, the threshold is no element's.
         return (above | ((ties > 0) & (tf.cumsum(ties, -1) <= left))) & (k > 0)
     return (ordered >= threshold) & (k > 0)

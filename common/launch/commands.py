@@ -27,7 +27,7 @@ CORES_PER_CHIP = 2
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How many processes a run has, and on how many hosts.
+    """The number of a run's processes and of its hosts.
 
     Attributes:
       processes: of the run; one per replica under Horovod, one per host under multiworker, else one in all.

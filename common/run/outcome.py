@@ -17,7 +17,7 @@ Quality = float | Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """How a run ended whose log has a run_start and a run_stop.
+    """The end of a run whose log has a run_start and a run_stop.
 
     Attributes:
       evaluations: the quality at each evaluation; nan where the log has no number.

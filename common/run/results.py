@@ -23,7 +23,7 @@ from common.train import events
 
 SCHEMA = 1
 _FIX = "free space there or change --result_dir"
-_COLORS = ("#1f6fb2", "#2a9d57")  # Of a run's qualities, two at most.
+_COLORS = ("#1f6fb2", "#2a9d57")  # A run has at most two qualities.
 PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
 
 

@@ -37,7 +37,7 @@ GRACE_SECONDS = 3.0  # Between the start of a trial and the record of its owner,
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a search tries, and when it ends.
+    """The points that a search tries, and when it ends.
 
     Attributes:
       space: the fields and their values.

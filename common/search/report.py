@@ -27,7 +27,7 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
     Raises:
       UserError: a file cannot be written; earlier files stay whole.
     """
-    # Of a trial that was run again, only the last run counts.
+    # A trial that was run again counts once, by its last run.
     trials = [t for t in study.trials if t.state.is_finished() and "again" not in t.user_attrs]
     chosen = best(study, plan)
     rows = [_row(t, plan) for t in trials]

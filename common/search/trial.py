@@ -46,7 +46,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """How trials are run.
+    """Runs trials: the command line that all have in common.
 
     Attributes:
       benchmark: the package.

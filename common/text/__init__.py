@@ -1,1 +1,1 @@
-"""What both translation benchmarks share: encodings, parallel text (a generated pair, too), beam search, BLEU."""
+"""Shared parts of the translation benchmarks: encodings, parallel text (also a generated pair), beam search, BLEU."""

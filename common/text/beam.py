@@ -1,8 +1,8 @@
-"""Beam search with static shapes, for any decoder that is a function of the last token and a state.
+"""Searches with a beam and static shapes, for any decoder that is a function of the last token and a state.
 
-The search is tensor2tensor's: of the 2k best continuations of k living hypotheses, those that end compete, by score,
-for the k finished places, and the best k that do not end live on, by log-probability. The score is GNMT's ("Google's
-Neural Machine Translation System", equations 14 and 15): log P / ((5 + length) / 6)^alpha
+The search is tensor2tensor's: of the 2k best continuations of k living hypotheses, those that end compete by score for
+the k finished places, and the k most probable that do not end live on. The score is GNMT's ("Google's Neural Machine
+Translation System", equations 14 and 15): log P / ((5 + length) / 6)^alpha
 + coverage_weight * sum over source tokens of log(min(attention received, 1)).
 """
 
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-_LEAST = 1e-30  # The least attention that the coverage penalty takes the logarithm of.
+_LEAST = 1e-30  # Smaller attention counts as this in the coverage penalty's logarithm.
 
 
 class Step(NamedTuple):
-    """What a decoder gives for the next token of each hypothesis.
+    """A decoder's output for the next token of each hypothesis.
 
     Attributes:
       logits: [b * k, vocabulary] in the precision of scores.
-      state: of the same structure, shapes and dtypes as the one it was given.
+      state: the new state, with the structure, shapes and dtypes of the previous one.
       attention: [b * k, source], the step's attention to each source token; needed for the coverage penalty only.
     """
 
@@ -32,8 +32,8 @@ class Step(NamedTuple):
 
 
 # (tokens int32 [b * k], the step's number from 0 as int32 scalar, state) -> Step. Row i * k + j is hypothesis j of
-# sentence i. Every tensor in the state has b * k rows, which the search reorders; what is the same for all
-# hypotheses of a sentence (the encoder's output) belongs into the function's closure instead.
+# sentence i. Every tensor in the state has b * k rows, which the search reorders; tensors that all hypotheses of a
+# sentence share (the encoder's output) belong in the function's closure instead.
 Decoder = Callable[[tf.Tensor, tf.Tensor, Any], Step]
 
 
@@ -41,7 +41,7 @@ class Hypotheses(NamedTuple):
     """The k best of each sentence, best first.
 
     Attributes:
-      tokens: int32 [b, k, max_length]: the start token is left out, EOS is kept, zeros follow.
+      tokens: int32 [b, k, max_length], without the start token, with EOS, then zeros.
       scores: [b, k]; -inf where fewer than k were found.
     """
 
@@ -50,7 +50,7 @@ class Hypotheses(NamedTuple):
 
 
 def length_penalty(length: tf.Tensor | float, alpha: float, dtype: tf.DType) -> tf.Tensor:
-    """((5 + length) / 6)^alpha; the length counts EOS."""
+    """Returns ((5 + length) / 6)^alpha; the length counts EOS."""
     return ((5 + tf.cast(length, dtype)) / 6) ** alpha
 
 
@@ -68,10 +68,10 @@ def search(
     source_real: tf.Tensor | None = None,
     dtype: tf.DType | None = None,
 ) -> Hypotheses:
-    """The `beam_size` best sequences that end in `eos`.
+    """Returns the `beam_size` best sequences of each sentence that end in `eos`.
 
     The loop ends after `max_length` steps, or when no living hypothesis can still displace a finished one. A sentence
-    of which no hypothesis has ended by then gets its living ones.
+    without a finished hypothesis gets its living ones.
 
     Args:
       decoder: gives the next token's logits.
@@ -81,8 +81,8 @@ def search(
       max_length: steps, static.
       eos: the token that ends a sequence.
       start: the token before the first.
-      alpha: of the length penalty; 0 is off.
-      coverage_weight: of the coverage penalty; 0 is off.
+      alpha: exponent of the length penalty; 0 is off.
+      coverage_weight: factor of the coverage penalty; 0 is off.
       source_real: bool [b, source] for the coverage penalty, False at padding.
       dtype: of the scores; float32 if not given.
 
@@ -137,7 +137,7 @@ class _Search:
             index=tf.constant(0),
             tokens=tf.zeros([b, k, n], tf.int32),
             last=tf.fill([b, k], start),
-            # All k begin equal: only the first may have descendants.
+            # All k start equal, so only the first may have descendants.
             log_probs=tf.tile([[0.0] + [float("-inf")] * (k - 1)], [b, 1]),
             state=state,
             coverage=tf.zeros([b, k, source], self.dtype),
@@ -159,9 +159,9 @@ class _Search:
         )
 
     def _goes_on(self, beams: _Beams) -> tf.Tensor:
-        """Whether a living hypothesis of any sentence can still enter among the finished.
+        """Whether a living hypothesis of any sentence can still displace a finished one.
 
-        Its score is at most its present log-probability under the largest length penalty.
+        A hypothesis's score is at most its present log-probability under the largest length penalty.
         """
         most = length_penalty(self.max_length, self.alpha, self.dtype)
         possible = beams.log_probs[:, 0] / most
@@ -176,7 +176,7 @@ class _Search:
         log_probs = tf.nn.log_softmax(tf.cast(step.logits, self.dtype))
         vocabulary = log_probs.shape[-1]
         grown = beams.log_probs[..., None] + tf.reshape(log_probs, [b, k, vocabulary])
-        # 2k: at most k of them end, one for each parent, so that k are left to live on.
+        # At most k of the 2k end, one for each parent, so that k are left to live on.
         best, where = tf.math.top_k(tf.reshape(grown, [b, k * vocabulary]), 2 * k)
         parents, tokens = where // vocabulary, where % vocabulary
         ends = tokens == self.eos
@@ -206,7 +206,7 @@ class _Search:
     def _finish(
         self, beams: _Beams, sequences: tf.Tensor, log_probs: tf.Tensor, ends: tf.Tensor, coverage: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The k best of the finished and of those that end now."""
+        """Returns the k best of the finished hypotheses and of those that end now."""
         never = tf.constant(float("-inf"), self.dtype)
         now = tf.where(ends, self._score(log_probs, coverage, beams.index + 1), never)
         scores, chosen = tf.math.top_k(tf.concat([beams.scores, now], axis=1), self.beam_size)
@@ -223,5 +223,5 @@ class _Search:
 
 
 def _pick(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """[b, k, ...] and [b, j] -> [b, j, ...]."""
+    """Gathers along axis 1: [b, k, ...] and [b, j] -> [b, j, ...]."""
     return tf.gather(x, indices, batch_dims=1)

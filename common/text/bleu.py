@@ -1,8 +1,8 @@
-"""BLEU, from 0 to 100, as the benchmarks define it.
+"""Computes BLEU, from 0 to 100, as the benchmarks define it.
 
-The Transformer's is tensor2tensor's (`bleu_wrapper(case_sensitive=False)`), here tf-models-official's copy of it:
-lower-cased, mteval-v14's international tokens. GNMT's is sacreBLEU's `-lc --tokenize intl`. They differ where an order
-of n-grams has no match at all.
+The Transformer's is tensor2tensor's (`bleu_wrapper(case_sensitive=False)`), here in tf-models-official's copy:
+lower-cased, with mteval-v14's international tokens. GNMT's is sacreBLEU's `-lc --tokenize intl`. The two differ where
+an order of n-grams has no match.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from common.text import official
 
 
 def t2t(references: Sequence[str], hypotheses: Sequence[str], lowercase: bool = True) -> float:
-    """tensor2tensor's BLEU of one reference per sentence.
+    """Returns tensor2tensor's BLEU, with one reference per sentence.
 
     Raises:
-      ValueError: unequally many.
+      ValueError: references and hypotheses differ in number, or there are none.
     """
     _check(references, hypotheses)
     bleu = official.load("nlp.metrics.bleu")
@@ -26,10 +26,10 @@ def t2t(references: Sequence[str], hypotheses: Sequence[str], lowercase: bool = 
 def sacre(
     references: Sequence[str], hypotheses: Sequence[str], lowercase: bool = False, tokenize: str = "13a"
 ) -> float:
-    """sacreBLEU of one reference per sentence; its defaults, or GNMT's: lowercase=True, tokenize="intl".
+    """Returns sacreBLEU, with one reference per sentence; GNMT's has lowercase=True, tokenize="intl".
 
     Raises:
-      ValueError: unequally many.
+      ValueError: references and hypotheses differ in number, or there are none.
     """
     import sacrebleu
 

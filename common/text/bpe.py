@@ -1,8 +1,8 @@
-"""Byte-pair encoding as GNMT's data has it: Moses's tokens (sacremoses), joint merges (subword-nmt), one vocabulary.
+"""Encodes text in byte pairs as GNMT's data: Moses's tokens (sacremoses), joint merges (subword-nmt), one vocabulary.
 
-A vocabulary is a file of one token per line, of which the first three are <unk>, <s> and </s>: the file that the data
-script of tensorflow/nmt, on which the MLPerf reference's is built, makes. A token that ends in "@@" is not the end of
-its word. There is no token for padding: lengths tell.
+A vocabulary is a file of one token per line, of which the first three are <unk>, <s> and </s>, as made by the data
+script of tensorflow/nmt, on which the MLPerf reference's is built. A token that ends in "@@" is not the last one of its
+word. There is no token for padding; lengths tell it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JOINED = "@@ "
 
 
 def _libraries() -> tuple[Any, Any, Any]:
-    """subword_nmt's apply_bpe and learn_bpe, and sacremoses.
+    """Imports subword_nmt's apply_bpe and learn_bpe, and sacremoses.
 
     Raises:
       UserError: they are not installed.
@@ -38,7 +38,7 @@ def _libraries() -> tuple[Any, Any, Any]:
 
 
 class Moses:
-    """Text to Moses's tokens and back, by the rules of one language."""
+    """Turns text into Moses's tokens and back, by the rules of one language."""
 
     def __init__(self, language: str):
         *_, sacremoses = _libraries()
@@ -53,12 +53,12 @@ class Moses:
 
 
 class Bpe:
-    """Merges and a vocabulary: text to tokens and back."""
+    """Turns text into byte-pair tokens and back, by merges and a vocabulary."""
 
     def __init__(self, codes: str | os.PathLike, vocabulary: str | os.PathLike):
         """
         Raises:
-          UserError: a file cannot be read, or is not what it should be; the message names file and line.
+          UserError: a file cannot be read, or has another form; the message names file and line.
         """
         apply_bpe, *_ = _libraries()
         self.path = Path(vocabulary)
@@ -71,31 +71,31 @@ class Bpe:
         return len(self._words)
 
     def encode(self, text: str, language: str) -> list[int]:
-        """Tokens of a sentence, without its ends."""
-        return self.encode_tokens(self._of(language).tokens(text))
+        """Returns the tokens of a sentence, without <s> and </s>."""
+        return self.encode_tokens(self._moses_for(language).tokens(text))
 
     def encode_tokens(self, tokens: Sequence[str]) -> list[int]:
-        """Of what `Moses.tokens` gave."""
+        """As `encode`, from the tokens that `Moses.tokens` returned."""
         return [self._numbers.get(part, UNK) for part in self._merges.segment_tokens(list(tokens))]
 
     def decode(self, numbers: Iterable[int], language: str) -> str:
-        """The text before the first end of a sentence."""
+        """Returns the text before the first </s>."""
         words = []
         for number in numbers:
             if number == EOS:
                 break
             words.append(self._words[int(number)])
         joined = (" ".join(words) + " ").replace(_JOINED, "")
-        return self._of(language).text(joined.split())
+        return self._moses_for(language).text(joined.split())
 
-    def _of(self, language: str) -> Moses:
+    def _moses_for(self, language: str) -> Moses:
         if language not in self._moses:
             self._moses[language] = Moses(language)
         return self._moses[language]
 
 
 def check_size(bpe: Bpe, expected: int) -> None:
-    """Raises UserError where the vocabulary has not as many tokens as the network."""
+    """Raises UserError where the vocabulary's size is not the network's."""
     if len(bpe) != expected:
         raise UserError(
             f"{bpe.path} has {len(bpe)} tokens, config.vocabulary_size is {expected}: "
@@ -104,29 +104,32 @@ def check_size(bpe: Bpe, expected: int) -> None:
 
 
 def learn(counts: Mapping[str, int], merges: int) -> list[str]:
-    """The lines of a file of `merges` merges, or fewer where no pair is left that occurs twice.
+    """Learns merges; returns the lines of a file of them.
 
     Args:
       counts: how often each of Moses's tokens occurs, in both languages together.
-      merges: at most so many.
+      merges: number of merges; there are fewer where no pair is left that occurs twice.
 
     Raises:
-      UserError: there is hardly any text.
+      UserError: there is too little text.
     """
     _, learn_bpe, _ = _libraries()
     if not any(len(word) > 1 for word in counts):
         raise UserError("too little text for a byte-pair encoding; give --codes and --vocabulary instead")
     words = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
     out = io.StringIO()
-    # Its progress is for people who look on.
+    # subword_nmt's progress is shown only in a terminal.
     with contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO()):
         learn_bpe.learn_bpe(words, out, merges, is_dict=True)
     return out.getvalue().splitlines()
 
 
 def vocabulary_of(counts: Mapping[str, int], codes: Sequence[str]) -> list[str]:
-    """The special tokens, then those that the merges `codes` make of words that occur `counts` times, most frequent
-    first.
+    """Returns the special tokens, then the tokens that the merges `codes` make of the words, most frequent first.
+
+    Args:
+      counts: how often each word occurs.
+      codes: lines of a file of merges.
     """
     apply_bpe, *_ = _libraries()
     merges = apply_bpe.BPE(io.StringIO("\n".join(codes) + "\n"))
@@ -134,13 +137,13 @@ def vocabulary_of(counts: Mapping[str, int], codes: Sequence[str]) -> list[str]:
     for word, count in counts.items():
         for part in merges.segment_tokens([word]):
             found[part] += count
-    # Equally frequent ones in alphabetical order: the file does not depend on that of the text.
+    # Ties are in alphabetical order, so that the order of the text does not matter.
     ordered = sorted(found, key=lambda part: (-found[part], part))
     return [*SPECIAL, *(part for part in ordered if part not in SPECIAL)]
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Raises UserError where it is none; the message names file and line."""
+    """Reads a vocabulary; raises UserError where the file is none, naming file and line."""
     lines = _lines(path)
     if tuple(lines[: len(SPECIAL)]) != SPECIAL:
         raise UserError(f"{path}: its first lines must be {', '.join(SPECIAL)}; is it a vocabulary?")

@@ -1,4 +1,4 @@
-"""What converters of parallel text share: reading pairs, working on them in several processes, dealing out records."""
+"""Shared parts of converters of parallel text: read pairs, convert them in several processes, deal records to files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from common.errors import UserError
 from common.files import whole
 from common.text import parallel
 
-CHUNK = 5000  # Pairs that a worker takes at once.
+CHUNK = 5000  # Pairs that a worker converts at once.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Text:
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """The files of both texts, as flags."""
+    """Adds the flags that name the files of both texts."""
     for name in ("--train-source", "--train-target", "--eval-source", "--eval-target"):
         parser.add_argument(name, type=Path, nargs="+", required=True, metavar="FILE")
 
 
 def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
-    """What to train and what to evaluate on.
+    """Returns the text to train on and the text to evaluate on.
 
     Raises:
-      UserError: as many files of one side as of the other are needed.
+      UserError: the sides of a text have different numbers of files.
     """
     found = []
     for kind in ("train", "eval"):
@@ -60,7 +60,7 @@ def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
 
 @contextlib.contextmanager
 def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
-    """`map` in order, by `workers` processes, that reads only a little ahead."""
+    """Yields a `map` that runs in `workers` processes, keeps the order and reads only a little ahead."""
     if workers < 2:
         yield map
         return
@@ -80,7 +80,7 @@ def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
 
 
 def report(convert: Callable[[], Mapping[str, int]], advice: Callable[[Mapping[str, int]], str]) -> int:
-    """Ends a converter's command line: prints the counts that `convert()` returns, and how to run with them.
+    """Ends a converter's command line: prints the counts that `convert()` returns, and `advice` on them.
 
     Returns:
       The exit status.
@@ -96,24 +96,24 @@ def report(convert: Callable[[], Mapping[str, int]], advice: Callable[[Mapping[s
 
 
 def chunks(items: Iterable) -> Iterator[list]:
-    """`items` in lists that a worker takes at once."""
+    """Yields `items` in lists of CHUNK."""
     items = iter(items)
     return iter(lambda: list(itertools.islice(items, CHUNK)), [])
 
 
 def progress(title: str) -> tqdm.tqdm:
-    """A bar of pairs, in a terminal."""
+    """Returns a progress bar of pairs, shown only in a terminal."""
     return tqdm.tqdm(unit=" pairs", desc=title, disable=not sys.stderr.isatty())
 
 
 def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int, unit: str) -> int:
-    """Deals rows of features to `shards` TFRecord files train-* in turns; they get their names when all are written.
+    """Deals rows of features to `shards` TFRecord files train-* in turns, named when all are written.
 
     Returns:
-      How many rows there were.
+      The number of rows.
 
     Raises:
-      UserError: fewer rows (called `unit`) than shards, or `folder` cannot be written.
+      UserError: there are fewer rows (`unit` in the message) than shards, or `folder` cannot be written.
     """
     names = [tfrecords.shard_name("train", i, shards) for i in range(shards)]
     count = 0

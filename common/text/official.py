@@ -1,4 +1,4 @@
-"""Modules of tf-models-official. TensorFlow comes with them, so they are imported where they are needed."""
+"""Imports modules of tf-models-official only where they are needed, since they import TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from types import ModuleType
 
 
 def load(name: str) -> ModuleType:
-    """A module by its name behind `official.`.
+    """Imports the module `official.<name>`.
 
     Raises:
-      ImportError: it is not installed.
+      ImportError: tf-models-official is not installed.
     """
     with warnings.catch_warnings():
-        # Of Google's client libraries, which come with it: they warn of Python versions to come.
+        # Google's client libraries, which it imports, warn of future Python versions.
         warnings.simplefilter("ignore", FutureWarning)
         return importlib.import_module(f"official.{name}")

@@ -1,6 +1,6 @@
-"""A generated language pair for the tiny presets of the translation benchmarks.
+"""Generates a language pair for the tiny presets of the translation benchmarks.
 
-Two invented languages. A source sentence is one clause or two with "and", a clause "(time,) subject verb object
+Both languages are invented. A source sentence is one clause or two with "and", a clause "(time,) subject verb object
 (preposition noun phrase)", with articles and adjectives before the noun; plurals and the past are endings. The target
 language
 
@@ -9,8 +9,8 @@ language
 - gives nouns an ending for case and number, and adjectives and articles one for gender, number and case of their noun;
 - gives verbs an ending for number and gender of the subject, and a prefix for the past.
 
-Names are made up as they are needed and go over unchanged: some of those in the evaluation occur in no training
-sentence. A translation word for word, even one with a perfect dictionary, has the wrong order and few right endings.
+Names are made up as needed and stay unchanged; some in the evaluation occur in no training sentence. A word-for-word
+translation, even one with a perfect dictionary, has the wrong order and few right endings.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from pathlib import Path
 
 import numpy as np
 
-VERSION = 1  # Of the grammar: raise it when the same settings give other sentences.
+VERSION = 1  # Version of the grammar: raise it when the same settings give other sentences.
 _SOURCE_SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve")
 _TARGET_SYLLABLES = ("ak", "em", "il", "on", "ur", "sha", "kre", "tlo", "bri", "zu", "wem", "yo")
 _NAME_SYLLABLES = ("Ka", "Lo", "Mi", "nu", "ra", "te", "vi", "xo", "zan", "dor", "bel", "gri")
 _CASES = ("subject", "object", "place")
 _NOUN_ENDINGS = {"subject": ("", "i"), "object": ("am", "ami"), "place": ("ex", "exi")}
-_GENDERS = ("o", "e", "u")  # Endings of what agrees with a noun, then those of case and number.
+_GENDERS = ("o", "e", "u")  # Endings of words that agree with a noun; those of number and case follow.
 _VERB_ENDINGS = (("ot", "ost"), ("et", "est"), ("ut", "ust"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """How much text, and how hard.
+    """The amount of text, and its difficulty.
 
     Attributes:
-      seed: everything is drawn from it.
+      seed: of all random numbers.
       train_pairs, eval_pairs: sentences; the second is no multiple of a batch, so that there is padding.
       nouns, adjectives, verbs, times, prepositions: words of each kind.
       names: part of the noun phrases that are names.
       adjective, place, time: how often these occur.
-      second_clause: part of the sentences that join two clauses: what belongs together is then told by order alone.
+      second_clause: part of the sentences that join two clauses, in which only word order tells what belongs together.
     """
 
     seed: int = 30
@@ -81,7 +81,7 @@ class Grammar:
         self.genders = rng.integers(len(_GENDERS), size=pair.nouns)
 
     def pairs(self, split: str) -> list[tuple[str, str, str]]:
-        """(source, target, the source word for word) of every sentence of "train" or "eval"."""
+        """Returns (source, target, word-for-word translation) of every sentence of "train" or "eval"."""
         count = self.pair.train_pairs if split == "train" else self.pair.eval_pairs
         rng = np.random.default_rng([self.pair.seed, ("train", "eval").index(split)])
         return [self._sentence(rng) for _ in range(count)]
@@ -97,7 +97,7 @@ class Grammar:
         return tuple(" ".join(words) + "." for words in first)  # type: ignore[return-value]
 
     def _clause(self, rng: np.random.Generator) -> list[list[str]]:
-        """The words of the source, of the target and of the source word for word."""
+        """Returns the words of the source, of the target and of the word-for-word translation."""
         pair = self.pair
         subject, object_ = self._phrase(rng, "subject"), self._phrase(rng, "object")
         verb, past = self.verbs[rng.integers(pair.verbs)], bool(rng.random() < 0.5)
@@ -152,7 +152,7 @@ class _Phrase:
 
 
 def _word(rng: np.random.Generator, syllables: Sequence[str], taken: set[str]) -> str:
-    """A new word of two or three syllables."""
+    """Makes a new word of two or three syllables."""
     while True:
         word = "".join(rng.choice(syllables) for _ in range(rng.integers(2, 4)))
         if word not in taken:
@@ -161,7 +161,7 @@ def _word(rng: np.random.Generator, syllables: Sequence[str], taken: set[str]) -
 
 
 def write(pair: Pair, folder: Path) -> dict[str, tuple[Path, Path]]:
-    """Text files of the pair in `folder`: {"train": (sources, targets), "eval": ...}."""
+    """Writes the pair's text files into `folder`; returns {"train": (sources, targets), "eval": ...}."""
     grammar, paths = Grammar(pair), {}
     for split in ("train", "eval"):
         sentences = grammar.pairs(split)

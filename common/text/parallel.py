@@ -1,6 +1,6 @@
-"""Parallel text: two files, line i of one being the translation of line i of the other.
+"""Reads parallel text: two files, line i of one being the translation of line i of the other.
 
-Lines end in a line feed and nothing else: real corpora hold other separators inside sentences.
+Only a line feed ends a line, since real corpora hold other separators inside sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pair = tuple[str, str]
 
 @dataclasses.dataclass
 class Dropped:
-    """How many pairs of training text were left out, and why."""
+    """Counts the pairs of training text that were left out, by reason."""
 
     empty: int = 0
     too_long: int = 0
@@ -38,15 +38,15 @@ class Dropped:
 def read_pairs(
     source: str | os.PathLike, target: str | os.PathLike, dropped: Dropped | None = None
 ) -> Iterator[Pair]:
-    """The pairs of two text files (.gz too), without their line ends.
+    """Yields the pairs of two text files (.gz too), without line ends.
 
     Args:
-      source: the one file.
-      target: the other.
-      dropped: counts the pairs that are left out because a side is empty or no UTF-8; without it they are errors.
+      source: file of source sentences.
+      target: file of their translations.
+      dropped: counts the pairs that are left out because a side is empty or not UTF-8; where None, these are errors.
 
     Raises:
-      UserError: unequally many lines, or a bad line; the message names file and line.
+      UserError: the files have different numbers of lines, or a line is bad; the message names file and line.
     """
     paths = Path(source), Path(target)
     for number, lines in enumerate(_lines(paths), 1):

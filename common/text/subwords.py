@@ -1,7 +1,7 @@
-"""tf-models-official's subword tokenizer, which is tensor2tensor's, with checks.
+"""Encodes text with tf-models-official's copy of tensor2tensor's subword tokenizer, and checks its vocabulary.
 
 A vocabulary is a file of one quoted subword per line; entry 0 is padding, entry 1 the end of a sentence. Every text can
-be encoded: characters that the vocabulary lacks are written as their code points.
+be encoded, since characters that the vocabulary lacks are written as code points.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ RESERVED = ("<pad>", "<EOS>")
 
 
 def _tokenizer() -> ModuleType:
-    """tf-models-official's module.
+    """Imports tf-models-official's module.
 
     Raises:
-      UserError: it is not installed.
+      UserError: tf-models-official is not installed.
     """
     try:
         return official.load("legacy.transformer.utils.tokenizer")
@@ -32,7 +32,7 @@ def _tokenizer() -> ModuleType:
 
 
 class Subwords:
-    """A vocabulary file: text to tokens and back."""
+    """Turns text into subword tokens and back, by a vocabulary file."""
 
     def __init__(self, path: str | os.PathLike):
         """
@@ -47,11 +47,11 @@ class Subwords:
         return len(self._tokenizer.subtoken_list)
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a sentence, EOS last."""
+        """Returns the tokens of a sentence, EOS last."""
         return [*self._tokenizer.encode(text), EOS]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text before the first EOS or padding."""
+        """Returns the text before the first EOS or padding."""
         kept = []
         for token in tokens:
             if token in (PAD, EOS):
@@ -61,7 +61,7 @@ class Subwords:
 
 
 def check_size(subwords: Subwords, expected: int) -> None:
-    """Raises UserError where the vocabulary has not as many entries as the network."""
+    """Raises UserError where the vocabulary's size is not the network's."""
     if len(subwords) != expected:
         raise UserError(
             f"{subwords.path} has {len(subwords)} subwords, config.vocabulary_size is {expected}: "
@@ -73,9 +73,9 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
     """Makes a vocabulary of about `size` subwords from UTF-8 text files, and writes it to `path`, whole or not at all.
 
     Raises:
-      UserError: `path` exists already or cannot be written, or there is hardly any text.
+      UserError: `path` exists already or cannot be written, or there is too little text.
     """
-    import tensorflow as tf  # Here, as the tokenizer, which imports it: the module itself does not.
+    import tensorflow as tf  # Like the tokenizer, imported only where it is needed.
 
     path = Path(path)
     if path.exists():
@@ -98,7 +98,7 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
 
 
 def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
-    """Bisects for the least count of a subword that gives about `size` of them, to a hundredth (T2T: 327 of 32,768).
+    """Returns a vocabulary of `size` to a hundredth (T2T: 327 of 32,768), by bisecting the least count of a subword.
 
     tf-models-official's own search fails on small texts, in which no subword occurs as often as its first guess asks.
     """
@@ -116,7 +116,7 @@ def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
                 made = tokenizer.Subtokenizer.init_from_files(
                     os.fspath(scratch), texts, size, 1, min_count=count, reserved_tokens=list(RESERVED)
                 )
-            except ValueError:  # Not even a character occurs so often.
+            except ValueError:  # Not even one character occurs so often.
                 high = count - 1
                 continue
             entries = len(made.subtoken_list)
@@ -131,7 +131,7 @@ def _search(scratch: Path, texts: Sequence[str], size: int) -> str | None:
 
 
 def _reserved(path: Path) -> list[str]:
-    """The first two entries as they are written: "<pad>", or "<pad>_" in MLPerf's file."""
+    """Checks the file; returns the first two entries as written: "<pad>", or "<pad>_" in MLPerf's file."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:

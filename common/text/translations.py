@@ -1,4 +1,4 @@
-"""The translations that an evaluation brought back, in the order of the sentences."""
+"""Puts the translations of an evaluation in the order of the sentences."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 
 def in_order(arrays: Mapping[str, np.ndarray], expected: int) -> np.ndarray:
-    """The tokens of every evaluation sentence, [expected, n], in the order of the sentences.
+    """Returns the tokens of every evaluation sentence, [expected, n], in the order of the sentences.
 
     Args:
-      arrays: of an evaluation: "tokens" [N, n], "index" of the sentence [N], "weight" [N], 0 for padding.
+      arrays: of an evaluation: "tokens" [N, n], "index" [N] of the sentence, "weight" [N], 0 for padding.
       expected: config.num_eval_examples.
 
     Raises:
-      ValueError: a sentence is missing or came twice.
+      ValueError: a sentence is missing or there twice.
     """
     real = arrays["weight"] > 0
     index, tokens = arrays["index"][real], arrays["tokens"][real]

@@ -1,4 +1,4 @@
-# What the init_datasets.sh scripts of WMT's German and English share; each sources it, and common/data/datasets.sh.
+# Shared parts of the init_datasets.sh scripts of WMT's German and English, which source it and common/data/datasets.sh.
 # RAW_DIR is the folder of the downloads.
 
 # get URL FILE ...: downloads the files from the folder at URL.

@@ -15,7 +15,7 @@ from common.errors import UserError
 
 # A process waits so long for its evaluation before it exchanges again whether the run goes on.
 WAIT_SECONDS = 0.5
-# What a process votes for; the largest vote of all processes wins.
+# Votes of a process; the largest vote of all processes wins.
 _NOTHING, _WAIT, _REASON, _SUCCESS = range(4)
 _UNKNOWN = 0
 # Later than any time of a signal, in microseconds since 1970.

@@ -32,7 +32,7 @@ Spread = Callable[[Callable, Iterable], Iterable]
 
 
 class Over(enum.Enum):
-    """What a loss term's total is divided by."""
+    """The divisor of a loss term's total."""
 
     GLOBAL = "the weights of all replicas and micro-batches: examples, tokens, matched boxes"
     REPLICA = "the weight of this replica's micro-batch; the terms of all replicas are averaged"
@@ -49,7 +49,7 @@ class WeightedSum:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """What an evaluation step returns: scalars to be summed, and arrays [b, ...] to be concatenated for the host."""
+    """The outputs of an evaluation step: scalars to be summed, and arrays [b, ...] to be concatenated for the host."""
 
     sums: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     arrays: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
