@@ -2,7 +2,7 @@
 
 docs/presets/gnmt.md says for each preset where its values come from and which closed rule, if any, it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV6 = the NVIDIA/
-folder of G6; other paths start in Google/; `mlperf_facts 4` = docs/sources.md, mlperf 4.
+folder of G6; other paths start in Google/; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
 
 from __future__ import annotations

@@ -28,9 +28,8 @@ NUM_CLASSES = len(SHAPES) * len(TEXTURES)
 SPLITS = ("train", "validation")
 VERSION = 1  # Version of the drawing: raise it when the same settings give other pictures.
 _CHUNK = 100  # Images drawn at once.
-_STRIDE = (
-    5  # From the class of an image to that of the next; shares no factor with NUM_CLASSES, so that all occur.
-)
+# From the class of an image to that of the next; shares no factor with NUM_CLASSES, so that all classes occur.
+_STRIDE = 5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,7 +62,7 @@ def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
         sides = low + (high - low) * draws[1:, 2:]  # (height, width)
         start = draws[1:, :2] * (1 - sides)
         windows = tf.concat([start, start + sides], -1)
-        aspect = sides[:, 1] / sides[:, 0]  # Of sides in parts of the image, as in the reference.
+        aspect = sides[:, 1] / sides[:, 0]  # The sides are in parts of the image, as in the reference.
         fits = (aspect > data.crop_aspect[0]) & (aspect < data.crop_aspect[1])
         minimum = tf.gather(options, tf.minimum(option, len(data.crop_overlaps) - 1))
         fits &= tf.reduce_all(box_ops.iou(windows, boxes) > minimum, -1)
@@ -105,8 +105,8 @@ def _inside(points: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
 def colours(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
     """Changes brightness, contrast, saturation and hue, in this order, of float32 [H, W, 3], values 0..255."""
     draw = tf.random.stateless_uniform([4], key + _COLOUR, -1.0, 1.0, alg="philox")
-    spread = tf.constant([data.brightness, data.contrast, data.saturation, data.hue])
-    change = draw * spread
+    limits = tf.constant([data.brightness, data.contrast, data.saturation, data.hue])
+    change = draw * limits
     image = tf.clip_by_value(pixels / 255 * (1 + change[0]), 0.0, 1.0)
     # Contrast is scaled about the mean of the grey image, as in the reference's library.
     grey = tf.reduce_mean(tf.image.rgb_to_grayscale(image))

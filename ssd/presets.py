@@ -2,7 +2,7 @@
 
 docs/presets/ssd.md says for each preset where its values come from and which closed rule, if any, it breaks.
 Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, paths start in
-their Google/ folders; NV6, NV7 are their NVIDIA/ folders; `mlperf_facts 1.2` = docs/sources.md, mlperf 1.2.
+their Google/ folders; NV6, NV7 are their NVIDIA/ folders; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Logits(tf_keras.layers.Layer):
         self.embedding, self.precision = embedding, precision
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """[b, n, width] -> [b, n, vocabulary]."""
+        """Computes [b, n, width] -> [b, n, vocabulary]."""
         return self.embedding.logits(tf.cast(x, self.precision.compute))
 
     def multiply_adds(self, input_shape: tuple[int, int], output_shape: tuple[int, int]) -> int:
