@@ -1,4 +1,4 @@
-"""What the comparisons of the translation benchmarks conclude from given seconds, and what bucketing is judged by."""
+"""Tests the verdicts of the translation comparisons on given seconds, and the measures of bucketing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.harness import steps
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """What a script writes if a step of its contenders takes so many seconds."""
+    """Runs a script with given seconds per step for its contenders, and returns what it writes."""
 
     def run(module, seconds: dict[str, float], *flags: str) -> tuple[dict, list[set[str]]]:
         together = []

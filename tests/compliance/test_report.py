@@ -1,4 +1,4 @@
-"""The report page: self-contained, escaped, complete, and drawn to scale."""
+"""Tests the report page: self-contained, escaped, complete, and drawn to scale."""
 
 import argparse
 import html.parser
@@ -24,7 +24,7 @@ def folder(tmp_path, benchmark="resnet", **options):
 
 
 class Page(html.parser.HTMLParser):
-    """Collects elements and text, and that every element is closed."""
+    """Collects elements and text, and asserts that every element is closed."""
 
     VOID = {"meta", "line", "rect", "path", "br", "link", "img"}
 

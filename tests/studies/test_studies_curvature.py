@@ -1,4 +1,4 @@
-"""The curvature along the gradient against the exact one; what measuring leaves behind: nothing."""
+"""Tests the measured curvature along the gradient against the exact one, and that measuring changes no state."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_fixed_batch_is_the_same_whatever_the_batch(tmp_path) -> None:
 
 
 def test_a_carried_state_is_put_back(tmp_path) -> None:
-    """The language model's training goes on as if nothing had been measured, and its fixed batch is one for all."""
+    """Measuring does not disturb the language model's training, and its fixed batch is equal for all batch sizes."""
     ptb_tiny.generate(tmp_path)
     tasks = [
         PtbTask(dataclasses.replace(PTB_PRESETS["cpu-tiny"], global_batch_size=size), str(tmp_path))

@@ -1,4 +1,4 @@
-"""The committed descriptions: complete, true to their names, and alike within a family."""
+"""Tests the committed descriptions: complete, true to their names, and alike within a family."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""LEGW's arithmetic: Table 1 of its paper, both directions, on every benchmark's presets and from the flags."""
+"""Tests LEGW's arithmetic: Table 1 of its paper, both directions, every benchmark's presets, and the flag."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_refuses_what_is_no_batch(k: float) -> None:
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_any_preset_trains_as_many_epochs(benchmark: str) -> None:
-    """Or the doubled batch does not fit the preset's data, pieces or replicas, which one line says."""
+    """Where the doubled batch does not fit the preset's data, pieces or replicas, a one-line error says so."""
     fitting = 0
     for name, config in importlib.import_module(f"{benchmark}.presets").PRESETS.items():
         got = configs.override(config, "legw", "2")

@@ -1,4 +1,4 @@
-"""Overrides, their errors, JSON and digest of configurations."""
+"""Tests overrides of configurations, their errors, their JSON form and their digest."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_json_round_trip_and_digest(config: Config) -> None:
 
 
 def test_digest_does_not_hang_on_the_session() -> None:
-    """The same in another process with another hash seed."""
+    """The digest is equal in another process with another hash seed."""
     code = (
         "from common.config.digest import digest; from common.config.schema import RunConfig; "
         "print(digest(RunConfig()))"

@@ -1,4 +1,4 @@
-"""Bucketed batches: every example once, one bucket per step on all replicas, little padding."""
+"""Tests bucketed batches: every example once, one bucket per step on all replicas, little padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = [10, 20, 30, 40, 48]
 
 
 def drawn(count: int, seed: int = 0) -> np.ndarray:
-    """Lengths that are spread as those of sentences are."""
+    """Draws lengths distributed like those of sentences."""
     return np.clip(np.random.default_rng(seed).gamma(4, 5, count), 1, 48).astype(int)
 
 
@@ -44,7 +44,7 @@ def test_no_example_is_longer_than_its_bucket(count, shards, part, seed):
 
 @given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.integers(1, 10), st.integers(0, 5))
 def test_shards_make_the_global_batch_without_talking(count, shards, part, seed):
-    """Each host makes its own plan; in a step all have the same bucket, and their parts are the whole."""
+    """Each host makes its own plan; in a step all use the same bucket, and their parts make up the global batch."""
     lengths = drawn(count, seed)
     whole = Buckets(lengths, LIMITS).epoch(seed, 1, shards * part)
     parts = [
@@ -80,7 +80,7 @@ def test_seeds_and_epochs_differ():
 
 
 def test_each_bucket_is_a_plain_queue():
-    """Against the plain form: a queue per bucket over the shuffled examples."""
+    """The plan equals the plain form: a queue per bucket over the shuffled examples."""
     buckets = Buckets(drawn(1000), LIMITS)
     plan = buckets.epoch(3, 2, 32)
     queues, expected = {b: [] for b in range(len(LIMITS))}, []
@@ -95,7 +95,7 @@ def test_each_bucket_is_a_plain_queue():
 
 
 def padding_shares(lengths: np.ndarray, limits: list[int], batch: int, replicas: int):
-    """Padding of: our plan; batches in random order, padded to their longest; the longest of all replicas' steps."""
+    """Padding shares: our plan; random batches padded to their longest example, or to the longest on any replica."""
     buckets = Buckets(lengths, limits)
     ours = buckets.padding_share(buckets.epoch(0, 0, batch))
     order = np.random.default_rng(0).permutation(len(lengths))
@@ -110,7 +110,7 @@ def test_padding_is_a_third_or_less_of_unbucketed():
 
 
 def test_padding_against_tf_data():
-    """tf.data's own bucketing per replica pads as little, but its replicas differ in a step."""
+    """tf.data's bucketing per replica pads as little, but the replicas of a step have different buckets."""
     lengths, replicas, batch = drawn(4000), 4, 16
     limits = [8, 16, 24, 32, 40, 48]
 
@@ -125,7 +125,7 @@ def test_padding_against_tf_data():
     steps = min(map(len, theirs))
     waits = np.array([t[:steps] for t in theirs])
     imbalance = (waits.max(0) - waits.min(0)).mean() / waits.mean()
-    assert imbalance > 0.3  # Replicas wait for the one that drew the longest bucket.
+    assert imbalance > 0.3  # Replicas wait for the one with the longest bucket.
     plan = Buckets(lengths, limits).epoch(0, 0, batch * replicas)
     lengths_of = [limits[b] for b in plan.buckets]
     assert all(

@@ -1,4 +1,4 @@
-"""No data set that a run reads is tuned by tf.data, and what is not tuned is said."""
+"""Tests that tf.data autotunes none of the data sets that a run reads, and that their parallelism is explicit."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Boxes, anchors, matching, top-k and suppression against tf-models-official, numpy transcriptions and plain loops."""
+"""Tests boxes, anchors, matching, top-k and NMS against tf-models-official, numpy transcriptions and plain loops."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_overlap_is_that_of_tf_models():
     rng = np.random.default_rng(0)
     a, b = random_boxes(rng, 2, 30), random_boxes(rng, 2, 7)
     theirs = official("box_ops").bbox_overlap(tf.constant(a), tf.constant(b))
-    # Theirs adds 1e-8 to the union.
+    # tf-models adds 1e-8 to the union.
     np.testing.assert_allclose(boxes.iou(tf.constant(a), tf.constant(b)), theirs, rtol=1e-4)
     for i in range(2):
         np.testing.assert_allclose(
@@ -87,7 +87,7 @@ def test_clip_and_flip():
 
 
 def naive_anchors() -> np.ndarray:
-    """One anchor after the other, (cy, cx, h, w), as the SSD paper and mlperf_facts 2 describe them."""
+    """Makes the anchors one by one, (cy, cx, h, w), after the SSD paper and docs/sources.md, mlperf 2."""
     found = []
     for level in range(6):
         size, step = (38, 19, 10, 5, 3, 1)[level], (8, 16, 32, 64, 100, 300)[level]
@@ -198,7 +198,7 @@ def test_topk_mask_of_rows_with_their_own_k_compiled():
 
 
 def greedy(corners: np.ndarray, valid: np.ndarray, threshold: float) -> np.ndarray:
-    """The definition: go through the boxes from the best on, keep those that overlap no kept one too much."""
+    """Greedy suppression by definition: from the best box on, keep each that overlaps no kept box too much."""
     iou = naive_iou(corners, corners)
     kept: list[int] = []
     for j in range(len(corners)):
@@ -208,7 +208,7 @@ def greedy(corners: np.ndarray, valid: np.ndarray, threshold: float) -> np.ndarr
 
 
 def chain(count: int) -> np.ndarray:
-    """Each suppresses the next only: every other one stays, and a tile needs as many rounds as it has boxes."""
+    """Boxes that each suppress only the next: every other one stays, and a tile needs as many rounds as boxes."""
     shift = np.arange(count)[:, None] * 0.25 * np.array([[1.0, 0, 1, 0]])
     return np.array([[0.0, 0, 1, 1]]) + shift
 

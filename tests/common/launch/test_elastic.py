@@ -1,4 +1,4 @@
-"""Who is left of a run, and the ranks they get; the processes are threads here."""
+"""Tests the membership of an elastic run and the ranks of the remaining processes, which are threads here."""
 
 import concurrent.futures
 import time
@@ -13,7 +13,7 @@ def membership(processes, least=1):
 
 
 def places(members, keys):
-    """What each of `keys` is answered when all ask at once."""
+    """The answers to `keys` when all processes ask at once."""
     with concurrent.futures.ThreadPoolExecutor(len(keys)) as pool:
         return [f.result(timeout=20).decode() for f in [pool.submit(members.rejoin, key) for key in keys]]
 
@@ -23,7 +23,7 @@ def test_those_left_get_ranks_in_the_old_order():
     assert members.lose(1)
     assert places(members, ["localhost:2", "localhost:0"]) == ["1,2,1,2,0,1", "0,2,0,2,0,1"]
     assert [[r.rank for r in p] for p in plans] == [[0, 1]]
-    # The one that was rank 2 is rank 1 now; it is lost under its first number.
+    # The former rank 2 is rank 1 now; it is reported lost under its first number.
     assert members.lose(2) and len(members) == 1
     assert places(members, ["localhost:0"]) == ["0,1,0,1,0,1"]
 

@@ -1,4 +1,4 @@
-"""What a search may try: the forms of a space, and what is refused before anything runs."""
+"""Tests search spaces: their forms, and the errors before anything runs."""
 
 from __future__ import annotations
 

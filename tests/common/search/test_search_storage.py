@@ -1,4 +1,4 @@
-"""What a search keeps, where the disk is full, a writer is killed, or another search was before it."""
+"""Tests the files of a search on a full disk, after a killed writer, and beside the files of another search."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_half_a_line_is_all_there_is(tmp_path) -> None:
 
 
 def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bowl) -> None:
-    """The limit on the length of a file: the journal has room for the first trials only."""
+    """A limit on the length of a file leaves the journal room for the first trials only."""
     flags = search("--space", RATE, DECAY, "--trials=8", "--sampler=random")
     call = [sys.executable, "-m", "common.search", *flags]
     limit = 7000
@@ -57,7 +57,7 @@ def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bow
     assert ended.returncode == 2 and ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
     assert "File too large; free some space there" in ended.stderr
     journal = bowl / "results" / "search" / "it" / "journal.log"
-    assert not journal.read_bytes().endswith(b"\n")  # What makes the test one.
+    assert not journal.read_bytes().endswith(b"\n")  # The journal is cut off, as this test requires.
     told = [line for line in ended.stdout.splitlines() if line.startswith("trial ")]
     assert told
     assert command.main(flags) == 0
@@ -76,7 +76,7 @@ def test_logs_of_another_search_are_no_results(bowl, capsys) -> None:
 
 
 def test_a_log_that_lies_in_a_trial_s_folder_is_not_its_result(bowl) -> None:
-    """Of a run that fails before it has a log of its own."""
+    """The log is an older one, in the folder of a run that fails before it writes its own."""
     folder = bowl / "trial-0"
     run = trial.Command("bowl", ("--system=cpu-tiny",)).run
     assert run({"optimizer.momentum": 0.9}, folder, Children(), print).quality is not None
@@ -85,7 +85,7 @@ def test_a_log_that_lies_in_a_trial_s_folder_is_not_its_result(bowl) -> None:
 
 
 def test_a_lock_that_a_killed_search_left_is_found_from_any_folder(bowl) -> None:
-    """A lock is a link to the journal; one that leads nowhere Optuna waits for without an end."""
+    """A lock is a link to the journal; Optuna would wait for ever for one that is broken."""
     path = bowl / "sub" / "s.log"
     opened = storage.open_storage("sub/s.log")
     lock = opened._backend._lock
