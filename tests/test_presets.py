@@ -51,7 +51,7 @@ def fields_of(config: object) -> Iterator[tuple[str, object, object]]:
             yield field.name, value, hints[field.name]
 
 
-def test_they_need_no_numpy() -> None:
+def test_presets_need_no_numpy() -> None:
     """tests/test_imports.py tests that they need no TensorFlow."""
     modules = ", ".join(f"{benchmark}.presets" for benchmark in BENCHMARKS)
     code = f"import sys, {modules}; print('numpy' in sys.modules)"
@@ -60,7 +60,7 @@ def test_they_need_no_numpy() -> None:
 
 
 @pytest.mark.parametrize(("benchmark", "name"), EVERY)
-def test_it_is_sound(benchmark: str, name: str) -> None:
+def test_every_preset_is_valid(benchmark: str, name: str) -> None:
     config = preset(benchmark, name)
     config.validate()
     assert config.system == name and config.source and isinstance(config, RunConfig)
@@ -129,7 +129,7 @@ def hops(node: ast.AST, names: Names) -> int:
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_it_is_read_in_one_place_with_two_hops(benchmark: str) -> None:
+def test_a_preset_is_read_in_one_file_with_at_most_two_hops(benchmark: str) -> None:
     """A reader goes from a preset to its base or optimizer, then to the names in that, no further, and in one file."""
     path = ROOT / benchmark / "presets.py"
     found = list(expressions(ast.Name(id="PRESETS"), path))
@@ -155,7 +155,7 @@ def test_hops_are_counted_through_functions_and_attributes() -> None:
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_the_documents_name_every_one_in_order(benchmark: str) -> None:
+def test_the_documents_name_every_preset_in_order(benchmark: str) -> None:
     lines = (ROOT / "docs" / "presets" / f"{benchmark}.md").read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("| `"))
     table = itertools.takewhile(lambda line: line.startswith("|"), lines[first:])
@@ -164,7 +164,7 @@ def test_the_documents_name_every_one_in_order(benchmark: str) -> None:
 
 
 @pytest.mark.parametrize(("benchmark", "name"), MLPERF)
-def test_the_closed_rules_it_breaks_are_those_documented(
+def test_the_closed_rules_that_a_preset_breaks_are_documented(
     benchmark: str, name: str, tmp_path: pathlib.Path
 ) -> None:
     config, row = preset(benchmark, name), documented(benchmark)[name]
@@ -186,7 +186,9 @@ def test_the_closed_rules_it_breaks_are_those_documented(
 
 
 @pytest.mark.parametrize(("benchmark", "name"), MLPERF)
-def test_its_own_log_breaks_nothing_but_the_target(benchmark: str, name: str, tmp_path: pathlib.Path) -> None:
+def test_the_log_of_a_preset_breaks_nothing_but_the_target(
+    benchmark: str, name: str, tmp_path: pathlib.Path
+) -> None:
     """The log keeps the preset's ruleset and division; 0.7.0 accepts no target of ResNet below 75.9 %."""
     config = preset(benchmark, name)
     low = benchmark == "resnet" and config.quality_target < 0.759

@@ -97,7 +97,7 @@ def test_replicas_have_one_bucket_in_a_step_and_the_global_batch_together(data, 
 
 
 @pytest.mark.parametrize("start", [1, 18, 19, 30])
-def test_entering_late_gives_what_comes_then(data, start):
+def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(data, start):
     folder, config = data
     late = epoch(config, folder, start=start, epochs=2)
     for one, two in zip(epoch(config, folder, epochs=2)[start:], late, strict=True):
@@ -271,7 +271,7 @@ def test_two_workers_write_what_one_writes(tmp_path, held, monkeypatch):
         assert (tmp_path / "2" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_bad_training_text_is_dropped_when_told_and_counted(tmp_path, held, capsys):
+def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, held, capsys):
     # Too long in Moses's tokens, in the ratio of lengths, and in encoded tokens.
     long = b"\nx\n" + b"cat " * 90 + b"\n" + b"the " * 10 + b"\n" + b"bdfghjklmpqrvwxyz" * 5 + b"\n"
     train = texts(tmp_path, "t", SOURCE + long, TARGET + b"y\n\xff\nkatze\nes\nes\n")

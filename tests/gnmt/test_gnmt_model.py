@@ -83,7 +83,7 @@ def test_gradients_are_those_of_the_transcription(wiring, hoisted):
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("rows", "blocks"), [(7, 1), (4, 2), (3, 3), (1, 7), (0, 7)])
-def test_scores_are_their_formula(rows, blocks, compiled, monkeypatch):
+def test_scores_equal_their_formula(rows, blocks, compiled, monkeypatch):
     """For all seven queries at once, and for blocks of queries that do or do not divide seven."""
     rng = np.random.default_rng(0)
     shapes = [2, 7, 5], [2, 4, 5], [5], [2, 7, 4]
@@ -307,7 +307,7 @@ def test_dropout_acts_in_training_only_and_is_drawn_anew_but_repeatable(wiring):
 
 
 @pytest.mark.parametrize("fault", ["attend", "shift_targets"])
-def test_faults_are_faults(fault):
+def test_deliberate_faults_have_their_effect(fault):
     data = batch()
     network = build(configs.override(PLAIN, fault, "false"))
     logits = network(tensors(data)).numpy()

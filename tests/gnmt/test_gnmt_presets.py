@@ -100,7 +100,7 @@ def test_every_row_has_the_benchmark_s_constants(name: str) -> None:
     assert list(config.bucket_limits) == equal_width(config.max_sequence_length, 5)
 
 
-def test_the_checker_notices(tmp_path: pathlib.Path) -> None:
+def test_the_checker_rejects_changed_values(tmp_path: pathlib.Path) -> None:
     config = configs.override(PRESETS["tpu-v4-512"], "quality_target", "0.2")
     assert broken_rules(config, tmp_path / "result_0.txt") == {"eval_accuracy"}
     config = configs.override(PRESETS["tpu-v3-512"], "schedule.decay_start_step", "0")

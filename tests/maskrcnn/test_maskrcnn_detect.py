@@ -49,7 +49,7 @@ def detections(net, batch):
 
 
 @pytest.mark.parametrize("shape", [(64, 128), pytest.param((128, 64), marks=pytest.mark.e2e)])
-def test_detections_are_the_loop_s(shape):
+def test_detections_equal_the_loop(shape):
     net = model.build(small.config(score_threshold=0.1), Single(), precision("fp64"))
     small.randomize(net.trainable_variables, 5)
     # Random weights, so that not all boxes cover the whole image.

@@ -302,7 +302,7 @@ def network() -> model.MaskRCNN:
 @pytest.mark.parametrize(
     ("shape", "seed"), [((64, 128), 0), pytest.param((128, 64), 1, marks=pytest.mark.e2e)]
 )
-def test_losses_are_the_transcription_s(shape, seed):
+def test_losses_equal_the_transcription(shape, seed):
     net = network()
     arrays = small.batch(net.config, shape, seed=seed)
     batch = small.tensors(arrays)
@@ -335,7 +335,7 @@ def test_an_image_of_weight_0_does_not_count():
     assert both == pytest.approx(alone, rel=1e-8)
 
 
-def test_proposals_are_the_loop_s_also_compiled():
+def test_proposals_equal_the_loop_also_compiled():
     rng, shape = np.random.default_rng(4), (64, 128)
     config = small.config()
     anchors = model.anchors(config, *shape)

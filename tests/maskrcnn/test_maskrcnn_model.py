@@ -153,7 +153,7 @@ def relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 
 
-def test_box_head_is_numpy_s():
+def test_box_head_equals_numpy():
     net = network()
     part = {k: [w.numpy() for w in v.weights] for k, v in named(net.box_head).items()}
     crops = np.random.default_rng(2).normal(size=[2, 3, 7, 7, 4])
@@ -167,7 +167,7 @@ def test_box_head_is_numpy_s():
         np.testing.assert_allclose(np.reshape(found, expected.shape), expected, rtol=1e-8)
 
 
-def test_mask_head_is_numpy_s():
+def test_mask_head_equals_numpy():
     net = network()
     part = {k: [w.numpy() for w in v.weights] for k, v in named(net.mask_head).items()}
     crops = np.random.default_rng(3).normal(size=[2, 3, 4, 4, 4])

@@ -186,7 +186,9 @@ def test_alexnet_s_solvers(name: str, rate: float, ramp: int, steps: int) -> Non
         ({"quality_target": "0.7"}, "eval_accuracy"),
     ],
 )
-def test_the_checker_notices(changes: dict[str, str], key: str, tmp_path: pathlib.Path) -> None:
+def test_the_checker_rejects_changed_values(
+    changes: dict[str, str], key: str, tmp_path: pathlib.Path
+) -> None:
     config = PRESETS["tpu-v3-8192"]
     for path, value in changes.items():
         config = configs.override(config, path, value)

@@ -117,7 +117,7 @@ def test_a_tensorflow_checkpoint_is_read_too(tmp_path):
     np.testing.assert_array_equal(layer.merged_mean, arrays["layer2.0.downsample.1.running_mean"])
 
 
-def test_what_does_not_fit_is_one_line(tmp_path):
+def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path):
     network = model.build(CONFIG, Single(), precision("fp64"))
     np.savez(tmp_path / "wide.npz", **published(8))
     with pytest.raises(UserError, match="has shape .* is config.width 64"):

@@ -120,7 +120,7 @@ def naive_loss(codes, logits, wanted_codes, wanted, ratio):
     return sums / np.maximum(positive.sum(1), 1)
 
 
-def test_loss_is_the_transcription_s():
+def test_loss_equals_the_transcription():
     rng = np.random.default_rng(2)
     boxes, classes = scene(rng)
     anchors = model.anchors(Config())

@@ -41,7 +41,7 @@ def test_every_form_has_three_seeds() -> None:
     assert {row.seed for row in table} == {0, 1, 2}
 
 
-def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
+def test_the_study_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
     trained = []
 
     def train(self: runner.Runner, row: study.Row) -> dict:

@@ -100,7 +100,7 @@ def test_a_study_that_was_killed_in_its_second_benchmark_trains_only_that(tmp_pa
 @pytest.mark.parametrize(
     ("flag", "message"), [("train_epoch=3", "no field 'train_epoch'"), ("seed=-1", "config.seed=-1: must be")]
 )
-def test_flags_that_cannot_be_are_refused_before_results_are_touched(flag, message) -> None:
+def test_invalid_flags_are_refused_before_results_are_touched(flag, message) -> None:
     with pytest.raises(UserError, match=message):
         nuclei._asked("ssd", [f"--config.{flag}"])
 

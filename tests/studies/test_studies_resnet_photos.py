@@ -84,7 +84,9 @@ def test_a_run_that_an_exception_ended_is_not_published(photos, tmp_path, values
         (1, "--config.seed=-1", "config.seed=-1: must be"),
     ],
 )
-def test_what_cannot_be_is_refused_before_logs_are_touched(photos, tmp_path, seeds, flag, message) -> None:
+def test_invalid_arguments_are_refused_before_logs_are_touched(
+    photos, tmp_path, seeds, flag, message
+) -> None:
     photos(([0.61], ""))
     (log,) = tmp_path.glob("results/*/*/*/result_0.txt")
     with pytest.raises(UserError, match=message):

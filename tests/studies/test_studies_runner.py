@@ -140,7 +140,7 @@ def test_a_study_that_is_ended_while_it_makes_its_data_leaves_nothing_running(tm
     assert time.monotonic() - began < 60 and not alive(sleeper)
 
 
-def test_what_is_no_field_of_the_configuration_is_refused() -> None:
+def test_overrides_that_name_no_field_are_refused() -> None:
     """A seed as an override is refused, because it would turn the rows of three seeds into one run."""
     with pytest.raises(UserError, match="--seed=7: only --config.FIELD=VALUE may follow --"):
         runner.Runner(Study(), None, None, ["--config.precision=fp32", "--seed=7"])

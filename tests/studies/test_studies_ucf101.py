@@ -97,7 +97,7 @@ def test_the_flip_test_is_exact() -> None:
 
 
 @pytest.mark.parametrize(("better", "worse"), [(30, 12), (12, 30), (7, 7), (1, 0)])
-def test_with_one_seed_it_is_mcnemar_s_exact_test(better: int, worse: int) -> None:
+def test_with_one_seed_the_flip_test_is_mcnemar_s_exact_test(better: int, worse: int) -> None:
     count, low = better + worse, min(better, worse)
     want = min(1.0, 2 * sum(math.comb(count, k) for k in range(low + 1)) / 2**count)
     got = report.flip_p_value([1] * better + [-1] * worse + [0] * 50)

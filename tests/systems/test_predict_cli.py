@@ -170,7 +170,7 @@ def test_a_default_that_was_taken_is_printed(field, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("text", ["1.5.3 GHz", "0 GHz", "0.0 GHz", "-1 GHz", ". GHz", "9" * 400 + " GHz"])
-def test_a_frequency_that_is_none_is_one_line(text, tmp_path, capsys):
+def test_an_invalid_frequency_is_one_line(text, tmp_path, capsys):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(systems.load("summit-8") | {"accelerator_frequency": text}))
     assert main(["predict", "tsm_kinetics", f"--system={path}"]) == 2

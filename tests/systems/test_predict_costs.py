@@ -90,7 +90,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_what_is_counted_by_hand_is_what_the_network_multiplies(name):
+def test_hand_counted_costs_equal_the_full_size_networks(name):
     """Forward multiply-adds of the full-size network: to 1 %; parameters to 0.5 %."""
     assert set(BY_HAND) == set(formulas.NETWORKS)
     benchmark, preset, share = BY_HAND[name]

@@ -187,7 +187,7 @@ def test_without_faults_the_events_take_the_closed_form_s_time(benchmark, system
     assert result.total == pytest.approx(answer.run.total, rel=1e-12)
 
 
-def test_the_largest_of_many_is_drawn_as_such():
+def test_the_largest_of_many_is_drawn_from_its_distribution():
     rng = np.random.default_rng(0)
     drawn = simulate._largest(1000, 20_000, rng)
     naive = np.random.default_rng(1).standard_normal((2_000, 1000)).max(axis=1)
@@ -242,7 +242,7 @@ def test_a_hundred_thousand_accelerators_and_the_interval_near_young_s():
         simulate.simulate(run, 100_001, faults)
 
 
-def test_what_ifs_change_what_they_should():
+def test_what_ifs_change_the_right_terms():
     def step(**changes):
         return predictor.predict("transformer", "tpu-v3-2048", WhatIf(**changes)).run.step
 

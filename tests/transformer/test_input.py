@@ -112,7 +112,7 @@ def test_batches_hold_every_sentence_of_an_epoch_once(data):
     assert sorted(seen) == expected
 
 
-def test_entering_late_gives_what_comes_then(data):
+def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(data):
     folder, config = data
     whole = list(itertools.islice(pipeline.train_input(config, folder, Shard(), 4).as_numpy_iterator(), 30))
     late = next(pipeline.train_input(config, folder, Shard(), 4, 29).as_numpy_iterator())
@@ -287,7 +287,7 @@ def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
     assert contents[0] == contents[1]
 
 
-def test_bad_training_text_is_dropped_when_told_and_counted(tmp_path, capsys):
+def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, capsys):
     train = texts(tmp_path, "t", SOURCE + b"\nx\n" + b"cat " * 90 + b"\n", TARGET + b"y\n\xff\nkatze\n")
     held = texts(tmp_path, "e", b"the cat\n", b"katze\n")
     assert run(tmp_path, train, held) == 2

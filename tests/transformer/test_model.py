@@ -18,7 +18,7 @@ from transformer.config import Config, Decode
 from transformer.model import EOS
 
 
-def test_packed_sentences_are_what_they_are_alone():
+def test_packed_sentences_equal_unpacked_ones():
     network, rows = build(), pairs()
     together = network(packed(rows), training=False).numpy()
     for i, row in enumerate(rows):
@@ -142,7 +142,7 @@ def test_kinds():
 
 
 @pytest.mark.parametrize("fault", ["positions", "attend_source", "shift_targets"])
-def test_faults_are_faults(fault):
+def test_deliberate_faults_have_their_effect(fault):
     rows = pairs()
     network = build(configs.override(PLAIN, fault, "false"))
     logits = network(packed(rows)).numpy()

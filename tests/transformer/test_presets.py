@@ -80,7 +80,7 @@ def test_the_schedule_is_of_the_network_s_width(name: str) -> None:
         ("max_sequence_length", "0", "max_sequence_length"),
     ],
 )
-def test_the_checker_notices(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
+def test_the_checker_rejects_changed_values(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
     config = configs.override(PRESETS["tpu-v4-512"], path, value)
     assert broken_rules(config, tmp_path / "result_0.txt") == {key}
 

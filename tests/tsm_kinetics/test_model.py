@@ -176,7 +176,7 @@ def test_tsn_ignores_the_order_of_frames_and_tsm_does_not() -> None:
         assert np.allclose(network(clips), network(clips[:, ::-1]), rtol=1e-10) == same
 
 
-def test_it_takes_frames_of_other_sizes() -> None:
+def test_networks_take_frames_of_other_sizes() -> None:
     """Evaluation's crops are larger than training's."""
     for name in MODELS:
         assert build(name)(tf.zeros([3, 4, 40, 40, 3], tf.float64)).shape == [3, 5]

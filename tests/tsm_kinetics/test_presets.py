@@ -97,7 +97,7 @@ def test_the_log_of_a_preset_breaks_nothing_but_the_target(name: str, tmp_path: 
         ("num_train_examples", "1000", "train_samples"),
     ],
 )
-def test_the_checker_notices(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
+def test_the_checker_rejects_changed_values(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
     config = configs.override(PRESETS["summit-1"], path, value)
     assert any(key in fault for fault in faults(config, tmp_path / "result_0.txt"))
 

@@ -20,7 +20,9 @@ from tsm_kinetics.config import Data
     st.integers(0, 9),
     st.integers(1, 12),
 )
-def test_frames_exist(count: int, frames: int, kind: str, epoch: int, clips: int) -> None:
+def test_sampled_frames_lie_inside_the_video(
+    count: int, frames: int, kind: str, epoch: int, clips: int
+) -> None:
     data = Data(sampling=kind, eval_clips=clips)
     rng = sampling.generator(1, epoch, 2)
     trained, tested = (

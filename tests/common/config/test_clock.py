@@ -56,7 +56,7 @@ def test_blocks_partition_the_steps_and_their_epochs_increase(config):
 
 
 @given(configs(), st.data())
-def test_a_run_resumed_at_any_step_does_the_rest(config, data):
+def test_a_run_resumed_at_any_step_runs_the_remaining_steps(config, data):
     clock = clock_of(config)
     if clock is None:
         return
@@ -100,7 +100,7 @@ def test_evaluation_pads_less_than_a_batch(config):
 
 
 @given(configs())
-def test_whole_steps_per_epoch_round_as_told(config):
+def test_whole_steps_per_epoch_follow_the_configured_rounding(config):
     clock = clock_of(config)
     if clock is None:
         return

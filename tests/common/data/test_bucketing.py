@@ -23,7 +23,7 @@ def drawn(count: int, seed: int = 0) -> np.ndarray:
 
 
 @given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 5), st.integers(0, 3))
-def test_every_example_once_in_as_few_steps_as_can_be(count, batch, seed, epoch):
+def test_every_example_comes_once_in_the_fewest_steps(count, batch, seed, epoch):
     buckets = Buckets(drawn(count, seed), LIMITS)
     plan = buckets.epoch(seed, epoch, batch)
     assert plan.steps == buckets.steps_per_epoch(batch) == -(-count // batch)
@@ -43,7 +43,7 @@ def test_no_example_is_longer_than_its_bucket(count, shards, part, seed):
 
 
 @given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.integers(1, 10), st.integers(0, 5))
-def test_shards_make_the_global_batch_without_talking(count, shards, part, seed):
+def test_shards_form_the_global_batch_without_communication(count, shards, part, seed):
     """Each host makes its own plan; in a step all use the same bucket, and their parts make up the global batch."""
     lengths = drawn(count, seed)
     whole = Buckets(lengths, LIMITS).epoch(seed, 1, shards * part)
@@ -56,7 +56,7 @@ def test_shards_make_the_global_batch_without_talking(count, shards, part, seed)
 
 
 @given(st.integers(1, 300), st.integers(1, 5))
-def test_hosts_in_turns_make_every_step_once(count, hosts):
+def test_hosts_that_take_turns_make_every_step_once(count, hosts):
     plan = Buckets(drawn(count), LIMITS).epoch(0, 0, 8)
     turns = [plan.round_robin(host, hosts) for host in range(hosts)]
     assert sorted(itertools.chain(*turns)) == list(range(plan.steps))
@@ -64,7 +64,7 @@ def test_hosts_in_turns_make_every_step_once(count, hosts):
 
 
 @given(st.integers(1, 100), st.integers(1, 9), st.integers(0, 60))
-def test_a_stream_entered_later_goes_on_as_the_first_would(count, batch, start):
+def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(count, batch, start):
     buckets, shard = Buckets(drawn(count), LIMITS), Shard(0, 1)
     first = list(itertools.islice(buckets.endless(7, batch, shard), start + 10))[start:]
     later = list(itertools.islice(buckets.endless(7, batch, shard, start), 10))

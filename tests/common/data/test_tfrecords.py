@@ -127,7 +127,7 @@ def test_records_carry_their_place(files):
         assert value.numpy() == b"%d-%d" % (file, record)
 
 
-def test_count_hops_over_the_records(files):
+def test_count_gives_the_number_of_records_of_each_file(files):
     assert [tfrecords.count(file) for file in files] == [20, 21, 22, 23, 24]
 
 

@@ -98,7 +98,7 @@ def test_records_are_read_as_tf_models_decoder_reads_them(tmp_path):
     assert seen == len(scene()["annotations"])
 
 
-def test_tf_models_own_converter_s_records_are_read(tmp_path):
+def test_records_of_tf_models_converter_are_read(tmp_path):
     converter = pytest.importorskip(
         "official.vision.data.create_coco_tf_record", reason="tf-models-official absent"
     )
@@ -192,7 +192,7 @@ NOTHING = object()
         ("width", 0, ": width is 0"),
     ],
 )
-def test_what_an_evaluation_would_stumble_over_is_found_before_it(tmp_path, field, value, message):
+def test_annotations_that_break_an_evaluation_are_found_before_it(tmp_path, field, value, message):
     content = scene()
     bad = content["annotations"][3]
     image = next(i for i in content["images"] if i["id"] == bad["image_id"])

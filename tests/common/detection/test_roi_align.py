@@ -72,7 +72,7 @@ def with_gradients(function, features: dict[int, np.ndarray], seed: int = 9):
 
 
 @pytest.mark.parametrize(("size", "sampling"), [(3, 1), (2, 2), (2, 3)])
-def test_is_the_transcription_s(size, sampling):
+def test_equals_the_transcription(size, sampling):
     rng = np.random.default_rng(0)
     features, boxes = pyramid(rng, 2, 3), some_boxes(rng, 2, 9)
     found = roi_align.roi_align(
@@ -82,7 +82,7 @@ def test_is_the_transcription_s(size, sampling):
 
 
 @pytest.mark.parametrize(("size", "sampling"), [(7, 1), (7, 2), (14, 2)])
-def test_is_that_of_tf_models_forward_and_backward(size, sampling):
+def test_equals_tf_models_forward_and_backward(size, sampling):
     """tf-models samples once per bin, so several samples equal the mean over its smaller bins."""
     ops = pytest.importorskip("official.vision.ops.spatial_transform_ops", reason="tf-models-official absent")
     rng = np.random.default_rng(1)
@@ -159,7 +159,7 @@ def naive_crop(mask: np.ndarray, inside: np.ndarray, box: np.ndarray, size: int)
     return found
 
 
-def test_crops_of_masks_are_the_transcription_s():
+def test_crops_of_masks_equal_the_transcription():
     rng = np.random.default_rng(3)
     masks = rng.integers(0, 2, [2, 6, 12, 12]).astype(np.uint8)
     inside, boxes = some_boxes(rng, 2, 6), some_boxes(rng, 2, 6)
@@ -170,7 +170,7 @@ def test_crops_of_masks_are_the_transcription_s():
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_box_that_is_the_object_s_shows_its_mask():
+def test_the_crop_of_an_object_s_own_box_shows_its_mask():
     masks = np.random.default_rng(4).integers(0, 2, [3, 28, 28]).astype(np.uint8)
     boxes = tf.constant([[1.0, 2, 30, 50], [0, 0, 7, 7], [0, 0, 0, 0]], tf.float64)
     found = roi_align.crop_masks(tf.constant(masks), boxes, boxes, 28)

@@ -35,7 +35,7 @@ def naive_sample(positive, negative, noise, size, positives):
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_sample_is_sorting_s_and_exact(ties):
+def test_sample_equals_sorting_and_has_exact_sizes(ties):
     rng = np.random.default_rng(0)
     for size, positives in ((16, 8), (16, 4), (60, 30), (1, 0)):
         kind = rng.choice(3, [20, 50], p=[0.3, 0.4, 0.3])

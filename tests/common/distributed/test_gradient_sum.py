@@ -78,7 +78,7 @@ def test_every_route_and_wire_sums_as_numpy_does(number, dtype):
     check_sums(sums("mirrored", number, dtype), number, dtype)
 
 
-def test_one_replica_has_the_sums_already():
+def test_one_replica_returns_its_gradients_unchanged():
     gradients = [tf.constant(g) for g in gradients_of(0, np.float64)]
     for case in (Communication(), Communication("2d", wire="bf16")):
         assert gradient_sum.sum_gradients(replicas_of("single", 1), gradients, case) == gradients
@@ -191,7 +191,7 @@ def test_2d_rows_are_the_divisor_nearest_to_the_root(number, row):
     assert found == row or found * row == number
 
 
-def test_nodes_are_processes_unless_told():
+def test_nodes_are_processes_unless_configured():
     assert route(Communication("hierarchical"), 8, node_size=4).row == 4
     assert route(Communication("hierarchical"), 8, node_size=1).columns is None
     assert route(Communication("hierarchical", 2), 8, node_size=4).row == 2

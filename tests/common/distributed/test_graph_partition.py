@@ -118,7 +118,7 @@ def test_a_replica_runs_its_own_branches_only():
     assert sorted(calls) == ["a", "b", "c"]
 
 
-def test_one_device_runs_them_all():
+def test_one_device_runs_all_branches():
     functions = Heads(Single()).functions(tf.ones([2, FEATURES], tf.float64))
     results = branches(Single(), functions, [[0]])
     assert results[1].shape == [2, 4] and results[2].shape == [2, 3, 3]

@@ -52,7 +52,7 @@ def test_every_route_equals_the_whole_update(optimizer, route):
     check(updates.free_run("mirrored", 4, optimizer, ROUTES[route]), optimizer)
 
 
-def test_on_one_replica_without_a_backend():
+def test_one_replica_equals_the_whole_update_without_a_backend():
     check(updates.free_run("single", 1, "lars", sharded()), "lars")
 
 

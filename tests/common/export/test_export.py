@@ -81,14 +81,14 @@ def test_rules_make_the_same_bits_everywhere():
     assert set(integers) == set(range(2, 9))
 
 
-def test_rules_fill_in_parts(monkeypatch):
+def test_rules_fill_arrays_in_chunks_with_equal_values(monkeypatch):
     rule = {"rule": "uniform", "low": 0.0, "high": 1.0, "key": [1, 1]}
     whole = rules.make(rule, [100, 7], "float64", {})
     monkeypatch.setattr(rules, "_CHUNK", 64)
     assert (rules.make(rule, [100, 7], "float64", {}) == whole).all()
 
 
-def test_rules_refuse_what_they_do_not_know():
+def test_unknown_rules_are_refused():
     with pytest.raises(ValueError, match="newer"):
         rules.make({"rule": "magic"}, [1], "float32", {})
     with pytest.raises(ValueError, match="expected"):
@@ -150,7 +150,7 @@ def test_costs_of_a_loop_count_its_body_once():
 
 
 @pytest.mark.parametrize("benchmark", SMALL)
-def test_every_preset_has_a_replica_that_can_be_alone(benchmark):
+def test_every_preset_reduces_to_a_single_replica(benchmark):
     for config in importlib.import_module(f"{benchmark}.presets").PRESETS.values():
         alone = config.single_replica()
         assert alone.num_replicas == 1
@@ -288,7 +288,7 @@ def test_mnist_replays_in_float32_and_is_timed(tmp_path):
 
 
 @needs_jax
-def test_a_changed_program_is_found_out(mnist, tmp_path):
+def test_a_changed_expected_weight_fails_the_replay(mnist, tmp_path):
     """A small error in an expected weight makes the replay fail."""
     folder = shutil.copytree(mnist[0], tmp_path / "mnist")
     manifest = copy.deepcopy(mnist[1])

@@ -82,7 +82,7 @@ def test_a_command_that_cannot_start_is_one_line(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("deaf", ["command", "what it started"])
-def test_what_ignores_sigterm_is_killed_after_the_grace(deaf) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(deaf) -> None:
     ignore = "trap '' TERM; "
     inner = f'bash -c "{ignore}sleep 120" & echo $!; wait'
     command = ignore + inner if deaf == "command" else inner
@@ -96,7 +96,7 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(deaf) -> None:
     soon(lambda: gone(sleeper))
 
 
-def test_what_ends_within_the_grace_keeps_its_status() -> None:
+def test_a_process_that_ends_within_the_grace_period_keeps_its_status() -> None:
     script = "trap 'sleep 0.5; echo saved; exit 7' TERM; echo runs; while :; do sleep 0.01; done"
     guard = children.start(["bash", "-c", script], stdout=subprocess.PIPE, text=True)
     assert guard.stdout.readline() == "runs\n"

@@ -18,7 +18,7 @@ def places(members, keys):
         return [f.result(timeout=20).decode() for f in [pool.submit(members.rejoin, key) for key in keys]]
 
 
-def test_those_left_get_ranks_in_the_old_order():
+def test_remaining_processes_get_ranks_in_the_old_order():
     members, plans = membership(3)
     assert members.lose(1)
     assert places(members, ["localhost:2", "localhost:0"]) == ["1,2,1,2,0,1", "0,2,0,2,0,1"]
@@ -28,7 +28,7 @@ def test_those_left_get_ranks_in_the_old_order():
     assert places(members, ["localhost:0"]) == ["0,1,0,1,0,1"]
 
 
-def test_the_answer_waits_for_the_lost_to_be_known():
+def test_ranks_are_assigned_once_the_lost_process_is_known():
     members, _ = membership(3)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(members.rejoin, f"localhost:{i}") for i in (0, 1)]

@@ -21,7 +21,7 @@ def test_ranks_of_uneven_hosts():
     assert [r.launcher for r in found] == [0, 0, 1, 2]
 
 
-def test_ranks_are_horovod_s():
+def test_ranks_equal_horovod_s():
     """Compares with Horovod's own assignment, where it is installed."""
     hosts = pytest.importorskip("horovod.runner.common.util.hosts")
     for text in ("a:4", "a:3,b:1,c:2", "a:2,b:2"):

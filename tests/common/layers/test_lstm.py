@@ -89,7 +89,7 @@ def test_a_batch_stays_whole_beside_a_gpu(monkeypatch) -> None:
 
 @pytest.mark.parametrize("hoisted", [False, True])
 @pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
-def test_compiled_equals_as_it_is(hoisted, steps) -> None:
+def test_compiled_equals_uncompiled(hoisted, steps) -> None:
     x, made = tf.constant(values(steps, BATCH, INPUTS, seed=0)), layer(hoisted)
     made(x)
 

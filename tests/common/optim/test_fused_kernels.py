@@ -56,7 +56,7 @@ def test_momentum_and_adam_have_kernels() -> None:
     assert fused_kernels.has_kernel(CONFIGS["adam"], Whole("embedding"))
 
 
-def test_a_rate_and_a_decay_that_take_away_most_of_a_weight_are_left_to_the_rule() -> None:
+def test_the_rule_handles_a_rate_and_decay_that_remove_most_of_a_weight() -> None:
     """The kernel divides by 1 - rate * decay."""
     plain = Optimizer("sgd", momentum=0.0, base_learning_rate=0.5, weight_decay=1.0)
     assert not fused_kernels.has_kernel(plain, Whole("kernel"))

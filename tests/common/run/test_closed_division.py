@@ -75,7 +75,7 @@ def test_a_closed_run_cannot_hide_a_field(benchmark, system, overrides, named):
         ("gnmt", "v100-8", ["num_train_examples=3900000", "vocabulary_size=32320"]),
     ],
 )
-def test_what_the_rules_free_may_change(benchmark, system, overrides):
+def test_fields_that_the_rules_free_may_change(benchmark, system, overrides):
     closed_division.check(*changed(benchmark, system, *overrides))
 
 

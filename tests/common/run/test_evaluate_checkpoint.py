@@ -105,7 +105,7 @@ def test_too_little_memory_is_one_line(saved, monkeypatch):
         cli._dry_run(toy.Task(toy.config()))
 
 
-def test_a_process_that_is_lost_is_told_and_what_nobody_knows_stays(monkeypatch):
+def test_a_lost_peer_is_reported_and_unknown_errors_pass_unchanged(monkeypatch):
     replicas = backends.make(toy.config())
     unknown = tf.errors.InternalError(None, None, "who knows")
     with pytest.raises(tf.errors.InternalError), step_errors.steps_explained(replicas, "", lambda _: None):

@@ -168,7 +168,7 @@ def test_two_runs_cannot_write_one_log(tmp_path):
     assert keys(tmp_path / "result_0.txt") == ["seed", "run_stop"]
 
 
-def test_what_a_killed_run_left_is_overwritten(tmp_path):
+def test_a_log_left_by_a_killed_run_is_overwritten(tmp_path):
     (tmp_path / "result_0.txt.partial").write_text("half a line of a run that was killed" * 100)
     (tmp_path / "result_0.txt.partial.reserve").write_bytes(b"0" * 5)
     path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)

@@ -190,7 +190,7 @@ def test_a_point_that_two_searches_queue_is_run_once(bowl) -> None:
     assert epochs_tried(bowl) == ["1", "2", "3", "4"]
 
 
-def test_a_process_is_known_by_its_begin_too() -> None:
+def test_a_process_is_identified_by_its_start_time_too() -> None:
     """In a restarted container, processes get the numbers of earlier ones."""
     mine = [socket.gethostname(), os.getpid(), driver.began(os.getpid())]
     assert mine[2]
@@ -264,7 +264,7 @@ def test_searches_that_start_together_draw_other_points(bowl, sampler) -> None:
     assert len(set(drawn)) == 6
 
 
-def test_a_random_search_that_is_taken_up_draws_other_points(bowl) -> None:
+def test_a_resumed_random_search_draws_other_points(bowl) -> None:
     for trials in (3, 6):
         assert command.main(search("--space", RATE, "--sampler=random", f"--trials={trials}")) == 0
     assert len({row["optimizer.base_learning_rate"] for row in table(bowl)}) == 6
@@ -312,7 +312,7 @@ PARTS = [
 
 @pytest.mark.parametrize(("part", "best"), [("BBOX", "10"), ("SEGM", "1")])
 @pytest.mark.parametrize("objective", ["quality", "both"])
-def test_of_several_qualities_one_counts(bowl, part, best, objective) -> None:
+def test_one_of_several_qualities_counts(bowl, part, best, objective) -> None:
     """The second quality improves with fewer epochs."""
     rate = ["--", "--config.optimizer.base_learning_rate=0.1"]
     assert command.main([*PARTS, f"--part={part}", f"--objective={objective}", *rate]) == 0
@@ -321,7 +321,7 @@ def test_of_several_qualities_one_counts(bowl, part, best, objective) -> None:
     assert (study(bowl).best_trials[0].params["train_epochs"] == best) or objective == "both"
 
 
-def test_a_trial_of_several_qualities_that_a_dead_search_left_is_told(bowl, monkeypatch) -> None:
+def test_a_trial_of_several_qualities_left_by_a_killed_search_gets_its_result(bowl, monkeypatch) -> None:
     flags = [*PARTS, "--part=SEGM"]
     with monkeypatch.context() as patch:
         interrupt(patch, "tell", 1)
@@ -334,7 +334,7 @@ def test_a_trial_of_several_qualities_that_a_dead_search_left_is_told(bowl, monk
     assert len(list((bowl / "results" / "search" / "it").glob("trial-*"))) == 2
 
 
-def test_which_of_several_qualities_counts_is_asked_for_before_anything_runs(bowl, capsys) -> None:
+def test_the_quality_that_counts_is_required_before_anything_runs(bowl, capsys) -> None:
     wants = "bowl has several qualities: say which one counts, --part=BBOX or --part=SEGM"
     for flags, message in (
         (PARTS, f"error: {wants}\n"),

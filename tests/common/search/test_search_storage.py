@@ -35,7 +35,7 @@ def test_half_a_line_of_a_killed_writer_is_cut_off(bowl, half) -> None:
     assert len(study(bowl).trials) == 4
 
 
-def test_half_a_line_is_all_there_is(tmp_path) -> None:
+def test_a_journal_of_half_a_line_is_usable(tmp_path) -> None:
     path = tmp_path / "journal.log"
     path.write_bytes(b'{"op_code"')
     opened = storage.open_storage(path)
@@ -94,7 +94,7 @@ def test_a_lock_that_a_killed_search_left_is_found_from_any_folder(bowl) -> None
     lock.release()
 
 
-def test_what_is_no_journal_stays_as_it_is(bowl, capsys) -> None:
+def test_a_file_that_is_no_journal_stays_unchanged(bowl, capsys) -> None:
     notes = bowl / "notes.txt"
     notes.write_text("to buy: a disk")
     assert command.main(search(*GRID, f"--storage={notes}")) == 2

@@ -72,5 +72,5 @@ def decided(*told):
         ([(False, "", 0.0), (False, "a reason", 1e9)], Decision(reason="told to stop on rank 1")),
     ],
 )
-def test_the_first_that_was_told_is_named(told, decision):
+def test_the_first_process_with_a_reason_is_named(told, decision):
     assert decided(*told) == decision

@@ -46,7 +46,7 @@ def run_until(loop, folder, step=None):
 
 
 @pytest.mark.parametrize("replicas, number", [("single", 1), ("mirrored", 4)])
-def test_resumed_toy_is_the_uninterrupted_one(tmp_path, replicas, number):
+def test_resumed_toy_equals_the_uninterrupted_one(tmp_path, replicas, number):
     """Equality is bitwise on one replica. Four in one process once differed in a last bit, on a busy machine."""
     changes = {"batch_norm_span": 8, "train_epochs": 4}
     whole = toy_loop(replicas, number, **changes)
@@ -232,7 +232,7 @@ def test_a_save_removes_what_a_killed_one_left_behind(tmp_path, loop):
     assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, *left]
 
 
-def test_a_name_is_on_the_disk_before_an_older_checkpoint_goes(tmp_path, loop, monkeypatch):
+def test_a_new_name_is_synced_before_an_older_checkpoint_is_removed(tmp_path, loop, monkeypatch):
     seen, fsync = [], os.fsync
 
     def watched(descriptor):

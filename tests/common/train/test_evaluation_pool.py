@@ -93,7 +93,7 @@ def test_the_loop_never_waits_for_an_evaluation_that_fits_into_a_block(tmp_path)
         assert seen.index(following) < seen.index(event)
 
 
-def test_what_a_worker_says_is_wrong_ends_the_run(tmp_path):
+def test_an_error_of_a_worker_ends_the_run(tmp_path):
     with pytest.raises(UserError, match="evaluation: invalid literal for int"):
         list(loop(Failing, tmp_path).run())
 

@@ -210,7 +210,7 @@ def test_a_loss_that_is_not_a_number_on_one_process_ends_all(ran):
     assert "loss is nan at step 6" in found["stopped"][2] and found["saved"] == [4]
 
 
-def test_processes_that_start_apart_are_told(ran):
+def test_processes_that_start_from_different_states_are_reported(ran):
     weights, steps = same([dict(enumerate(m)) for m in ran["start apart"]]).values()
     assert "start from different weights at step 0" in weights
     assert "start from different steps, 0 to 4" in steps and "--checkpoint_dir" in steps

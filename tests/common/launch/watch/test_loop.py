@@ -55,14 +55,14 @@ def errors(result):
     return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
 
 
-def test_rank_0_speaks_for_the_run_and_the_others_lines_carry_their_rank():
+def test_rank_0_prints_plain_lines_and_other_lines_carry_their_rank():
     result, left = launch({})
     assert (result.returncode, left) == (0, [])
     assert result.stdout == "rank 0 done\n"
     assert result.stderr == "rank 1: rank 1 done\n"
 
 
-def test_a_status_that_was_announced_is_a_result_not_a_failure():
+def test_an_announced_status_is_a_result_not_a_failure():
     result, _ = launch({"result": 1})
     assert result.returncode == 1 and not errors(result)
 
@@ -103,7 +103,7 @@ def test_only_a_status_that_stands_for_a_signal_is_one(status, text):
     assert text in errors(result)[0] and errors(result)[0].startswith("error: rank ")
 
 
-def test_a_process_that_beats_no_more_is_frozen():
+def test_a_process_without_heartbeats_counts_as_frozen():
     result, left = launch({"1": "deaf", "steps": 10000})
     assert (result.returncode, left) == (3, [])
     assert errors(result)[0].startswith("error: rank 1 is frozen: no sign of life for 5 s")
@@ -131,7 +131,7 @@ def test_a_signal_in_a_long_step_is_that_of_the_rank_that_received_it(rank):
     ]
 
 
-def test_what_a_process_leaves_behind_is_ended_too():
+def test_processes_left_by_a_process_are_ended_too():
     result, left = launch({"1": "orphan", "steps": 10000})
     assert (result.returncode, left) == (137, [])
 
