@@ -1,4 +1,4 @@
-"""`python -m compliance`."""
+"""Runs the command line of compliance/cli.py for `python -m compliance`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Geometry of the report's drawings: everything in percent of the plot, so that one SVG fits every width."""
+"""Computes the geometry of the report's drawings in percent of the plot, so that one SVG fits every width."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from compliance.runs import Run, Span
 
 Interval = tuple[float, float]
-_HUGE = 1e100  # what a broken log may hold; beyond it, sums of a few values overflow
+_HUGE = 1e100  # only broken logs hold larger values, and sums of a few of them overflow
 _FINEST = 0.15  # percent: marks closer than this are drawn as one
 
 
@@ -32,7 +32,7 @@ def axis(values: Iterable[float], count: int = 5, widen: bool = False) -> Axis:
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     if not high > low:
         low, high = low - 0.5, low + 0.5
-    if not high > low:  # a magnitude at which a half is lost
+    if not high > low:  # so large that adding 0.5 changes nothing
         low, high = 0.0, 1.0
     step = _round_step((high - low) / count)
     first, last = math.floor(low / step), math.ceil(high / step)
@@ -57,7 +57,7 @@ def _round_step(raw: float) -> float:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same points as disjoint intervals in order."""
+    """Merges overlapping intervals: the same points as disjoint intervals in order."""
     merged: list[Interval] = []
     for start, stop in sorted(i for i in intervals if i[1] > i[0]):
         if merged and start <= merged[-1][1]:
@@ -68,7 +68,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(whole: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
-    """The points of `whole` that are in no hole; both disjoint and in order. Linear time."""
+    """Returns the parts of `whole` outside every hole, in linear time; both arguments are disjoint and in order."""
     left, first = [], 0
     for start, stop in whole:
         while first < len(holes) and holes[first][1] <= start:
@@ -125,14 +125,14 @@ class Timeline:
 
 
 def time_unit(span_ms: float) -> tuple[str, float]:
-    """(name, milliseconds) of the unit in which a span reads best."""
+    """(name, milliseconds) of the largest unit that suits a span."""
     if span_ms < 180_000:
         return "seconds", 1000.0
     return ("minutes", 60_000.0) if span_ms < 400 * 60_000 else ("hours", 3_600_000.0)
 
 
 def timeline(run: Run) -> Timeline | None:
-    """The lanes init, training, evaluation and gaps; None for a run without a start and an end."""
+    """Builds the lanes init, training, evaluation and gaps; None for a run without a start and an end."""
     if run.minutes is None:
         return None
     start, stop = run.run_start, run.run_stop
@@ -164,7 +164,7 @@ def timeline(run: Run) -> Timeline | None:
 
 
 def _inside(spans: Iterable[Span], whole: list[Interval]) -> list[Interval]:
-    """The closed spans' part on the clock."""
+    """Returns the parts of the closed spans that lie in `whole`."""
     low, high = whole[0]
     return union((max(s.start, low), min(s.stop, high)) for s in spans if s.stop is not None)
 

@@ -1,6 +1,6 @@
-"""`check`: logs, results folders and whole submission trees in, findings out.
+"""Checks logs, results folders and whole submission trees, and returns findings.
 
-`check_paths` is the library call; `check` also says which files were looked at.
+`check_paths` returns the findings alone; `check` also returns the files and the result of each log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compliance.check_log import LogResult, check_logs
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.tree import check_tree
 
-# Advice in `check`, errors for the packager: what a submission needs and a published log may lack.
+# Rules that give advice in `check` and errors in `package`: a submission needs them, a published log may lack them.
 PACKAGING_ERRORS = frozenset(
     {
         *(
@@ -42,7 +42,7 @@ PACKAGING_ERRORS = frozenset(
 
 
 class Outcome(NamedTuple):
-    """What was looked at and what was found."""
+    """The checked files, the findings, and the result of each log."""
 
     files: list[str]
     findings: list[Finding]
@@ -60,8 +60,8 @@ def check(
     Args:
       paths: files (each is taken as a log) and directories.
       ruleset: one of `rules.RULESETS`; None: each log's own form decides between 0.6.0 and 0.7.0.
-      division: what every log must be; None: what it says.
-      packaging: advice that a submission must not have becomes an error.
+      division: the division that every log must be in; None: the one that the log names.
+      packaging: report PACKAGING_ERRORS as errors instead of advice.
 
     Raises:
       UserError: a path does not exist, or the ruleset or division is unknown.
@@ -105,5 +105,5 @@ def check_paths(
     division: str | None = None,
     packaging: bool = False,
 ) -> list[Finding]:
-    """The findings of `check`, equal ones grouped (their `lines` has every line)."""
+    """Returns the findings of `check`; equal ones are grouped, with every line in `lines`."""
     return check(paths, ruleset, division, packaging).findings

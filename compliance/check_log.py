@@ -62,7 +62,7 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
 
 
 def _check_later(path: str, ruleset: str, division: str | None) -> LogResult:
-    """Rulesets from 1.0.0 on: the stock checker in its own process, beside our reading of the lines."""
+    """Checks a log of ruleset 1.0.0 or later: the stock checker in its own process, and our reader of lines."""
     from compliance import stock
 
     def make(rule, severity, record, expected, found, **names):
@@ -98,7 +98,7 @@ def _check_safely(task: tuple[str, str | None, str | None]) -> LogResult:
         reason = str(error)
     except (
         Exception
-    ) as error:  # a fault of ours must not leave the rest of a tree unchecked, nor this log "passed"
+    ) as error:  # a bug here must not leave the rest of a tree unchecked, nor count this log as passed
         reason = f"the checker failed: {type(error).__name__}: {error}"[:300]
     names = {"what": "this file", "fix": "make the file readable; report a failure of the checker with it"}
     unchecked = finding("not-checked", ERROR, path, "a checked file", reason, **names)

@@ -1,4 +1,4 @@
-"""The command line: `python -m compliance check | explain | rules | report | compare | package`.
+"""Runs the subcommands of `python -m compliance check | explain | rules | report | compare | package`.
 
 Exit status: 0 without errors, 1 with errors (`check --strict`: also with advice), 2 for wrong usage.
 """

@@ -1,4 +1,4 @@
-"""`python -m compliance check`."""
+"""Implements `python -m compliance check`: options, output forms and exit status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks, prints, and returns the exit status."""
+    """Checks the paths, prints or writes the findings, and returns the exit status."""
     outcome = check(options.paths, options.ruleset, options.division)
     findings = list(outcome.findings)
     if options.cross_check:

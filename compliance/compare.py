@@ -1,4 +1,4 @@
-"""`python -m compliance compare A B`: two runs, two folders of runs, or two systems side by side."""
+"""Implements `python -m compliance compare A B`: shows two runs, two folders of runs or two systems side by side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints or writes the comparison; 0, whether or not the two differ."""
+    """Prints or writes the comparison; returns 0, whether or not the two differ."""
     comparison = compare(args.a, args.b)
     if args.format == "html":
         text = render("compare.html", comparison=comparison)
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """One thing compared, as text; `note` says how the numbers relate."""
+    """One compared value of both sides, as text; `note` gives the ratio or difference of numbers."""
 
     name: str
     a: str
@@ -76,7 +76,7 @@ class Comparison:
 
 
 def compare(a: str, b: str) -> Comparison:
-    """Sets two things of one kind side by side. Raises UserError when they are of two kinds or not there."""
+    """Compares two results or two systems. Raises UserError when the kinds differ or a side does not exist."""
     sides = [_read(side) for side in (a, b)]
     if isinstance(sides[0], ScoreCard) != isinstance(sides[1], ScoreCard):
         raise UserError(f"{a} and {b}: one is a system, the other is runs; compare two of one kind")
@@ -189,7 +189,7 @@ def _times(name: str, a: float | None, b: float | None) -> Row:
 
 
 def _ratio(a: float | None, b: float | None) -> str:
-    """b over a where that says something."""
+    """The ratio b / a, or "" where it has no meaning."""
     if not a or not b or a == b or a < 0 or b < 0:
         return ""
     return f"x {b / a:.4g}"

@@ -1,4 +1,4 @@
-"""The streaming checker: records in, findings out, the same for a file, a pipe and a run in progress.
+"""Checks a log record by record, so that a file, a pipe and a run in progress give the same findings.
 
 The semantics are those of mlperf_logging's compliance checker for rulesets 0.6.0 and 0.7.0 (every
 deliberate difference is in docs/compliance-differences.md): each key's rule sees its records in order; a
@@ -17,7 +17,7 @@ from compliance.hints import LATER_BENCHMARKS, nearest, rescaled
 from compliance.logs import BadLine, Record, shown
 from compliance.story import Story, Target
 
-_NONE: list[Finding] = []  # shared by the many records about which there is nothing to say; never changed
+_NONE: list[Finding] = []  # shared by the many records without a finding; never changed
 # Records held until the log names its benchmark. Real headers have under a hundred lines.
 _MAX_HELD = 50_000
 _MAX_UNKNOWN_KEYS = 200
@@ -28,11 +28,11 @@ class StreamChecker:
 
     Args:
       ruleset: "0.6.0" or "0.7.0".
-      benchmark, division: what the log must be of; None: what it says itself.
+      benchmark, division: what the log must declare; None: accept what it declares.
       path: named in the findings.
 
-    `feed` returns what a record gives rise to, at once when the benchmark and division are known, otherwise
-    with the record that names them. `finish` returns what can only be said of the whole log.
+    `feed` returns the findings about a record: at once when the benchmark and division are known, otherwise
+    with the record that names them. `finish` returns the findings that need the whole log.
     """
 
     def __init__(
@@ -56,9 +56,7 @@ class StreamChecker:
         self._foreign = 0
         self._unread = 0
         self._held: list[Record] | None = []  # None once the benchmark's rules are in force
-        self._late: dict[
-            str, list[Record]
-        ] = {}  # records of keys that another key's value may bring into force
+        self._late: dict[str, list[Record]] = {}  # records of keys whose rules depend on another key's value
         self._late_keys: dict[str, str] = {}
         self._best: Record | None = None
         self._disorder: Finding | None = None
@@ -72,7 +70,7 @@ class StreamChecker:
     # ------------------------------------------------------------------------------------------ feeding
 
     def feed(self, record: Record | BadLine) -> list[Finding]:
-        """The findings that this record gives rise to."""
+        """Returns the findings about this record, and about held ones that it releases."""
         if record.__class__ is BadLine:
             return self._bad_line(record)
         self.records += 1
@@ -105,7 +103,7 @@ class StreamChecker:
         return any(key in rules.compiled(self.ruleset, name) for name in rules.names(self.ruleset))
 
     def _select(self, record: Record) -> list[Finding]:
-        """Brings the benchmark's rules into force once the log has named what selects them."""
+        """Loads the benchmark's rules once the log has named what selects them, and replays the held records."""
         key = record.key
         if key in self._asked and key not in self._chosen:
             self._chosen[key] = record.value
@@ -124,7 +122,7 @@ class StreamChecker:
         return found
 
     def _begin(self) -> list[Finding]:
-        """Loads the rules of the benchmark asked for, or that the log names or most likely means."""
+        """Loads the rules of the requested benchmark, or of the one that the log names or most likely means."""
         division = self._resolve("submission_division", rules.DIVISIONS)
         benchmark = self._resolve("submission_benchmark", rules.benchmarks(self.ruleset))
         if benchmark is None or (division is None and rules.has_divisions(self.ruleset)):
@@ -244,7 +242,7 @@ class StreamChecker:
 
     @property
     def declared(self) -> dict[str, object]:
-        """The first values of the keys logged, among them what the log says it is."""
+        """The first value of each logged key, the benchmark and division among them."""
         return self._values
 
     def _contradicts(self, record: Record) -> list[Finding]:

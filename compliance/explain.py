@@ -1,4 +1,4 @@
-"""`explain RULE` and `rules BENCHMARK DIVISION`: the rule files in words."""
+"""Explains the rule files in words, for `explain RULE` and `rules BENCHMARK DIVISION`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compliance.predicates import describe
 from compliance.stock import rulesets_with
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
-# What a finding about a ruleset from 1.0.0 on ends in (stock.translate).
+# Suffixes of the rule ids in findings about rulesets from 1.0.0 on (stock.translate).
 _STOCK_ASPECTS = {
     "": "What a log must say of it",
     "occurs": "How often it must be logged",
@@ -75,7 +75,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def explain(rule: str) -> str:
-    """What a rule asks, in words.
+    """Describes in words what a rule requires.
 
     Raises:
       UserError: there is no such rule; the nearest names are given.

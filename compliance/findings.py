@@ -1,4 +1,4 @@
-"""What a check has to say: findings, and the grouping of equal ones."""
+"""Defines findings, the results of a check, and groups equal ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 @cache
 def texts() -> dict[str, dict]:
-    """rules/texts.json: what "keys" are, what "rules" say, and the "wording" of findings."""
+    """Loads rules/texts.json: descriptions of "keys" and "rules", and the "wording" of findings."""
     path = Path(__file__).parent / "rules" / "texts.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -50,7 +50,7 @@ def finding(
     wording: str = "",
     **names: object,
 ) -> Finding:
-    """A finding in the words that texts.json has for `wording` (default: the rule), filled with `names`."""
+    """Builds a finding from the sentence in texts.json for `wording` (default: the rule), filled with `names`."""
     words = texts()["wording"][wording or rule]
     message, fix = words["message"].format(**names), words["fix"].format(**names)
     return Finding(rule, severity, str(path), line, text, message, expected, found, fix)
@@ -67,7 +67,7 @@ class Groups:
         self._lines: dict[tuple, array] = {}
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Takes findings of any file, in the order in which they arose."""
+        """Adds findings of any file, in the order of the check."""
         for finding in findings:
             kind = (finding.path, finding.rule, finding.severity, finding.message, finding.expected)
             if kind not in self._first:
@@ -78,7 +78,7 @@ class Groups:
                 self._lines[kind] = array("Q", (self._first[kind].line, finding.line))
 
     def findings(self) -> list[Finding]:
-        """One finding for each group, in the order of their first occurrences."""
+        """Returns one finding for each group, in the order of first occurrences."""
         return [
             finding._replace(lines=self._lines[kind]) if kind in self._lines else finding
             for kind, finding in self._first.items()

@@ -1,4 +1,4 @@
-"""Findings as text, JSON, HTML and JUnit XML."""
+"""Formats findings as text, JSON, HTML and JUnit XML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def counts(findings: Sequence[Finding]) -> tuple[int, int]:
 
 
 def places(finding: Finding) -> str:
-    """Where the finding is: "line 7", "lines 3, 9, 12 (3 in all)", "whole file"."""
+    """The lines of a finding: "line 7", "lines 3, 9, 12 (3 in all)", "whole file"."""
     lines = finding.lines
     if len(lines) > 1:
         shown = ", ".join(map(str, lines[:_SHOWN_LINES]))
@@ -35,7 +35,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without control characters, which could drive a terminal or break XML."""
+    """Removes control characters, which could drive a terminal or break XML."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 

@@ -1,10 +1,10 @@
-"""Near misses: what somebody probably meant."""
+"""Suggests the name or value that a misspelt or misscaled one probably stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Names that submitters did write or that the frameworks use, for those of the rules.
+# Names found in published logs or in the frameworks -> the names in the rules.
 _ALIASES = {
     "mask": "maskrcnn",
     "mask_rcnn": "maskrcnn",
@@ -21,7 +21,7 @@ _ALIASES = {
     "batch_size": "global_batch_size",
 }
 
-# Benchmarks of rounds after v0.7: such a log needs another ruleset.
+# Benchmarks of rounds after v0.7, whose logs need another ruleset.
 LATER_BENCHMARKS = {
     "rnnt": "1.0.0",
     "unet3d": "1.0.0",
@@ -45,7 +45,7 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
         return plain
     if _ALIASES.get(plain) in known:
         return _ALIASES[plain]
-    from difflib import get_close_matches  # only when something is wrong already
+    from difflib import get_close_matches  # imported only for a wrong name, so that a clean check starts fast
 
     matches = get_close_matches(plain[:100], known, n=1, cutoff=0.75)
     return matches[0] if matches else None

@@ -1,4 +1,4 @@
-"""The lines of a log that hold a record's token, in linear time and bounded memory."""
+"""Finds the lines of a log that hold a record's token, in linear time and bounded memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from common.errors import UserError
 
 TOKEN = b":::MLL"
 CHUNK_BYTES = 1 << 20
-# A real record is under 100 kB (the longest of the published ones has 5 kB); longer lines are not held.
+# A real record is under 100 kB (the longest published one has 5 kB); longer lines are skipped.
 MAX_LINE_BYTES = 16 << 20
 
 
 def token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
-    """(line number, line) of each line that holds the token; (number, size) for one too long to hold.
+    """Yields (line number, line) for each line that holds the token; (number, size) where a line is too long to hold.
 
     Lines end at LF or CRLF; a lone CR ends a record's line too, as Python's text mode has it, but is not
     counted (progress bars write it), unless the file begins with CRs and no LF: then it is a CR-only file.

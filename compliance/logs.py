@@ -1,4 +1,4 @@
-"""Reading MLPerf logs: a file in, records and bad lines out, in linear time and bounded memory.
+"""Reads MLPerf logs into records and bad lines, in linear time and bounded memory.
 
 Two forms exist. Round v0.6 writes `:::MLL <seconds> <key>: {"value": ..., "metadata": {...}}`; later rounds
 write `:::MLLOG {"namespace", "time_ms", "event_type", "key", "value", "metadata": {...}}`. Either may follow
@@ -20,7 +20,7 @@ from compliance.lines import MAX_LINE_BYTES, TOKEN, token_lines
 SECONDS_FORM = b":::MLL "
 MLLOG_FORM = b":::MLLOG "
 MAX_TEXT = 400
-# Of several records on a line so many are read; the line is an error in any case.
+# At most so many records of one line are read; a line with several is an error in any case.
 _MAX_A_LINE = 1000
 
 _SECONDS_LINE = re.compile(r"([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)", re.DOTALL)
@@ -43,7 +43,7 @@ class Record(NamedTuple):
 class BadLine(NamedTuple):
     """A line that carries the token and is not (entirely) a record: the parts of a finding about it.
 
-    `wording` and `names` choose and fill the sentence in rules/texts.json; `key` is the record's, if any.
+    `wording` and `names` choose and fill the sentence in rules/texts.json; `key` is the key of the record, if any.
     """
 
     line: int
@@ -112,7 +112,7 @@ def token_line_numbers(path: str | PathLike) -> list[int]:
 
 
 def parse_line(text: str, number: int) -> Record | BadLine:
-    """The record of one line, in the form that its token says; for a log that is being written."""
+    """Parses one line of a log that is being written, in the form that its token names."""
     line = text.encode("utf-8", "surrogatepass").strip()
     place = line.find(TOKEN)
     if line.startswith(MLLOG_FORM, place):
@@ -128,7 +128,7 @@ def _several(number: int, line: bytes, token: bytes) -> BadLine:
 
 
 def _wrong_form(number: int, line: bytes, token: bytes, other: bytes) -> BadLine:
-    """The token's letters in a form that this ruleset does not read."""
+    """Reports a record in the other round's form, which this ruleset does not read."""
     # The stock 0.6.0 parser fails on every line with the token, the others do not see `:::MLL` lines.
     severity = "error" if token == SECONDS_FORM else "advice"
     expected = token.decode().strip()
@@ -144,7 +144,7 @@ _scan_once = JSONDecoder().scan_once
 _PARSE_ERRORS = (ValueError, StopIteration, RecursionError)
 
 
-# What str.strip takes off Latin-1 text, as the stock parser reads it, less what UTF-8 tells apart.
+# The characters that str.strip removes from Latin-1 text (the stock parser's encoding), except those outside ASCII.
 _SPACE = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
 _START = len(MLLOG_FORM)
 _COLONS = TOKEN.count(b":")
@@ -197,7 +197,7 @@ def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine,
     notes: list[BadLine] = []
     time_ms, metadata = fields["time_ms"], fields["metadata"]
     try:
-        # What Python's float() takes: numeric strings pass the stock parser too.
+        # float() accepts numeric strings, as the stock parser does.
         time = float(time_ms)
     except (TypeError, ValueError, OverflowError):
         return (_field(text, number, "time_ms", "a number of milliseconds", time_ms),)

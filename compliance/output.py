@@ -1,4 +1,4 @@
-"""Writing files and filling templates, for the commands that make documents."""
+"""Writes files and fills templates, for the commands that make documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write(name: str | Path, text: str) -> None:
-    """Writes a document: the whole text under the name, or what was there before (`common.files.whole`).
+    """Writes a document whole, or leaves the file as it was (`common.files.whole`).
 
     Raises:
       UserError: it cannot be written.

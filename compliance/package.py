@@ -1,4 +1,4 @@
-"""`python -m compliance package`: the submission tree that the rules of 2020 ask for.
+"""Implements `python -m compliance package`: builds the submission tree that the rules of 2020 require.
 
 <org>/systems/<system>.json
 <org>/results/<system>/<benchmark>/result_<i>.txt
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: written (or listed); 1: refused because of findings, and nothing written."""
+    """Returns 0 when the tree is written (or listed), 1 when findings refuse it and nothing is written."""
     for name in ("org", "system", "implementation"):
         if not SAFE_NAME.fullmatch(getattr(args, name)):
             raise UserError(
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 def plan(
     benchmarks: list[Benchmark], org: str, system: str, implementation: str, source: Path, smoke: bool
 ) -> list[Entry]:
-    """Every file of the tree, in order. Raises UserError when the runs' records do not allow a true one."""
+    """Lists every file of the tree, in order. Raises UserError when the runs' records are incomplete or differ."""
     top = f"{SMOKE}-{org}" if smoke else org
     entries = [Entry(f"{top}/systems/{system}.json", _system_json(benchmarks, org, system))]
     for benchmark in benchmarks:
@@ -131,14 +131,14 @@ def _refuse_smoke(benchmarks: list[Benchmark], args: argparse.Namespace) -> None
 
 
 def _keep_apart(output: Path, results: Path) -> None:
-    """The package may not lie among its inputs, nor they in it."""
+    """Refuses an output folder inside the folder of inputs, or around it."""
     target, inputs = output.resolve(), results.resolve()
     if target == inputs or inputs in target.parents or target in inputs.parents:
         raise UserError(f"-o {output}: lies in RESULTS or around it, which is only read; name another folder")
 
 
 def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
-    """The commit whose code ran; in practice trees the checkout's own when the run's is not to be had."""
+    """The commit whose code ran; with `smoke`, the checkout's own where the run's commit is not available."""
     git = benchmark.common("git")
     commit, dirty = (git.get("commit"), git.get("dirty")) if isinstance(git, dict) else (None, True)
     where = benchmark.results[0].path.parent / "run.json"
@@ -154,7 +154,7 @@ def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
 
 
 def _system_json(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
-    """The 33 fields of the machine that ran, with what only the submission knows filled in."""
+    """The 33 fields of the machine that ran, with the fields filled in that only the submission knows."""
     from systems.schema import NAMES
 
     described = [benchmark.common("system_description") for benchmark in benchmarks]
@@ -189,7 +189,7 @@ def _implementation_json(benchmark: Benchmark) -> bytes:
 
 
 def _script(benchmark: Benchmark, script: str, implementation: str) -> bytes:
-    """Calls the code's own script for the system that was submitted."""
+    """A script that calls the benchmark's own script for the submitted system."""
     preset = str(benchmark.common("system"))
     if not SAFE_NAME.fullmatch(preset):
         where = benchmark.results[0].path.parent / "run.json"
@@ -209,7 +209,7 @@ def _json(content: dict) -> bytes:
 
 
 def _accept(tree: Path, args: argparse.Namespace) -> bool:
-    """Checks the finished tree as a submission; a practice tree is written whatever is found."""
+    """Checks the finished tree as a submission; a practice tree is accepted whatever the findings."""
     from compliance.check import check_paths
 
     findings = check_paths([tree], packaging=True)

@@ -1,4 +1,4 @@
-"""What goes into a package: results with their run.json, and the code of the commit that ran."""
+"""Reads the inputs of a package: results with their run.json, and the code of the commit that ran."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from common.errors import UserError
 from compliance.runs import Run, read_run
 
 SCRIPTS = ("setup.sh", "init_datasets.sh", "run_and_time.sh")
-# The fields the 2020 submission rules ask of <system>_<implementation>.json
+# The fields that the 2020 submission rules require in <system>_<implementation>.json
 # (mlcommons/policies submission_rules.adoc at 3f35851).
 IMPLEMENTATION = (
     *("starting_weights_filename", "weight_transformations", "weight_data_types"),
     *("input_data_types", "retraining"),
 )
-# What a run needs of a checkout, besides its benchmark's own folder.
+# The folders of a checkout that a run needs besides the folder of its benchmark.
 _CODE = ("common", "compliance", "systems", "timetotrain", "requirements")
 _CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml", "setup.py"))
 _MAX_JSON_BYTES = 64 << 20
@@ -46,7 +46,7 @@ class Benchmark:
     results: tuple[Result, ...]
 
     def common(self, field: str) -> object:
-        """What every run's record says of `field`. Raises UserError when they differ."""
+        """The value of `field` in every run's record. Raises UserError when the records differ."""
         values = [result.record.get(field) for result in self.results]
         if any(value != values[0] for value in values):
             where = self.results[0].path.parent / "run.json"
@@ -59,10 +59,9 @@ class Benchmark:
 
 
 def read_results(folder: Path, system: str) -> list[Benchmark]:
-    """The benchmarks under `folder`/`system` (or under `folder` when that is its name), in order.
+    """Reads the benchmarks under `folder`/`system` (or under `folder` when it has that name), in order.
 
-    Raises UserError for anything that is not as a run left it: links, logs without a record or changed since,
-    records without a log.
+    Raises UserError for links, logs without a record, logs changed since their run, and records without a log.
     """
     folder = Path(folder)
     root = folder if folder.name == system and not (folder / system).is_dir() else folder / system
@@ -167,7 +166,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int, bytes]]:
-    """Path -> (mode, content) of the files of a commit that a run of the benchmark needs.
+    """Reads from a commit the files that a run of the benchmark needs: {path: (mode, content)}.
 
     Raises UserError when the commit is not there or holds a link or a submodule among them.
     """

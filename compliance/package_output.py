@@ -1,4 +1,4 @@
-"""Writing a package: all files, a tar with the same bytes each time, and the SHA-256 of everything."""
+"""Writes a package: all files, a tar with the same bytes each time, and the SHA-256 of everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compliance.package_inputs import open_file
 
 MANIFEST = "SHA256SUMS"
 _TIME = (
-    315_532_800  # 1980-01-01: in the tar no time is later than the files', and no tool finds it implausible
+    315_532_800  # 1980-01-01: a fixed time, so that equal files give equal tars; late enough for every tool
 )
 
 
@@ -26,7 +26,7 @@ _TIME = (
 class Entry:
     """A file of the package: its path in the tree, mode, and content (bytes, or the log to copy).
 
-    `sha256`: what the content must be, where that is known.
+    `sha256`: the expected digest of the content, where it is known.
     """
 
     path: str

@@ -1,8 +1,8 @@
-"""The closed vocabulary of the rule files: each word compiles to a Python function and to a phrase.
+"""Compiles the closed vocabulary of the rule files: each word becomes a Python function and a phrase.
 
 A predicate is a JSON object whose entries must all hold, e.g. `{"at_least": 0.759, "less": 1}`. Comparisons
 are Python's, as in the stock checker (`True` counts as 1, a string is not greater than 0, NaN fails);
-whatever raises does not hold. There is no eval and no exec: a word that is not in `_WORDS` is an error in
+a comparison that raises does not hold. There is no eval and no exec: a word that is not in `_WORDS` is an error in
 the rule file.
 """
 

@@ -1,4 +1,4 @@
-"""`python -m compliance report PATH -o report.html`: results as one self-contained page."""
+"""Implements `python -m compliance report PATH -o report.html`: writes results as one self-contained page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page and says so; 0, whatever is found in the logs: that is for `check` to answer."""
+    """Writes the page and prints its path; returns 0 whatever the findings, since `check` is the command that fails."""
     cards = [score_directory(folder, args.ruleset) for folder in result_folders(args.path)]
     findings = [check_paths([card.path], args.ruleset) for card in cards]
     write(args.output, page(cards, findings))
@@ -39,7 +39,7 @@ def _count(number: int, noun: str) -> str:
 def page(cards: list[ScoreCard], findings: Sequence[Sequence[Finding]] | None = None) -> str:
     """The HTML of the report: no script, no network, styles and drawings inline.
 
-    `findings`: what `check` found in each card's folder; None where it was not asked.
+    `findings`: the findings of `check` in each card's folder; None where it did not run.
     """
     checked = findings if findings is not None else [None] * len(cards)
     folders = [_folder(card, number, found) for number, (card, found) in enumerate(zip(cards, checked), 1)]
@@ -85,7 +85,7 @@ def _findings(findings: Sequence[Finding]) -> list[dict]:
 
 
 def fate(card: ScoreCard, index: int) -> str:
-    """What becomes of a run in the score: counted, fastest, slowest, failed; "" without a score."""
+    """The part of a run in the score: counted, fastest, slowest, failed; "" without a score."""
     if not card.runs[index].complies:
         return "failed"
     if card.score is None:
@@ -126,7 +126,7 @@ def _plot(metric: str, y: charts.Axis, run: Run, curves: list[charts.Curve]) -> 
     return {"metric": _metric(run, metric), "y": y, "target": target, "target_y": height, "curves": curves}
 
 
-# What the number in eval_accuracy is, for the benchmarks whose rules say so.
+# The metric logged as eval_accuracy, for the benchmarks whose rules name one.
 _METRICS = {"resnet": "Top-1 accuracy", "ssd": "mAP", "transformer": "BLEU", "gnmt": "BLEU", "dlrm": "AUC"}
 
 

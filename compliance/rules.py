@@ -1,4 +1,4 @@
-"""The rule files of `rules/<ruleset>/`: which exist, what is in them, and their compiled form.
+"""Loads and compiles the rule files of `rules/<ruleset>/`.
 
 A file is data in a closed vocabulary (docs/compliance.md lists it): for each key how often it must occur,
 what its value and metadata must be (predicates.py), which keys must come before or after it, and, for round
@@ -19,7 +19,7 @@ from common.errors import UserError
 from compliance.predicates import Test, compile_predicate, describe
 
 OWN_RULESETS = ("0.6.0", "0.7.0")
-# Those of mlperf_logging 4.1.68, which checks them in its own process (stock.py).
+# The rulesets of mlperf_logging 4.1.68, which checks them in its own process (stock.py).
 STOCK_RULESETS = (
     *("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0"),
     *("4.0.0", "4.1.0", "5.0.0", "5.1.0", "6.0.0", "6.1.0"),
@@ -74,7 +74,7 @@ def benchmark_file(ruleset: str, division: str | None, benchmark: str) -> str:
 
 
 def metric(ruleset: str, benchmark: str) -> dict:
-    """A benchmark's file, for what no division changes (runs, samples, target); {} for an unknown one."""
+    """A benchmark's rule file, for fields equal in all divisions (runs, samples, target); {} if it is unknown."""
     name = benchmark_file(ruleset, "closed", benchmark)
     return load(ruleset, name) if name in names(ruleset) else {}
 

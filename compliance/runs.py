@@ -1,4 +1,4 @@
-"""One result log as a run: when it started and stopped, what it did in between, what it reached."""
+"""Reads one result log as a run: start and stop, blocks and evaluations, and the quality it reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compliance.logs import BadLine, Record, guess_ruleset, read_log
 from compliance.rules import metric
 from compliance.story import Target
 
-# What v0.6 logs may call a benchmark: Google's Mask R-CNN entries say "mask".
+# Other names of benchmarks in v0.6 logs: Google's Mask R-CNN entries say "mask".
 _OTHER_NAMES = {"mask": "maskrcnn"}
 
 
@@ -27,7 +27,7 @@ class Span:
 class Evaluation:
     """One eval_accuracy; `values` has the key "" for a plain number, the metrics' names for several.
 
-    `met`: whether it meets the target of the benchmark's rules; None where those fix none.
+    `met`: whether it meets the target of the benchmark's rules; None where the rules fix no target.
     """
 
     epoch: float | None
@@ -38,7 +38,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """What one log tells. Times in milliseconds since the epoch, None where not logged."""
+    """The contents of one log. Times are in milliseconds since the epoch, None where not logged."""
 
     path: Path
     ruleset: str

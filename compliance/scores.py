@@ -1,4 +1,4 @@
-"""Olympic scores of result folders, and the published scores to set them beside."""
+"""Computes Olympic scores of result folders, and finds the published scores to compare them with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from common.errors import UserError
 from compliance.rules import metric
 from compliance.runs import Run, number, read_run
 
-_RUNS = 5  # of a benchmark whose rules do not say
+_RUNS = 5  # the number of runs where the benchmark's rules give none
 _PUBLISHED = Path(__file__).parent / "data" / "published_scores.csv"
 _MAX_RUNS = 1000  # in one folder; more is not a result folder
 
@@ -144,7 +144,7 @@ def result_folders(path: str | Path) -> list[Path]:
 def _olympic(
     runs: tuple[Run, ...], benchmark: str, mixed: bool
 ) -> tuple[int | None, int | None, float | None, str]:
-    """(fastest, slowest, score, why there is none)."""
+    """(index of the fastest, of the slowest, score, the reason where there is no score)."""
     if mixed:
         return None, None, None, "the logs are of different benchmarks"
     needed = required_runs(benchmark, runs[0].ruleset)
@@ -166,7 +166,7 @@ def _olympic(
 
 
 def _accelerators(folder: Path) -> int | None:
-    """From <org>/systems/<system>.json of a submission tree, or the run.json beside the logs."""
+    """The count in <org>/systems/<system>.json of a submission tree, or in the run.json beside the logs."""
     folder = folder.resolve()
     described = (
         _json(folder.parents[2] / "systems" / f"{folder.parent.name}.json") if len(folder.parents) > 2 else {}
@@ -187,7 +187,7 @@ def _records(folder: Path) -> dict:
 
 
 def _with_own_target(run: Run, record: object) -> Run:
-    """A smoke run and a benchmark without rules aim at the target that run.json tells."""
+    """Gives a smoke run, or a run of a benchmark without rules, the target in its run.json."""
     target = number(record.get("quality_target")) if isinstance(record, dict) else None
     if target is None or set(run.target) - {""} or not (run.smoke or not run.target):
         return run

@@ -1,4 +1,4 @@
-"""The stock checker (mlperf_logging's compliance_checker), kept at arm's length.
+"""Runs the stock checker (mlperf_logging's compliance_checker) in isolation.
 
 Its rules are Python source that it evaluates, and a log's values choose which of its files it loads; a
 crafted tree can make it run code, loop or fill the disk (docs/compliance-differences.md). So the values
@@ -23,7 +23,7 @@ from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.logs import Record, read_log, token_line_numbers
 from compliance.rules import STOCK_RULESETS
 
-# It needs 9 bytes of memory and 0.2 microseconds for a byte of log (1.76 GB and 42 s for 200 MB, measured).
+# The checker needs 9 bytes of memory and 0.2 microseconds for a byte of log (1.76 GB and 42 s for 200 MB, measured).
 MEMORY_BYTES = 4 << 30
 BASE_SECONDS = 30
 SECONDS_PER_MB = 0.5
@@ -81,7 +81,7 @@ def rulesets_with(key: str) -> list[str]:
 
 
 def unsafe_selector(path: str, ruleset: str) -> Record | None:
-    """The first record whose value would lead the stock checker to a file that is not one of its rules.
+    """Finds the first record whose value would make the stock checker load a file that is not one of its rules.
 
     `opt_name` selects a file only for resnet; for other benchmarks any plain word is harmless.
     """
@@ -99,7 +99,7 @@ def unsafe_selector(path: str, ruleset: str) -> Record | None:
 
 
 def verdict(path: str, ruleset: str) -> Verdict:
-    """What the stock checker says of one log, without letting it do harm.
+    """Runs the stock checker on one log in an isolated process.
 
     Raises:
       UserError: mlperf-logging is not installed, or has no such ruleset.
@@ -135,7 +135,7 @@ def verdict(path: str, ruleset: str) -> Verdict:
 
 
 def findings(path: str, ruleset: str) -> list[Finding]:
-    """The stock checker's verdict as findings, in plain words and with the file's own line numbers."""
+    """Returns the stock checker's verdict as findings, in plain words and with the file's own line numbers."""
     result, messages, warnings = verdict(path, ruleset)
     if result == "refused":
         wanted = f"a division, benchmark and optimizer of ruleset {ruleset}"
@@ -148,7 +148,7 @@ def findings(path: str, ruleset: str) -> list[Finding]:
 
 
 class _Numbers:
-    """Real line numbers for the stock checker's, which count records from 0; read when first needed."""
+    """Maps the stock checker's record numbers, from 0, to line numbers of the file, which is read when first needed."""
 
     def __init__(self, path: str):
         self._path, self._numbers = path, None
@@ -169,7 +169,7 @@ _CODE = re.compile(r"Failed executing .*?triggered by line ?:\n(.*?)(\n|$)", re.
 
 
 def translate(message: str, severity: str, path: str, numbers) -> Finding:
-    """One message of the stock checker as a finding."""
+    """Translates one message of the stock checker into a finding."""
     if match := _OCCURS.match(message):
         wanted, key, count, values = match.groups()
         wanted = wanted.lower().replace("_", " ").replace("(", " ").replace(")", "")
@@ -209,7 +209,7 @@ def _plain(test: str) -> str:
 
 
 def cross_check(path: str, ruleset: str, ours: bool) -> list[Finding]:
-    """A finding for a disagreement between our verdict (`ours`: no error) and the stock checker's."""
+    """Reports a disagreement between this package's verdict (`ours`: no error) and the stock checker's."""
     result, messages, _ = verdict(path, ruleset)
     if (result == "pass") == ours:
         return []

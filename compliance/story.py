@@ -1,4 +1,4 @@
-"""The run as a story: what the lines say together, which no rule about a single key can see.
+"""Checks a run as a whole: faults that lie between several lines, which no rule about a single key can find.
 
 Errors: `run_stop` before `run_start`, `init_stop` before `init_start`, a status that contradicts the
 target, a target met only by work after `run_stop`. Advice: the evaluation schedule, sample counts against
@@ -14,7 +14,7 @@ from compliance.logs import Record, shown
 from compliance.predicates import compile_predicate, describe
 
 _INFINITY = float("inf")
-_MAX_EPOCHS = 10_000  # of the evaluated epochs kept for the schedule; no published run has a tenth of it
+_MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run has a tenth as many
 
 
 class Story:
@@ -39,7 +39,7 @@ class Story:
         self._met_work = _INFINITY
         self._pending: dict[
             object, float
-        ] = {}  # evaluations that have no accuracy yet: epoch -> eval_start's time
+        ] = {}  # evaluations without an accuracy so far: epoch -> time of eval_start
         self._scored = self._reach = -_INFINITY
         self._work_start = _INFINITY
         self.handlers = {
@@ -88,8 +88,7 @@ class Story:
         )
 
     def _work(self, record: Record) -> None:
-        """Training begins that reaches up to an epoch (counted from 0 or 1, so the bound is the generous
-        one)."""
+        """Notes the last epoch that this training reaches; epochs count from 0 or 1, so the bound is the larger."""
         if self.stop is None:
             self._work_start = record.time_ms
             start = _number(record.metadata.get("first_epoch_num", record.metadata.get("epoch_num")))
@@ -103,8 +102,7 @@ class Story:
             self._pending.setdefault(epoch, record.time_ms)
 
     def accuracy(self, record: Record, met: bool) -> None:
-        """An evaluation's result; `met`: it reached the target. Evaluations may be logged long after their
-        work."""
+        """Takes an evaluation's result, which may be logged long after its work; `met`: it reached the target."""
         epoch = _number(record.metadata.get("epoch_num"))
         work = min(record.time_ms, self._pending.pop(epoch, _INFINITY))
         if epoch is not None:
@@ -123,8 +121,7 @@ class Story:
         return (self.stop.time_ms - self.times["run_start"]) / 60_000
 
     def end(self, info: dict, goal: dict | None) -> Iterator[Finding]:
-        """The findings about the whole run; `info` is the benchmark's rule file, `goal` its target (or
-        None)."""
+        """Yields the findings about the whole run; `info` is the benchmark's rule file, `goal` its target (or None)."""
         yield from self._order()
         if goal is not None:
             yield from self._status(info)

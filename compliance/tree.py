@@ -1,4 +1,4 @@
-"""Checks of directories: what logs, their places, system descriptions and the files around them say together.
+"""Checks submission trees: whether logs, their paths, system descriptions and the other files agree.
 
 The layout is that of the rules (mlcommons/policies, submission_rules, 2020):
 `<org>/results/<system>/<benchmark>/result_<i>.txt`, `<org>/systems/<system>.json`, and below

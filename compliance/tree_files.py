@@ -1,4 +1,4 @@
-"""What lies where in a submission tree: finds the logs, and says which code and scripts are missing."""
+"""Finds the logs of a submission tree, and reports missing code and scripts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SCRIPTS = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
 
 
 def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
-    """The logs below `root`: result_*.txt and, outside the layout of a submission, every text file that holds
-    a record; where there is none of these, any file that does.
+    """Finds the logs below `root`: result_*.txt and, outside the layout of a submission, every text file that holds
+    a record; where there are none of these, any file that holds one.
 
     In a benchmark's directory of results a log of another name is an error: no tool would look at it.
     """
@@ -31,7 +31,7 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
         names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
         for name in names:
             path = os.path.join(directory, name)
-            if os.path.islink(path):  # os.walk goes past it
+            if os.path.islink(path):  # os.walk does not follow it
                 fix = "put the directory itself here, or check what it points to"
                 findings.append(unchecked(path, "this directory", "a symbolic link", fix))
         for name in sorted(files):
@@ -61,7 +61,7 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
 
 
 def unreadable_directory(directory: str | Path, error: OSError) -> Finding:
-    """The finding about a directory that the system does not let us list."""
+    """Builds the finding about a directory that cannot be listed."""
     return unchecked(directory, "this directory", reason_of(error), "make it readable")
 
 
@@ -71,7 +71,7 @@ def reason_of(error: OSError) -> str:
 
 
 def unchecked(path: str | Path, what: str, found: str, fix: str) -> Finding:
-    """The finding about what is there and is not looked into."""
+    """Builds the finding about a file or directory that is present but not checked."""
     return finding("not-checked", ERROR, path, "a plain, readable file", found, what=what, fix=fix)
 
 
@@ -90,12 +90,11 @@ def _has_token(path: str) -> bool:
         with open(path, "rb") as file:
             return TOKEN in file.read(1 << 20)
     except OSError:
-        return True  # let the check say so
+        return True  # the check of the log reports that it is unreadable
 
 
 def place_of(directory: Path) -> tuple[Path, str, str | None] | None:
-    """(org, system, benchmark) of a directory below a `results/`; benchmark None where its level is
-    missing."""
+    """(org, system, benchmark) of a directory below a `results/`; benchmark is None where that level is missing."""
     parts = directory.parts
     if "results" not in parts:
         return None
@@ -107,7 +106,7 @@ def place_of(directory: Path) -> tuple[Path, str, str | None] | None:
 
 
 def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:
-    """Which files that the rules ask for beside the results are missing: scripts, README, implementation description.
+    """Reports files missing that the rules require beside the results: scripts, README, implementation description.
 
     Args:
       org: the submitter's folder.
@@ -126,7 +125,7 @@ def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:
             places = [top / system, inside / system, *(inside / name / system for name in _names(inside))]
             present = {name for place in places for name in _names(place)}
             shared = _names(top)
-        except OSError as error:  # what may lie there is not said to be missing
+        except OSError as error:  # files in an unreadable directory are not reported as missing
             yield unreadable_directory(error.filename, error)
             continue
         missing = [
@@ -140,7 +139,7 @@ def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:
 
 
 def _names(directory: Path) -> set[str]:
-    """What lies in a directory; nothing where there is none. Raises OSError when it cannot be read."""
+    """The names in a directory, none where it does not exist. Raises OSError when it cannot be read."""
     try:
         return set(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What the runs of one directory say together: benchmark, division, number of runs, seeds, copies."""
+"""Checks the runs of one directory together: benchmark, division, number of runs, seeds, copies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from compliance.tree_files import reason_of, unchecked
 
 
 def one_directory(path: Path, benchmark: str | None, group: list[LogResult]) -> Iterator[Finding]:
-    """Whether its logs agree with its name and each other, and give a score.
+    """Checks that the logs of a directory agree with its name and with each other, and give a score.
 
     Args:
-      path: of the directory, as findings show it.
-      benchmark: what its name says; None where the level of benchmarks is missing.
-      group: its logs; at least one.
+      path: the directory, as findings show it.
+      benchmark: the one that the directory's name gives; None where the level of benchmarks is missing.
+      group: the results of its logs; at least one.
     """
     if benchmark is None:
         wanted = "results/<system>/<benchmark>/result_<i>.txt"
@@ -56,10 +56,10 @@ def one_directory(path: Path, benchmark: str | None, group: list[LogResult]) -> 
 
 
 def duplicates(results: list[LogResult]) -> Iterator[Finding]:
-    """Runs that are copies of each other, wherever they lie."""
+    """Reports logs that are copies of each other, in any directories."""
     by_size: dict[int, list[LogResult]] = defaultdict(list)
     for result in results:
-        with suppress(OSError):  # what is gone or out of reach has a finding of its own
+        with suppress(OSError):  # a file that is gone or unreadable has a finding of its own
             by_size[os.path.getsize(result.path)].append(result)
     by_content: dict[str, list[str]] = defaultdict(list)
     for group in by_size.values():
@@ -67,7 +67,9 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
             try:
                 by_content[_digest(result.path)].append(result.path)
             except OSError as error:
-                if not any(one.rule == "not-checked" for one in result.findings):  # or it is said already
+                if not any(
+                    one.rule == "not-checked" for one in result.findings
+                ):  # else it is reported already
                     yield unchecked(result.path, "this file", reason_of(error), "make it readable")
     for first, *copies in by_content.values():
         for copy in copies:
@@ -77,7 +79,7 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
 
 
 def same_seed(path: Path, group: list[LogResult]) -> Iterator[Finding]:
-    """Runs of one directory that began from the same seed."""
+    """Reports runs of one directory that began from the same seed."""
     by_seed: dict[str, list[str]] = defaultdict(list)
     for result in group:
         if result.seed is not None:

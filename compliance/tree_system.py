@@ -1,4 +1,4 @@
-"""A tree's system description: its own faults, and whether directory, logs and description name the same system."""
+"""Checks a tree's system description, and whether directory, logs and description name the same system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ _MAX_JSON_BYTES = 1 << 20
 
 
 def read_description(path: Path, asked_by: Path, ruleset: str) -> tuple[dict | None, list[Finding]]:
-    """The system's JSON and what is wrong with it; None when it cannot be used."""
+    """Reads a system's JSON: (description, findings); the description is None where it cannot be used.
+
+    Args:
+      path: the JSON file.
+      asked_by: the directory of results that needs it, which the finding about a missing file names.
+      ruleset: the round whose vocabulary the fields must use.
+    """
     try:
         if not path.is_file():
             wanted = f"systems/{path.name}"
@@ -50,7 +56,7 @@ def read_description(path: Path, asked_by: Path, ruleset: str) -> tuple[dict | N
 def disagreements(
     path: Path, system: str, description: dict | None, source: Path, group: list[LogResult]
 ) -> Iterator[Finding]:
-    """Whether directory, logs and system description name the same system and division."""
+    """Reports where directory, logs and system description name different systems or divisions."""
     if description is not None:
         division = description.get("division")
         logged = sorted({result.division for result in group if isinstance(result.division, str)})
@@ -76,12 +82,12 @@ _NODES = re.compile(r"^\s*\d+\s*x\s*(?=\w)", re.IGNORECASE)
 
 
 def compare(name: str, other: str) -> str:
-    """ "same" (one name begins like the other, or is in it), "other" (the same words with other numbers), or
-    "unclear". A count of nodes that one of them has in front ("1xDGX-1") says nothing.
+    """Compares two names of systems: "same" (one begins like the other, or is in it), "other" (the same words with
+    other numbers), or "unclear". A leading count of nodes ("1xDGX-1") is ignored.
     """
     if bool(_NODES.match(name)) != bool(_NODES.match(other)):
         name, other = _NODES.sub("", name), _NODES.sub("", other)
-    # "NVIDIA DGX-1" is in "dgx1_mxnet" but for its maker.
+    # "NVIDIA DGX-1" without its maker is in "dgx1_mxnet".
     if any(_holds(a, b) or _holds(a, b.partition(" ")[2]) for a, b in ((name, other), (other, name))):
         return "same"
     ours, theirs = _parts(name), _parts(other)
@@ -94,7 +100,7 @@ def compare(name: str, other: str) -> str:
 
 
 def _holds(name: str, part: str) -> bool:
-    """Whether `part` is in `name` but for case and punctuation, without cutting a number or being a scrap."""
+    """Whether `part` is in `name`, ignoring case and punctuation; a cut number or a very short part does not count."""
     whole, inner = (re.sub(r"[^a-z\d]", "", text.lower()[:200]) for text in (name, part))
     return len(inner) > 3 and bool(re.search(rf"(?<!\d){inner}(?!\d)", whole))
 

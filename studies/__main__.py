@@ -1,4 +1,4 @@
-"""python -m studies NAME: runs a study and writes its table and pictures to studies/NAME/."""
+"""Runs a study and writes its table and pictures to studies/NAME/: python -m studies NAME."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STUDIES = {
 
 
 def main() -> int:
-    """Exit status: 0, or that of a run that failed; 2 for a bad command or missing data."""
+    """Returns the exit status: 0, the status of a run that failed, or 2 for a bad command or missing data."""
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
     commands = parser.add_subparsers(dest="study", required=True, metavar="NAME")
     for name, module in STUDIES.items():

@@ -1,4 +1,4 @@
-"""Real data beside the project: where it lies, unpacked once into a cache outside the tree."""
+"""Finds the real data sets beside the project, and unpacks them once into a cache outside the tree."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def cache() -> Path:
 
 
 def unpack(name: str) -> Path:
-    """The folder `name` of `cache()`: what `name`.tar.xz unpacks to, or a link to the folder of that name beside it.
+    """Returns the folder `name` of `cache()`: the unpacked `name`.tar.xz, or a link to a folder of that name beside it.
 
-    A link, because studies write what they make of a data set beside it.
+    The folder is linked, because studies write the data that they derive beside it.
 
     Raises:
-      UserError: there is neither, or the archive is damaged.
+      UserError: neither exists, or the archive is damaged.
     """
     archive, ready, folder = shared_data() / f"{name}.tar.xz", shared_data() / name, cache() / name
     if ready.is_dir() and not folder.is_dir():
         cache().mkdir(parents=True, exist_ok=True)
-        folder.unlink(missing_ok=True)  # A link to a folder that has gone.
+        folder.unlink(missing_ok=True)  # A link whose folder is gone.
         folder.symlink_to(ready.resolve())
     if not archive.is_file() and not ready.is_dir():
         raise UserError(
@@ -59,10 +59,10 @@ def unpack(name: str) -> Path:
 
 
 def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
-    """`folder`, to which `names` are unpacked once.
+    """Returns `folder`, into which `names` are unpacked once.
 
     Raises:
-      UserError: the archive is not there, is damaged, or lacks one of them.
+      UserError: the archive is missing or damaged, or lacks one of the names.
     """
 
     def fill(made: Path) -> None:
@@ -76,11 +76,11 @@ def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
 
 
 def filled(folder: Path, fill: Callable[[Path], object]) -> Path:
-    """`folder`, which is made where it is not there: under its name it is whole.
+    """Returns `folder`, and fills it first where it does not exist; it appears under its name only when complete.
 
     Args:
-      folder: its place.
-      fill: makes it at the path that it is given, whose name is `folder`'s and whose parent is an empty folder.
+      folder: the path of the folder.
+      fill: makes the folder at a path that it gets, which has the name of `folder` in an empty parent folder.
     """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -88,6 +88,6 @@ def filled(folder: Path, fill: Callable[[Path], object]) -> Path:
             with whole(folder) as made:
                 fill(made)
         except OSError:
-            if not folder.is_dir():  # Else another study was first.
+            if not folder.is_dir():  # Otherwise another study made it first.
                 raise
     return folder

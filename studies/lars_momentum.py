@@ -1,10 +1,11 @@
-"""LARS with scaled against unscaled momentum at a large batch: epochs to a fixed target, three seeds each.
+"""Compares LARS with scaled and unscaled momentum at a large batch: epochs to a fixed target, three seeds each.
 
-Figures 5 and 6 and Table 1 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": at 32K of ImageNet's images, 72.8 epochs
-scaled, 70.6 unscaled, 64 unscaled and tuned. Here ResNet-50 at a quarter of the width trains on the generated pictures
-of cpu-tiny at a batch that is a sixteenth of the set (theirs is a fortieth). Rate, warmup and momentum of the three
-forms are in the paper's proportions; the rate is that of round v0.6 at 4,096 under the square-root rule, not tuned.
-As in the paper the target is what such a schedule just reaches: of 12 and 16 epochs tried with seed 0, these are the
+Source: figures 5 and 6 and Table 1 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": at 32K of ImageNet's images,
+72.8 epochs scaled, 70.6 unscaled, 64 unscaled and tuned. The study trains ResNet-50 at a quarter of the width on the
+generated pictures of cpu-tiny, with a batch of a sixteenth of the set (the paper's is a fortieth). Rate, warmup and
+momentum of the three forms are in the paper's proportions; the rate is that of round v0.6 at 4,096 under the
+square-root rule, not tuned.
+As in the paper, the schedule is the shortest that just reaches the target: of 12 and 16 epochs tried with seed 0, the
 fewest in which every form passes 95 %.
 """
 
@@ -29,14 +30,14 @@ NAME = "lars-momentum"
 SEEDS = (0, 1, 2)
 BATCH, EPOCHS, TARGET = 256, 16, 0.95
 # Table 1: rate 31.2, 25 of 76 epochs of warmup; 29.0, 18 and momentum 0.929 where tuned.
-# 10.0 at 4,096 (mlperf_facts 1.1) times the root of 256 / 4,096.
+# 10.0 at 4,096 (docs/sources.md, mlperf 1.1) times the root of 256 / 4,096.
 RATE, WARMUP = 2.5, round(EPOCHS * 25 / 76, 2)
 COLUMNS = ("form", "seed", "rate", "warmup", "momentum", "epochs", "quality", "minutes")
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """For `studies.runner`."""
+    """The study's entry for `studies.runner`."""
 
     name: str = NAME
     benchmark: str = "resnet"
@@ -64,7 +65,7 @@ class Study:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One run; `paper` is what Table 1 has for the form, in epochs."""
+    """One run; `paper` is the form's entry in Table 1, in epochs."""
 
     form: str
     scaled: bool
@@ -89,7 +90,7 @@ class Row:
 
 
 def rows(rate: float = RATE) -> list[Row]:
-    """Seed by seed, so that a study that was stopped has compared something."""
+    """Lists the runs seed by seed, so that a study that was stopped can compare the forms."""
     forms = (
         ("scaled", True, rate, WARMUP, 0.9, 72.8),
         ("unscaled", False, rate, WARMUP, 0.9, 70.6),
@@ -110,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains what is missing; writes table, csv and picture of what there is."""
+    """Trains the missing runs; writes table, csv and picture of the finished ones."""
     runner = Runner(Study(), args.epochs, args.minutes, args.overrides, args.jobs)
     todo = [row for row in rows() if runner.record(row) is None]
     runner.run_all(todo[: args.limit])
@@ -123,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def evaluated_at(record: dict) -> list[float]:
-    """The epochs before each evaluation: one comes after every 16 steps, which are 1.024, and one at the end."""
+    """The epochs before each evaluation: one every 16 steps, which are 1.024 epochs, and one at the end."""
     clock = Clock.of(configs.override_all(PRESETS[Study.preset], record["flags"]))
     steps = (i * clock.steps_per_block for i in range(1, len(record["evaluations"]) + 1))
     return [min(step, clock.train_steps) / clock.steps_per_epoch for step in steps]
@@ -136,7 +137,7 @@ def epochs_to_target(record: dict, target: float = TARGET) -> float | None:
 
 
 def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
-    """results.csv, results.md and curves.png."""
+    """Writes results.csv, results.md and curves.png."""
     lines = []
     for row, record in found:
         epochs = epochs_to_target(record)
@@ -150,7 +151,7 @@ def publish(found: list[tuple[Row, dict]], folder: pathlib.Path) -> None:
 
 
 def markdown(found: list[tuple[Row, dict]]) -> str:
-    """Epochs to the target by form, beside the paper's."""
+    """The table of epochs to the target by form, beside the paper's."""
     seeds = " | ".join(f"seed {seed}" for seed in SEEDS)
     lines = [
         f"| momentum | rate | warmup | m | {seeds} | mean | paper |",
@@ -160,7 +161,7 @@ def markdown(found: list[tuple[Row, dict]]) -> str:
         mine = {row.seed: record for row, record in found if row.form == first.form}
         reached = [epochs for record in mine.values() if (epochs := epochs_to_target(record))]
         cells = [_epochs(mine[seed]) if seed in mine else "" for seed in SEEDS]
-        # A mean over the runs that got there alone would flatter a form that often does not.
+        # A mean over only the runs that reach the target would flatter a form that often misses it.
         whole = reached and len(reached) == len(mine)
         mean = f"{statistics.mean(reached):.1f}" if whole else ""
         values = f"{first.form} | {first.rate:g} | {first.warmup:g} | {first.momentum:g}"

@@ -1,6 +1,6 @@
-"""LEGW's figures as a table of runs: one row a run of the real benchmark, resumed row by row.
+"""Reproduces LEGW's figures as a table: each row is a run of the real benchmark, and a study resumes row by row.
 
-Sources: "Large-Batch Training for LSTM and Beyond", figures 1 and 4 to 7. Every row is `python -m BENCHMARK` with
+Source: "Large-Batch Training for LSTM and Beyond", figures 1 and 4 to 7. Every row is `python -m BENCHMARK` with
 flags, in a process of its own, to the end of its epochs; the quality that counts is that of the last evaluation, on the
 test set. The base rate is tuned with `--tune`, which evaluates on held-out data and never touches the test set.
 """
@@ -19,39 +19,39 @@ from studies import legw_report
 from studies.data import ROOT
 from studies.runner import Identity, Runner, at_least_zero, identity, published, settings
 
-SEEDS = 3  # Of the smallest and the largest batch; the others have one.
+SEEDS = 3  # Runs of the smallest and the largest batch; the others have one seed.
 PARTS = ("legw", "competitors", "rates", "solvers", "long")
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What differs between the benchmarks.
+    """The parts of a study that differ between the benchmarks.
 
     Attributes:
-      name: of the study, and its folder in studies/.
-      benchmark: the package.
+      name: name of the study, and of its folder in studies/.
+      benchmark: the benchmark's package.
       preset: base configuration, at the base batch.
-      batch: of the preset.
+      batch: global batch of the preset.
       rate: base rate of the preset.
-      factors: by which the batch is multiplied.
+      factors: factors by which the batch is multiplied.
       never: a quality target that no run meets, so that all train for their epochs.
-      lower_is_better: perplexity, not accuracy.
-      unit: of the quality, for axes.
+      lower_is_better: True for perplexity, False for accuracy.
+      unit: unit of the quality, for axes.
       held_out: flags that evaluate on held-out data.
-      tuned_rates: figure 6, at the largest batch.
-      base_rates: tried by `--tune` at the base batch.
-      base_warmup: of those runs, in epochs, whatever the preset's has since become.
+      tuned_rates: rates of figure 6, at the largest batch.
+      base_rates: rates that `--tune` tries at the base batch.
+      base_warmup: warmup of those runs in epochs, independent of the preset's later value.
       warmups: base warmups in epochs that `--tune` tries at the largest batch, as section 3 of the paper allows; they
         are scaled down from there.
-      close_rates: base rates that one seed does not tell apart; they have three.
-      long_epochs: of figure 7.
-      long_flags: what else is longer there.
+      close_rates: base rates that one seed cannot distinguish; they have three seeds.
+      long_epochs: epochs of figure 7.
+      long_flags: flags that lengthen other settings for figure 7.
       solvers: {name: flags}, each at its tuned or its usual rate.
       poly: flags of polynomial decay in place of the preset's schedule.
-      data: makes the data folder.
+      data: makes the data folder and returns it.
       compared: factors at which the competitors run, the largest first.
-      parts: what `make study` runs, at most three hours on two cores; the others are asked for with `--parts`.
-      flags: of every run.
+      parts: the parts that `make study` runs, at most three hours on two cores; `--parts` selects others.
+      flags: flags of every run.
     """
 
     name: str
@@ -90,10 +90,10 @@ class Row:
     Attributes:
       part: "methods" (figures 1, 4 and 5: "legw" and "competitors" of `--parts`), "solvers", "rates" (figure 6),
         "long" (figure 7) or "tune".
-      method: what is compared in the part.
-      batch, rate: of the run; rate None is the solver's.
-      seed: of the run.
-      flags: of `python -m BENCHMARK`, besides data and result folders.
+      method: the value that the part compares.
+      batch, rate: global batch and base rate; rate None is the solver's own.
+      seed: the run's seed.
+      flags: flags of `python -m BENCHMARK`, besides data and result folders.
     """
 
     part: str
@@ -105,7 +105,7 @@ class Row:
 
     @property
     def asked_as(self) -> str:
-        """Which of PARTS it belongs to."""
+        """The name in PARTS that selects this row."""
         if self.part != "methods":
             return self.part
         return "legw" if self.method == "legw" else "competitors"
@@ -133,12 +133,15 @@ def methods(study: Study, k: int) -> dict[str, tuple[float | None, tuple[str, ..
         "linear": (linear, _batch(study, k, linear)),
         "linear-poly": (linear, (*_batch(study, k, linear), *study.poly)),
         "linear-poly-warmup": (linear, (*_batch(study, k, linear, 5.0), *study.poly)),
-        "adam": (None, (*_batch(study, k, 0.0), *study.solvers["adam"])),  # Its own rate comes last.
+        "adam": (
+            None,
+            (*_batch(study, k, 0.0), *study.solvers["adam"]),
+        ),  # The flag of Adam's own rate comes last and counts.
     }
 
 
 def rows(study: Study) -> Iterable[Row]:
-    """All rows but those whose rate depends on others, the most telling first."""
+    """All rows but those whose rate depends on other rows, the most informative first."""
     ends = (1, study.largest)
     for k in study.factors:
         rate, flags = methods(study, k)["legw"]
@@ -161,7 +164,7 @@ def _competitors(study: Study, k: int) -> Iterable[Row]:
 
 
 def long_rows(study: Study, best_rate: float) -> Iterable[Row]:
-    """Figure 7: LEGW and the best tuned rate, with many more epochs."""
+    """The rows of figure 7: LEGW and the best tuned rate, with many more epochs."""
     k, more = study.largest, (*settings(train_epochs=study.long_epochs), *study.long_flags)
     rate, flags = methods(study, k)["legw"]
     yield Row("long", "legw", study.batch * k, rate, 0, (*flags, *more))
@@ -169,7 +172,7 @@ def long_rows(study: Study, best_rate: float) -> Iterable[Row]:
 
 
 def tune_rows(study: Study) -> Iterable[Row]:
-    """On held-out data: base rates at the base batch, base warmups under LEGW at the largest."""
+    """The rows on held-out data: base rates at the base batch, base warmups under LEGW at the largest."""
     for seed in range(SEEDS):
         for rate in study.close_rates if seed else study.base_rates:
             chosen = settings(optimizer__base_learning_rate=rate, schedule__warmup_epochs=study.base_warmup)
@@ -201,7 +204,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(study: Study, args: argparse.Namespace) -> int:
-    """Trains what is missing, then writes table and pictures of what there is."""
+    """Trains the missing rows, then writes table and pictures of the finished ones; returns the exit status."""
     target = settings(quality_target=study.never, division="open")
     study = dataclasses.replace(study, flags=(*target, *study.flags))
     parts = args.parts.split(",") if args.parts else study.parts
@@ -229,16 +232,16 @@ def run(study: Study, args: argparse.Namespace) -> int:
     runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:
         whole += _train_long(runner, whole, before, "long" in parts and args.limit is None)
-    # Also what earlier calls trained, with other parts, and what the table has of this configuration.
+    # Includes rows that earlier calls trained for other parts, and the table's rows of this configuration.
     records = list(_records(runner, whole, before).values())
     legw_report.publish(study, records, runner.folder if args.epochs else home, name)
     return 0
 
 
 def _check_kept(table: pathlib.Path, before: Mapping[Identity, dict], known: Collection[Identity]) -> None:
-    """Raises UserError where the table has runs that the one to be written would not have.
+    """Raises UserError where the new table would lose runs of the old one.
 
-    Those of figure 7 come and go with the best rate of figure 6.
+    The runs of figure 7 are exempt: they change with the best rate of figure 6.
     """
     lost = [r for key, r in before.items() if key not in known and r["part"] != "long"]
     if lost:
@@ -251,7 +254,7 @@ def _check_kept(table: pathlib.Path, before: Mapping[Identity, dict], known: Col
 def _train_long(
     runner: Runner, whole: Sequence[Row], before: Mapping[Identity, dict], asked: bool
 ) -> list[Row]:
-    """Figure 7's rows, trained if they are asked for; none before figure 6, whose best rate they take, is whole."""
+    """Trains figure 7's rows if `asked`; there are none before figure 6, whose best rate they take, is complete."""
     long = list(_long(runner.study, _records(runner, whole, before).values()))
     if asked and not long:
         print('part "long" waits for all runs of "rates": it takes the best rate of them')
@@ -263,9 +266,9 @@ def _train_long(
 def _records(
     runner: Runner, asked: Sequence[Row], before: Mapping[Identity, dict] | None = None
 ) -> dict[str, dict]:
-    """{id: record} of the rows that are done, also of one whose run another row asked for as well.
+    """{id: record} of the finished rows; rows with equal configurations share one run.
 
-    Without a record of its own a row has that of `before`.
+    A row without a record of its own takes the one in `before`.
     """
     identities = {row.id: identity(runner.study, row, runner.extra) for row in asked}
     trained = dict(before or {})

@@ -1,8 +1,8 @@
-"""LEGW's explanation: the curvature L(x, g) along the gradient, iteration by iteration, for several batch sizes.
+"""Measures the curvature along the gradient, LEGW's explanation of warmup, by iteration for several batch sizes.
 
-Section 4 and figure 3 of "Large-Batch Training for LSTM and Beyond": L(x, g) = |g' H g| / |g|^2, the inverse of the
-best step along g, on a fixed small batch, H g by finite differences of the gradient. The paper sees a peak in early
-iterations that moves right as the batch grows.
+Source: section 4 and figure 3 of "Large-Batch Training for LSTM and Beyond". L(x, g) = |g' H g| / |g|^2 is the inverse
+of the best step along g, on a fixed small batch, with H g by finite differences of the gradient. The paper shows a
+peak in early iterations that moves to later ones as the batch grows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from studies.runner import folder_for
 
 STUDIES = {"mnist": legw_mnist.STUDY, "ptb": legw_ptb.STUDY}
 FACTORS = {"mnist": "1,4,16,64", "ptb": "1,4,16,32"}
-# Length of the step on either side, in the space of all weights; their norm is some ten. Between rounding, which
-# needs it long, and the third derivative, which needs it short.
+# Length of the step on either side, in the space of all weights, whose norm is about ten. Rounding errors call for a
+# longer step, the third derivative for a shorter one.
 STEP = 1e-3
-WINDOW = 9  # Of measurements: a single one may be ten times its neighbours.
+WINDOW = 9  # Measurements of a median: a single one may be ten times its neighbours.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def _recorded(path: pathlib.Path, settings: Mapping) -> list[tuple[int, float]] 
 
 
 def _configured(study: legw.Study, k: int) -> RunConfig:
-    """The rate of the base batch and no warmup: what a warmup has to cover is to be seen, not hidden by one."""
+    """Configures the base batch's rate without a warmup, which would hide the peak that it has to cover."""
     config = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     config = dataclasses.replace(
         config,
@@ -103,10 +103,10 @@ def _measured(path: pathlib.Path, settings: Mapping, study: legw.Study, config: 
 
 
 def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple[int, float]]:
-    """[(iteration, L)] while `task` trains from its seed on one replica.
+    """Measures [(iteration, L)] while `task` trains from its seed on one replica.
 
-    The fixed batch has `examples` training examples, the same whatever the batch of the task; it cannot be larger
-    than that, for which a stateful model was built.
+    The fixed batch has `examples` training examples, the same for every batch of the task; it cannot be larger than the
+    task's batch, because a stateful model is built for that size.
     """
     from common.config.clock import Clock
     from common.distributed.replicas.base import Shard
@@ -138,14 +138,14 @@ def fixed_batch(task: object, examples: int) -> Mapping:
 
 
 def tf_function(function: Callable) -> Callable:
-    """tf.function, which only what trains needs to import."""
+    """Returns tf.function(function); imports TensorFlow here, so that only training loads it."""
     import tensorflow as tf
 
     return tf.function(function, autograph=False)
 
 
 def make_probe(task: object, model: object, batch: Mapping) -> Callable[[], object]:
-    """`probe()` gives |g' H g| / |g|^2 on `batch` and leaves every variable as it was."""
+    """Returns `probe`, which computes |g' H g| / |g|^2 on `batch` and leaves every variable unchanged."""
     import tensorflow as tf
 
     variables = model.trainable_variables
@@ -180,7 +180,7 @@ def make_probe(task: object, model: object, batch: Mapping) -> Callable[[], obje
 
 
 def running_median(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The median of `WINDOW` measurements around each; of fewer at the ends."""
+    """The median of the `WINDOW` measurements around each one; of fewer at the ends."""
     half = WINDOW // 2
     return [
         (step, statistics.median(value for _, value in curve[max(i - half, 0) : i + half + 1]))

@@ -1,4 +1,4 @@
-"""LEGW on MNIST: batches 128 to 8,192, its competitors, seven solvers, the tuned rate, long runs."""
+"""Runs LEGW on MNIST: batches 128 to 8,192, its competitors, seven solvers, the tuned rate, long runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from studies import legw
 from studies.data import unpack
 
-# PRESETS of mnist/presets.py; tests/studies holds the two together.
+# The base values equal PRESETS in mnist/presets.py, which tests/studies/test_studies_legw.py checks.
 STUDY = legw.Study(
     name="legw-mnist",
     benchmark="mnist",

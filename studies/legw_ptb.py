@@ -1,4 +1,4 @@
-"""LEGW on the Penn Treebank: batches 20 to 640, its competitors, seven solvers, the tuned rate, long runs."""
+"""Runs LEGW on the Penn Treebank: batches 20 to 640, its competitors, seven solvers, the tuned rate, long runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FILES = tuple(f"ptb.{split}.txt" for split in ("train", "valid", "test"))
 
 
 def _data() -> pathlib.Path:
-    """The folder of the three text files; where they are not there as they are, one in the cache, from the zip file."""
+    """The folder of the three text files, or one in the cache, unpacked from the zip file."""
     source = unpack("text") / "ptb"
     if all((source / name).is_file() for name in FILES):
         return source
     return unzip(source / "ptb.zip", FILES, cache() / "ptb")
 
 
-# PRESETS of ptb/presets.py; tests/studies holds the two together.
+# The base values equal PRESETS in ptb/presets.py, which tests/studies/test_studies_legw.py checks.
 STUDY = dataclasses.replace(
     legw_mnist.STUDY,
     name="legw-ptb",
@@ -29,7 +29,7 @@ STUDY = dataclasses.replace(
     batch=20,
     rate=0.03,
     factors=(1, 2, 4, 8, 16, 32),
-    # Nearly all of the work is the product over the vocabulary, at which a CPU with avx512_bf16 is twice as fast.
+    # Most of the work is the product over the vocabulary, which a CPU with avx512_bf16 computes twice as fast.
     flags=("--config.precision=bf16",),
     compared=(32, 8),
     parts=("legw",),

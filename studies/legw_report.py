@@ -1,4 +1,4 @@
-"""Table and pictures of a LEGW study, from the records of its rows."""
+"""Writes the table and pictures of a LEGW study from the records of its rows."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def grouped(records: Sequence[dict], key: str) -> Groups:
 
 
 def spread(values: Sequence[float]) -> str:
-    """ "mean +- standard deviation (n)", or the value."""
+    """Formats values over seeds: "mean +- standard deviation (n)", or the single value."""
     if len(values) == 1:
         return f"{values[0]:.5g}"
     return f"{statistics.mean(values):.5g} ± {statistics.stdev(values):.2g} ({len(values)})"
 
 
 def cell(qualities: Sequence[float | None]) -> str:
-    """Runs of one kind: their spread, and how many diverged."""
+    """Formats runs of one kind: mean and deviation, and the number that diverged."""
     finite = [q for q in qualities if q is not None]
     lost = len(qualities) - len(finite)
     if not finite:
@@ -66,7 +66,7 @@ def cell(qualities: Sequence[float | None]) -> str:
 
 
 def markdown(study: Any, records: Sequence[dict]) -> str:
-    """Quality by method and batch, then the other parts as lists."""
+    """The report in Markdown: quality by method and batch, then the other parts as lists."""
     lines = []
     compared = [r for r in records if r["part"] == "methods"]
     if compared:
@@ -89,7 +89,7 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
 
 
 def _drawn(study: Any, quality: float) -> float:
-    """What a picture shows: the error, whose scale is logarithmic as that of the perplexity is."""
+    """The value drawn for a quality: perplexity as it is, accuracy as its error; both suit a logarithmic scale."""
     return quality if study.lower_is_better else 1 - quality
 
 
@@ -111,9 +111,9 @@ def _figure(study: Any, xlabel: str, ticks: Sequence[float] = ()) -> tuple[Any, 
 def _save(study: Any, figure: Any, axes: Any, path: pathlib.Path) -> None:
     from matplotlib import ticker
 
-    # After drawing: on an axis that is logarithmic already Matplotlib mixes logarithms into the limits of error bars.
+    # Set after drawing: on an axis that is already logarithmic, Matplotlib computes wrong limits for error bars.
     axes.set_yscale("log")
-    if study.lower_is_better:  # A perplexity of 122, not 1.22 x 10^2.
+    if study.lower_is_better:  # Ticks read 122, not 1.22 x 10^2.
         axes.yaxis.set_major_formatter(ticker.LogFormatter())
         axes.yaxis.set_minor_formatter(ticker.LogFormatter(labelOnlyBase=False))
     axes.grid(alpha=0.3)
@@ -123,7 +123,7 @@ def _save(study: Any, figure: Any, axes: Any, path: pathlib.Path) -> None:
 
 
 def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
-    """Figures 1, 4 and 5: quality over batch, the mean and the range of the seeds. A run that diverged has no point."""
+    """Draws figures 1, 4 and 5: quality over batch, mean and range over seeds. A run that diverged has no point."""
     figure, axes = _figure(study, "batch", sorted({r["batch"] for r in mine}))
     for method, by_batch in grouped(mine, "batch").items():
         batches = sorted(by_batch)
@@ -135,7 +135,7 @@ def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], pat
 
 
 def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
-    """Figure 6: quality over rate, and LEGW's beside it."""
+    """Draws figure 6: quality over rate, and LEGW's beside it."""
     figure, axes = _figure(study, "learning rate", sorted({r["rate"] for r in mine}))
     for method, by_rate in grouped(mine, "rate").items():
         rates = sorted(by_rate)
@@ -151,7 +151,7 @@ def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path:
 
 
 def _draw_curves(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
-    """Figure 7: quality over evaluations."""
+    """Draws figure 7: quality over evaluations."""
     figure, axes = _figure(study, "evaluation")
     for record in mine:
         values = [_drawn(study, q) for q in record["evaluations"]]

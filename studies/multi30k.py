@@ -1,8 +1,8 @@
-"""English to German on Multi30k: a translation benchmark trained on captions of photographs, BLEU on test_2016_flickr.
+"""Trains a translation benchmark on Multi30k, captions of photographs, English to German: BLEU on test_2016_flickr.
 
 The preset's settings and the checkpoint are chosen on the validation captions; the test captions are translated once,
-with that checkpoint. BLEU is sacreBLEU's with its default tokenizer, case and all, on detokenized text. A study that
-was interrupted goes on from its last checkpoint.
+with that checkpoint. BLEU is sacreBLEU's with its default tokenizer, case-sensitive, on detokenized text. A study that
+was interrupted resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from studies.runner import guarded, run_and_time
 PRESET = "cpu-multi30k"
 TEST, TEST_LINES = "test_2016_flickr", 1000
 COLUMNS = ("epoch", "minutes", "validation_bleu", "validation_sacrebleu")
-# How each benchmark cuts the text; its preset says how many tokens and sequences that gives.
+# Conversion flags of each benchmark; its preset has the resulting numbers of tokens and sequences.
 CONVERT = {
     "transformer": ("--vocabulary-size=8000", "--max-length=60", "--packed-length=128", "--shards=4"),
     "gnmt": ("--merges=8000", "--max-length=48", "--shards=4"),
@@ -37,7 +37,7 @@ CONVERT = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run: after which epoch and step, minutes since the run began, both BLEUs from 0 to 100."""
+    """One evaluation of a run: its epoch and step, minutes since run_start, both BLEU scores from 0 to 100."""
 
     epoch: int
     step: int
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     flags = [
         f"--checkpoint_dir={checkpoints}",
         "--keep_checkpoints=1000",
-        # No run gets there: the checkpoint is chosen when all epochs are done.
+        # No run reaches this target, so that all epochs are trained before the checkpoint is chosen.
         "--config.quality_target=1",
     ]
     run_and_time(args.benchmark, PRESET, data, results, [*flags, *args.overrides])
@@ -77,13 +77,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _convert(benchmark: str) -> pathlib.Path:
-    """The folder of training records, validation text and test text; under its name it is whole."""
+    """Returns the folder of training records, validation text and test text; it has its name only when complete."""
     source = unpack("text") / "multi30k"
-    folder = cache() / f"multi30k-{benchmark}"  # Not within the text, which may be a link to data of others.
+    folder = (
+        cache() / f"multi30k-{benchmark}"
+    )  # Not inside the text's folder, which may be a link to shared data.
 
     try:
         if folder.is_dir() and not (folder / "test.reference").is_file():
-            shutil.rmtree(folder)  # What an earlier version of the study left half-way.
+            shutil.rmtree(folder)  # A partial conversion by an earlier version of the study.
         return filled(folder, lambda made: _fill(benchmark, source, made))
     except OSError as error:
         raise UserError(
@@ -113,12 +115,12 @@ def _fill(benchmark: str, source: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def keep_killed(folder: pathlib.Path) -> None:
-    """Gives the log of a run that was killed a name under which the next run does not overwrite it.
+    """Renames the log of a run that was killed, so that the next run does not overwrite it.
 
-    It has evaluations of epochs that the next run, which goes on from the last checkpoint, does not do again.
+    The log has evaluations of epochs that the next run, which resumes from the last checkpoint, does not repeat.
 
     Raises:
-      UserError: a run is writing it.
+      UserError: a run is writing the log.
     """
     for log in sorted(folder.glob("result_*.txt.partial")):
         with open(log, "ab") as file:
@@ -130,10 +132,10 @@ def keep_killed(folder: pathlib.Path) -> None:
 
 
 def evaluations(logs: Iterable[pathlib.Path]) -> list[Evaluation]:
-    """The evaluations of a run and of those that resumed it, by epoch; the last of an epoch counts.
+    """Reads the evaluations of a run and of the runs that resumed it, by epoch; an epoch's last one counts.
 
     Raises:
-      UserError: a log does not say after which step an evaluation was.
+      UserError: a log lacks the step of an evaluation.
     """
     found, before = {}, 0.0
     for start, log, records in sorted(filter(None, map(_begun, sorted(logs))), key=lambda run: run[0]):
@@ -152,7 +154,7 @@ def evaluations(logs: Iterable[pathlib.Path]) -> list[Evaluation]:
 
 
 def _begun(log: pathlib.Path) -> tuple[float, pathlib.Path, list[Any]] | None:
-    """When the run of a log began, the log and its records; None where the run did not come to its begin."""
+    """(time of run_start, the log, its records); None for a log without run_start."""
     from compliance.logs import Record, read_log
 
     records = [r for r in read_log(log) if isinstance(r, Record)]
@@ -161,10 +163,10 @@ def _begun(log: pathlib.Path) -> tuple[float, pathlib.Path, list[Any]] | None:
 
 
 def _step(records: Sequence[Any], epoch: int) -> int | None:
-    """The step after which a log's evaluation of an epoch was.
+    """Finds the step at which a log's run evaluated an epoch.
 
-    A run that was killed in an evaluation goes on with that alone, in a block without a step and a train_loss: then it
-    is the step that the run went on from. Earlier logs do not help: they may end in the middle of this block.
+    A run that resumes after a kill during an evaluation repeats only the evaluation, in a block without steps and
+    train_loss: then the step is the one that it resumed from. Earlier logs may end in the middle of this block.
     """
     said = [r.metadata for r in records if r.key == "train_loss"]
     steps = [metadata["step"] for metadata in said if metadata["epoch_num"] == epoch]
@@ -173,10 +175,10 @@ def _step(records: Sequence[Any], epoch: int) -> int | None:
 
 
 def checkpoint_of(evaluation: Evaluation, folder: pathlib.Path) -> pathlib.Path:
-    """The checkpoint of the weights that were evaluated; an interruption leaves others beside it.
+    """Finds the checkpoint of the evaluated weights; an interruption leaves others beside it.
 
     Raises:
-      UserError: it is not there.
+      UserError: the checkpoint does not exist.
     """
     path = folder / f"checkpoint_{evaluation.step:08d}.npz"
     if not path.is_file():
@@ -187,7 +189,7 @@ def checkpoint_of(evaluation: Evaluation, folder: pathlib.Path) -> pathlib.Path:
 def _test(
     benchmark: str, data: pathlib.Path, checkpoint: pathlib.Path, overrides: Sequence[str]
 ) -> dict[str, float]:
-    """What `--evaluate` prints for the test captions."""
+    """Runs `--evaluate` on the test captions and returns the printed quality."""
     flags = [
         f"--system={PRESET}",
         f"--data_dir={data}",
@@ -212,7 +214,7 @@ def _publish(
     best: Evaluation,
     test: dict[str, float],
 ) -> None:
-    """BENCHMARK.csv, BENCHMARK.md, BENCHMARK.png and the logs, into studies/multi30k/."""
+    """Writes BENCHMARK.csv, BENCHMARK.md, BENCHMARK.png and the logs into studies/multi30k/."""
     folder = ROOT / "studies" / "multi30k"
     rows = [(e.epoch, round(e.minutes, 2), round(e.bleu, 2), round(e.sacrebleu, 2)) for e in found]
     files.write_csv(folder / f"{benchmark}.csv", COLUMNS, rows)

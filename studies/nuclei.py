@@ -1,9 +1,9 @@
-"""Mask R-CNN and SSD (quarter width) from scratch on microscope images: the nuclei of the 2018 Data Science Bowl.
+"""Trains Mask R-CNN and SSD (quarter width) from scratch on microscope images, nuclei of the 2018 Data Science Bowl.
 
 The settings of the presets cpu-nuclei were chosen with `--tune`: training on four fifths of the training images and
-evaluating on the last fifth. The validation images are used only by the run without it.
+evaluating on the last fifth. Only runs without `--tune` use the validation images.
 
-A study that was killed is taken up by the same command: finished benchmarks stay, the others go on from their last
+The same command resumes a study that was killed: finished benchmarks stay, the others resume from their last
 checkpoint.
 """
 
@@ -31,9 +31,9 @@ ARCHIVE = "dsb2018_256"
 FOLDER = ROOT / "studies" / "nuclei"
 BENCHMARKS = ("maskrcnn", "ssd")
 SYSTEM = "cpu-nuclei"
-HELD_OUT = 5  # Every fifth training image, with `--tune`.
-WANTED = 0.6  # AP50 of boxes and of masks.
-SHOWN = 0.5  # The picture has the detections that score more.
+HELD_OUT = 5  # With `--tune`, every fifth training image is held out.
+WANTED = 0.6  # Target AP50 of boxes and of masks.
+SHOWN = 0.5  # Least score of the detections in the picture.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     data_dir = source.parent / f"{ARCHIVE}-records-{part}"
     counts = convert(source, data_dir, args.tune)
     overrides = [f"--config.num_{name}_examples={n}" for name, n in counts.items()] + args.overrides
-    # Of all before any is trained, or its earlier results are moved.
+    # All settings are checked before any benchmark is trained or its earlier results are moved.
     asked = {name: _asked(name, overrides) for name in ([args.benchmark] if args.benchmark else BENCHMARKS)}
     rows, results = [], ROOT / "results" / f"study-nuclei-{part}"
     for benchmark in asked:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[str, int]:
-    """The archive's images as TFRecords with masks; how many "train" and "eval" images there are.
+    """Converts the archive's images to TFRecords with masks; returns the numbers of "train" and "eval" images.
 
     With `tune`, every fifth training image is evaluated, and the validation images stay unseen.
     """
@@ -98,10 +98,10 @@ def convert(source: pathlib.Path, data_dir: pathlib.Path, tune: bool) -> dict[st
 
 
 def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
-    """What makes two runs the same one: the preset as it is now, and the flags.
+    """The settings that identify a run: the preset as it is now, and the flags.
 
     Raises:
-      UserError: they are no sound configuration; earlier results stay.
+      UserError: the configuration is invalid; earlier results stay.
     """
     preset = importlib.import_module(f"{benchmark}.presets").PRESETS[SYSTEM]
     configs.override_all(preset, overrides).validate()
@@ -109,13 +109,13 @@ def _asked(benchmark: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def prepare(folder: pathlib.Path, asked: dict[str, Any]) -> bool:
-    """Whether a benchmark is still to be trained, and its folder made ready for that.
+    """Prepares a benchmark's folder, and returns whether the benchmark still needs training.
 
-    A run that came to its end stays. Of one that was interrupted the checkpoints stay, from which it goes on; its log
-    gets another name. Results of other settings are moved aside, in place of those that were before.
+    A finished run stays. An interrupted run keeps the checkpoints from which it resumes, and its log is renamed.
+    Results of other settings are moved aside and replace those moved aside before.
 
     Args:
-      folder: of the benchmark's results.
+      folder: the folder of the benchmark's results.
       asked: the settings, kept in asked.json.
     """
     path, log = folder / "asked.json", folder / "result_0.txt"
@@ -147,7 +147,9 @@ def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
 
     records = [r for r in read_log(results / "result_0.txt") if isinstance(r, Record)]
     evaluations = [r.metadata for r in records if r.key == "eval_accuracy"]
-    if not evaluations:  # It diverged, or was killed after its last checkpoint and had nothing left to do.
+    if (
+        not evaluations
+    ):  # The run diverged, or was killed after its last checkpoint and resumed with no step left.
         raise UserError(f"{results / 'result_0.txt'}: no evaluation; delete {results} to train again", 1)
     last = evaluations[-1]
     times = {r.key: r.time_ms for r in records}
@@ -159,18 +161,18 @@ def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
         "mask_AP50": "" if masks is None else round(masks, 4),
         "reached": boxes >= WANTED and (masks is None or masks >= WANTED),
         "epochs": last["epoch_num"],
-        "minutes": "" if "resumed_from_step" in times else minutes,  # A part of them is no time to train.
+        "minutes": "" if "resumed_from_step" in times else minutes,  # A resumed run has no time to train.
     }
 
 
 def _publish(benchmark: str, results: pathlib.Path) -> None:
     for name in ("result_0.txt", "curve_0.png"):
-        if (results / name).is_file():  # A run that cannot draw its curve has a result all the same.
+        if (results / name).is_file():  # A run without a drawn curve still has a result.
             files.copy(results / name, FOLDER / f"{benchmark}_{name}")
 
 
 def draw(data_dir: pathlib.Path, checkpoints: pathlib.Path, overrides: list[str]) -> pathlib.Path:
-    """studies/nuclei/masks.png: four validation images, with the annotated masks above and the predicted ones below."""
+    """Draws studies/nuclei/masks.png: four validation images, annotated masks above, predicted ones below."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
@@ -224,7 +226,7 @@ def _predicted(arrays: dict[str, np.ndarray], image: dict) -> np.ndarray:
 
 
 def _painted(pixels: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """The image with each mask in a colour of its own over it."""
+    """Paints each mask over the image in a colour of its own."""
     colours = np.random.default_rng(1).uniform(0.2, 1, [masks.shape[-1], 3])
     painted = pixels.astype(float).copy()
     for colour, mask in zip(colours, np.moveaxis(masks, -1, 0)):

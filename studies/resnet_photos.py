@@ -1,7 +1,7 @@
-"""ResNet-50 (quarter to half width) from scratch on photographs: 20 classes of Tiny ImageNet.
+"""Trains ResNet-50 (quarter to half width) from scratch on photographs: 20 classes of Tiny ImageNet.
 
 The settings of the preset cpu-photos were chosen with `--tune`: training on four fifths of the training images and
-evaluating on the last fifth. The validation images are used only by the run without it.
+evaluating on the last fifth. Only runs without `--tune` use the validation images.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ def _counts(records: pathlib.Path) -> dict[str, int]:
 
 
 def _publish(logs: Sequence[pathlib.Path]) -> None:
-    """results.csv and table.md, a row a run, the logs and the pictures, into studies/resnet-photos/."""
+    """Writes results.csv and table.md, one row per run, the logs and the pictures into studies/resnet-photos/."""
     records = json.loads((logs[0].parent / "run.json").read_text())["runs"]
     rows = []
     for log in logs:
         rows.append(_row(log, records[log.name]))
         curve = log.with_name(log.name.replace("result_", "curve_")).with_suffix(".png")
         for path in (log, curve):
-            if path.is_file():  # A run that cannot draw its curve has a result all the same.
+            if path.is_file():  # A run without a drawn curve still has a result.
                 files.copy(path, FOLDER / path.name)
     files.write_rows(FOLDER, rows)
 

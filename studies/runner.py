@@ -1,4 +1,4 @@
-"""Rows of a study as runs of the real benchmark: side by side, each with a record, resumed row by row.
+"""Runs the rows of a study with the real benchmark, several at a time, and resumes row by row from their records.
 
 Runs train `jobs` at a time, each on its share of the cores: the networks are small, and two runs of one thread do more
 on two cores than one run of two (docs/large-batch-studies.md has the times).
@@ -33,12 +33,12 @@ from common.run import outcome
 from studies.data import ROOT
 
 Identity = tuple[str, int]  # A configuration's digest and a seed.
-FIX = "begin the study again"  # Once a signal has ended what was running.
-VERSION = 2  # Of the rows' records: raise it when the same configuration means another run.
+FIX = "begin the study again"  # Advice after a signal has ended the runs.
+VERSION = 2  # Version of the rows' records: raise it when equal configurations come to mean another run.
 
 
 class Study(Protocol):
-    """What is run: a name, `python -m BENCHMARK --system=PRESET`, what makes its data, flags of every run."""
+    """A study: name, `python -m BENCHMARK --system=PRESET`, the function that makes its data, flags of every run."""
 
     name: str
     benchmark: str
@@ -56,12 +56,12 @@ class Row(Protocol):
 
 
 def settings(**values: object) -> tuple[str, ...]:
-    """Flags from `optimizer__momentum=0.9`."""
+    """Builds --config flags from keywords: `optimizer__momentum=0.9` gives --config.optimizer.momentum=0.9."""
     return tuple(f"--config.{k.replace('__', '.')}={v}" for k, v in values.items())
 
 
 def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> Identity:
-    """The digest of a row's whole configuration, preset included, and its seed: rows that share it are one run."""
+    """The digest of a row's whole configuration, preset included, and its seed; rows with equal ones share a run."""
     preset = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     return digest(configs.override_all(preset, [*row.flags, *extra])), row.seed
 
@@ -78,18 +78,18 @@ class Runner:
         jobs: int = 1,
         done: Mapping[Identity, dict] | None = None,
     ):
-        """Prepares; trains nothing.
+        """Checks the arguments; trains nothing.
 
         Args:
-          study: what is run.
-          epochs: replaces the preset's, for a trial.
-          minutes: no row is started after so many.
+          study: the study to run.
+          epochs: replaces the preset's epochs, for a trial.
+          minutes: time limit after which no further row starts.
           overrides: flags of every run, besides the study's.
-          jobs: rows that train at the same time.
-          done: records of runs that are not to be trained again, from `published`.
+          jobs: number of rows that train at the same time.
+          done: records of runs to keep instead of training them, from `published`.
 
         Raises:
-          UserError: a number that is not above 0, or an override that is none of the configuration.
+          UserError: a number is not above 0, or an override names no field of the configuration.
         """
         for name, value in (("jobs", jobs), ("minutes", minutes), ("epochs", epochs)):
             if value is not None and value <= 0:
@@ -108,10 +108,10 @@ class Runner:
         self._children = Children(FIX)
 
     def record(self, row: Row) -> dict | None:
-        """The record of a finished row, or None.
+        """Returns the record of a finished row, or None.
 
         Raises:
-          UserError: it was written by another version of the study, or is damaged.
+          UserError: the record was written by another version of the study, or is damaged.
         """
         path, wanted = self._path(row), identity(self.study, row, self.extra)
         if not path.is_file():
@@ -126,7 +126,7 @@ class Runner:
         return record
 
     def run(self, row: Row) -> dict | None:
-        """Trains a row unless it is done; None when the time is up."""
+        """Trains a row unless it is finished; returns its record, or None when the time is up."""
         done = self.record(row)
         if done is not None:
             return done
@@ -139,11 +139,11 @@ class Runner:
         return record
 
     def run_all(self, rows: Sequence[Row]) -> list[dict]:
-        """The records of `rows`, in their order, `jobs` at a time; without those for which time was up.
+        """Trains `rows`, `jobs` at a time, and returns their records in order, except rows for which time was up.
 
         Raises:
-          UserError: a run failed, and the others that had begun are finished; or a signal, which ends them. No
-            further one is begun.
+          UserError: a run failed, and the others that had begun are finished; or a signal ended the runs. No further
+            run is begun.
         """
         ended = threading.Event()
 
@@ -151,7 +151,7 @@ class Runner:
             try:
                 return None if ended.is_set() else self.run(row)
             except BaseException:
-                ended.set()  # Here, not where results are awaited: that may be an hour with an earlier row.
+                ended.set()  # Set here, because the main thread may wait an hour for an earlier row.
                 raise
 
         if self._data is None and any(self.record(row) is None for row in rows) and not self._time_is_up():
@@ -171,7 +171,7 @@ class Runner:
         return self.folder / "rows" / f"{row.id}.json"
 
     def _train(self, row: Row) -> dict:
-        # A row that was interrupted leaves a log: each try has a folder of its own.
+        # An interrupted row leaves a log, so each try has a folder of its own.
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         results = pathlib.Path(tempfile.mkdtemp(prefix=f"{row.id}-", dir=self.folder / "logs"))
         flags = [*row.flags, *self.extra]
@@ -195,14 +195,14 @@ class Runner:
 
 
 def at_least_zero(text: str) -> int:
-    """For argparse: a whole number of at least 0."""
+    """An argparse type: a whole number of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
     return int(text)
 
 
 def move_aside(folder: pathlib.Path) -> pathlib.Path | None:
-    """Gives what is at `folder` the name FOLDER-before, in place of what has it; None where there is nothing."""
+    """Renames `folder` to FOLDER-before, which it replaces; returns the new path, or None where there is no folder."""
     if not folder.exists():
         return None
     aside = folder.with_name(f"{folder.name}-before")
@@ -211,13 +211,13 @@ def move_aside(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Path) -> pathlib.Path:
-    """Where a table of so many rows goes: `home`, unless the one there has more; a part does not replace a whole.
+    """Chooses the folder of a table: `home`, or `otherwise` where the table in `home` has more rows.
 
     Args:
       home: the study's folder in studies/.
-      table: name of the csv file, or of one in Markdown.
-      rows: of the new table.
-      otherwise: the other folder.
+      table: name of the csv or Markdown file.
+      rows: number of rows of the new table.
+      otherwise: the folder of a partial table.
     """
     path = home / table
     lines = path.read_text().splitlines() if path.is_file() else []
@@ -229,7 +229,7 @@ def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Pat
 
 
 def guarded(command: Sequence[Any], **options: Any) -> int:
-    """`Children.run` of one command in the project's folder, which SIGTERM and Ctrl-C end. For the main thread."""
+    """Runs one command in the project's folder with `Children.run`; SIGTERM and Ctrl-C end it. For the main thread."""
     children = Children(FIX)
     with children.ended_by_signals():
         return children.run(command, cwd=files.ROOT, **options)
@@ -243,12 +243,12 @@ def run_and_time(
     flags: Sequence[str],
     runs: int = 1,
 ) -> list[pathlib.Path]:
-    """BENCHMARK/run_and_time.sh with its messages on the terminal; the logs that it wrote, by name.
+    """Runs BENCHMARK/run_and_time.sh, with its messages on the terminal, and returns its logs, sorted by name.
 
-    Each is of a run that came to its end, with whatever result.
+    Each log belongs to a finished run, whether or not it met its target.
 
     Raises:
-      UserError: a run did not, or the study was told to end.
+      UserError: a run did not finish, or a signal ended the study.
     """
     folder = results / system / benchmark
     before = set(folder.glob("result_*.txt"))
@@ -269,10 +269,10 @@ def run_and_time(
 
 
 def published(path: pathlib.Path) -> dict[Identity, dict]:
-    """The records of a table that `legw_report.publish` wrote.
+    """Reads the records of a table that `legw_report.publish` wrote.
 
     Raises:
-      UserError: there is no such table, or another version of the study wrote it.
+      UserError: the table does not exist, or another version of the study wrote it.
     """
     try:
         records = json.loads(path.read_text())
@@ -284,7 +284,7 @@ def published(path: pathlib.Path) -> dict[Identity, dict]:
 
 
 def _summary(end: outcome.Ending) -> dict:
-    """What a log says: every evaluation, the last one as the quality."""
+    """The results in a log: every evaluation, and the last one as the quality."""
     return {
         "quality": end.quality,
         "evaluations": list(end.evaluations),

@@ -1,11 +1,11 @@
-"""TSM beside TSN on real videos: ten classes of UCF101 that differ by motion, from scratch, three seeds each.
+"""Compares TSM and TSN on real videos: ten classes of UCF101 that differ by motion, from scratch, three seeds each.
 
-TSN is TSM without the shift: both have the settings of the preset cpu-ucf101 and the same seeds. Settings are to be
-chosen with `--tune`, which trains without some groups of the training clips and evaluates on these; each try is a row
-of tuning.md. The result of a run is its evaluation on the test clips after the last epoch; the earlier ones are drawn,
-and choose nothing. What each network says of each test clip is kept, for the paired test.
+TSN is TSM without the shift: both have the settings of the preset cpu-ucf101 and the same seeds. Choose settings with
+`--tune`, which holds out some groups of the training clips and evaluates on them; each try is a row of tuning.md. The
+result of a run is its evaluation on the test clips after the last epoch; earlier evaluations are drawn, but no choice
+depends on them. The prediction for each test clip is kept, for the paired tests.
 
-A study that was killed is taken up by the same command: runs that are finished stay.
+The same command resumes a study that was killed: finished runs stay.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from tsm_kinetics.presets import PRESETS
 ARCHIVE = "ucf101_10_128"
 SYSTEM = "cpu-ucf101"
 MODELS, SEEDS = ("tsm", "tsn"), (0, 1, 2)
-# Of the training clips' groups, g08 to g25, those that `--tune` holds out. A group is one person in one place.
+# The training groups, of g08 to g25, that `--tune` holds out. A group is one person in one place.
 HELD_OUT = ("g10", "g15", "g20", "g25")
-SHORT_SIDE = 80  # Of the stored frames.
+SHORT_SIDE = 80  # Pixels of the shorter side of the stored frames.
 CONVERT = (f"--short-side={SHORT_SIDE}", "--train-shards=4", "--validation-shards=2")
-# Fields that are no setting, or the same in every try.
+# Fields that are not settings, or are equal in every try.
 NO_SETTINGS = re.compile(r"source|system|model|seed|num_|quality_target|eval_batch_size")
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """For `studies.runner`; `counts` are the clips that are trained and evaluated on."""
+    """The study's entry for `studies.runner`; `counts` are the numbers of training and evaluation clips."""
 
     tune: bool
     counts: tuple[int, int]
@@ -61,7 +61,7 @@ class Study:
     @property
     def flags(self) -> tuple[str, ...]:
         train, held_out = self.counts
-        # No run gets to a target of 1: all train to the last epoch.
+        # No run reaches a target of 1, so that all train to the last epoch.
         return settings(quality_target=1, num_train_examples=train, num_eval_examples=held_out)
 
     def data(self) -> pathlib.Path:
@@ -71,13 +71,13 @@ class Study:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One run. Its id holds the digest of its configuration: with other settings it is another row.
+    """One run. Its id holds the digest of its configuration, so that other settings are another row.
 
     Attributes:
-      id, model, seed: of the run.
-      checkpoints: folder of its last weights, from the project's.
-      settings: in what the configuration differs from cpu-tiny's.
-      jobs: runs that train at the same time, on so many parts of the machine; not a part of the id.
+      id, model, seed: identity, network and seed of the run.
+      checkpoints: folder of its last weights, relative to the project's.
+      settings: the fields that differ from cpu-tiny's.
+      jobs: number of runs that share the machine; not a part of the id.
     """
 
     id: str
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains what is missing; writes the tables and the curve of what there is; 0 if the goals are met."""
+    """Trains the missing runs; writes tables and curve of the finished ones; returns 0 if the goals are met."""
     if args.seeds is not None and not 1 <= args.seeds <= len(SEEDS):
         raise UserError(f"--seeds={args.seeds}: must be 1..{len(SEEDS)}")
     if args.overrides and not (args.tune or args.epochs):
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     seeds = SEEDS[: args.seeds or (1 if args.tune else len(SEEDS))]
     wanted = [row for row in table if row.model in args.models and row.seed in seeds]
     todo = [row for row in wanted if runner.record(row) is None]
-    for row in todo:  # A run that goes on from a checkpoint has no whole curve, and no time to train.
+    for row in todo:  # A run resumed from a checkpoint would lack a part of its curve and its time to train.
         shutil.rmtree(ROOT / row.checkpoints, ignore_errors=True)
         predictions_path(runner, row).unlink(missing_ok=True)
     runner.run_all(todo)
@@ -137,10 +137,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def finished(runner: Runner, row: Row, record: dict) -> report.Run:
-    """A run with the epochs of its evaluations and its predictions.
+    """Loads a finished run: the epochs of its evaluations and its predictions.
 
     Raises:
-      UserError: it diverged, or its weights are gone.
+      UserError: the run diverged, or its weights are gone.
     """
     if record["diverged"]:
         raise UserError(f"{row.id}: the loss was no number; lower the learning rate, and tune again")
@@ -150,7 +150,7 @@ def finished(runner: Runner, row: Row, record: dict) -> report.Run:
 
 
 def rows(runner: Runner) -> list[Row]:
-    """Seed by seed, so that a study that was stopped has compared something."""
+    """Lists the runs seed by seed, so that a study that was stopped can compare the networks."""
     table = []
     for seed in SEEDS:
         for model in MODELS:
@@ -168,15 +168,15 @@ def _plain(value: object) -> str:
 
 
 def configured(flags: Sequence[str], seed: int) -> Config:
-    """What `python -m tsm_kinetics --system=cpu-ucf101 --seed=SEED FLAGS` runs with."""
+    """The configuration of `python -m tsm_kinetics --system=cpu-ucf101 --seed=SEED FLAGS`."""
     return dataclasses.replace(configs.override_all(PRESETS[SYSTEM], flags), seed=seed)
 
 
 def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:
-    """The rows of clips.csv with names as labels: `split` is "train", and "test" or, with `tune`, "held-out".
+    """Reads the rows of clips.csv with names as labels: `split` is "train", and "test" or, with `tune`, "held-out".
 
     Raises:
-      UserError: no such file, other columns, or a group on both sides.
+      UserError: the file is missing, has other columns, or has a group in both splits.
     """
     path = source / "metadata" / "clips.csv"
     try:
@@ -197,19 +197,19 @@ def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:
 
 
 def split_names(tune: bool) -> tuple[str, str]:
-    """What clips.csv calls the clips that are trained and evaluated on."""
+    """The names in clips.csv of the training and of the evaluation split."""
     return "train", "held-out" if tune else "test"
 
 
 def counts(table: Sequence[dict[str, str]]) -> tuple[int, int]:
-    """Clips to train and to evaluate on."""
+    """The numbers of clips to train and to evaluate on."""
     train = sum(row["split"] == "train" for row in table)
     return train, len(table) - train
 
 
 @functools.cache
 def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
-    """The folder of the archive's shards, which an interrupted conversion goes on with."""
+    """Converts the archive to shards and returns their folder; a later call completes an interrupted conversion."""
     part = "tune" if tune else "all"
     listed, folder = source.parent / f"{ARCHIVE}-{part}.csv", source.parent / f"{ARCHIVE}-records-{part}"
     with open(listed, "w", newline="") as file:
@@ -225,21 +225,21 @@ def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
 
 
 def predictions_path(runner: Runner, row: Row) -> pathlib.Path:
-    """Where a run's predictions are kept."""
+    """The path of a run's predictions."""
     return runner.folder / "predictions" / f"{row.id}.json"
 
 
 def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]:
-    """What the weights of a finished run say of every test clip, computed once.
+    """Returns a finished run's prediction for every test clip, computed once.
 
     Raises:
-      UserError: the checkpoint is gone, or it is another's: its top-1 is not the run's.
+      UserError: the checkpoint is gone, or belongs to another run: its top-1 is not the run's.
     """
     path = predictions_path(runner, row)
     if not path.is_file():
         table = predict(row, record["flags"], runner.study.data())
         top1 = sum(p.correct for p in table) / len(table)
-        # Another number of threads may round another way, and so turn a tie.
+        # Another number of threads may round differently, and so change the winner of a tie.
         if abs(top1 - record["quality"]) > 0.01:
             raise UserError(
                 f"{row.checkpoints}: top-1 is {top1:.4f}, the run's was {record['quality']:.4f}; remove "
@@ -252,7 +252,7 @@ def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]
 
 
 def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[report.Prediction]:
-    """A prediction for each evaluated clip, by the newest checkpoint of a row."""
+    """Computes a prediction for each evaluated clip with the newest checkpoint of a row."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Tables, curve and paired tests of the study of UCF101. Nothing is trained here."""
+"""Writes the tables, curve and paired tests of the UCF101 study; trains nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from common import files
 from common.run.outcome import is_whole
 
 COLUMNS = ("model", "seed", "top1", "minutes", "jobs", "settings")
-WANTED = 0.45  # Top-1 of TSM.
+WANTED = 0.45  # Target top-1 of TSM.
 PAIR = ("tsm", "tsn")
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Of one clip: its file, its class and the class that got the highest score."""
+    """The prediction for one clip: its file, its class and the class with the highest score."""
 
     name: str
     label: str
@@ -34,13 +34,13 @@ class Prediction:
 
     @property
     def group(self) -> str:
-        """Class and group: v_PullUps_g10_c01.mp4 is of PullUps g10, one person in one place."""
+        """Class and group: v_PullUps_g10_c01.mp4 belongs to PullUps g10, one person in one place."""
         return re.sub(r"_c\d+\.\w+$", "", self.name)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run: row (model, seed, id), record, epochs of its evaluations, what it says of each clip."""
+    """A finished run: row (model, seed, id), record, epochs of its evaluations, prediction for each clip."""
 
     row: Any
     record: dict
@@ -50,12 +50,12 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """TSM beside TSN over the seeds that both have.
+    """The comparison of TSM and TSN over the seeds that both have.
 
     Attributes:
-      seeds, clips, groups: how many.
-      difference: of mean top-1.
-      by_clip, by_group: p of the paired tests.
+      seeds, clips, groups: counts.
+      difference: difference of mean top-1.
+      by_clip, by_group: p-values of the paired tests.
     """
 
     seeds: int
@@ -67,12 +67,12 @@ class Comparison:
 
 
 def flip_p_value(differences: Iterable[int]) -> float:
-    """P of a sum at least so far from 0, if the sign of each difference were a fair coin's: two-sided and exact.
+    """The exact two-sided p-value of the sign-flip test: P(|sum| at least as large) if each sign were a fair coin flip.
 
-    Of differences -1, 0 and 1 it is McNemar's exact test (the sign test).
+    For differences -1, 0 and 1 it is McNemar's exact test (the sign test).
     """
     sizes = [abs(d) for d in differences if d]
-    # ways[s]: of the subsets, so many have the sum s. The signed sum is 2 s - total.
+    # ways[s] is the number of subsets with the sum s. The signed sum is 2 s - total.
     ways = [1]
     for size in sizes:
         longer = ways + [0] * size
@@ -84,7 +84,7 @@ def flip_p_value(differences: Iterable[int]) -> float:
 
 
 def compare(runs: Sequence[Run]) -> Comparison | None:
-    """The paired tests on correct answers summed over the seeds, by clip, and by group of clips.
+    """Runs the paired tests on correct answers summed over the seeds, by clip and by group of clips.
 
     Clips of a group show one person in one place: they are not independent, and the test by group allows for it.
     """
@@ -110,12 +110,12 @@ def compare(runs: Sequence[Run]) -> Comparison | None:
 
 
 def publish(runs: Sequence[Run], logs: pathlib.Path, folder: pathlib.Path) -> bool:
-    """results.csv, predictions.csv, table.md, curve.png and the logs; whether the goals are met.
+    """Writes results.csv, predictions.csv, table.md, curve.png and the logs; returns whether the goals are met.
 
     Args:
-      runs: those that are finished.
+      runs: the finished runs.
       logs: folder of all runs' logs, finished or not.
-      folder: for the files.
+      folder: where the files go.
     """
     if not runs:
         print("no run is finished")
@@ -186,7 +186,7 @@ def markdown(runs: Sequence[Run], found: Comparison | None) -> str:
 
 
 def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
-    """Top-1 on the test clips over the epochs: a thin line a run, a thick one for the mean of a network."""
+    """Draws top-1 on the test clips over the epochs: a thin line per run, a thick one for the mean of a network."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
@@ -206,7 +206,7 @@ def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
 
 
 def tries(records: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
-    """tuning.md: every try on held-out training groups, the best first."""
+    """Writes tuning.md: every try on held-out training groups, the best first."""
     found = [json.loads(path.read_text()) for path in records]
     found.sort(key=lambda record: -(record["quality"] or 0))
     lines = ["| network | seed | top-1, held-out groups | minutes | settings |", "|---|---|---|---|---|"]

@@ -1,6 +1,6 @@
-"""System descriptions: the 33 fields MLPerf asks of every machine, for the machines this project knows.
+"""Loads system descriptions: the 33 fields that MLPerf requires of every machine, for the machines listed here.
 
-`load(name)` reads one of the JSON files beside this module; `load("local")` describes the machine it runs on.
+`load(name)` reads one of the JSON files beside this module; `load("local")` describes the present machine.
 Free of TensorFlow.
 """
 
@@ -16,7 +16,7 @@ from systems.machine import detect
 
 __all__ = ["LOCAL", "detect", "load", "names", "size"]
 
-LOCAL = "local"  # the machine this runs on: detected when asked for, never read from a file
+LOCAL = "local"  # the present machine: detected on request, never read from a file
 _HERE = Path(__file__).parent
 
 
@@ -26,7 +26,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> dict[str, str]:
-    """The description of one system: exactly the 33 MLPerf fields, all strings, "" where not known.
+    """Reads the description of one system: exactly the 33 MLPerf fields, all strings, "" where not known.
 
     Raises UserError when no system has that name.
     """
@@ -40,7 +40,7 @@ def load(name: str) -> dict[str, str]:
 
 
 def size(description: dict[str, str]) -> tuple[int | None, int | None]:
-    """(nodes, accelerators in all) of a description; None where it does not say."""
+    """(nodes, accelerators in total) of a description; None where a count is missing."""
     counts = [
         int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
         for text in (description.get("number_of_nodes"), description.get("accelerators_per_node"))
@@ -50,5 +50,5 @@ def size(description: dict[str, str]) -> tuple[int | None, int | None]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """tpu-v3-32 sorts before tpu-v3-128."""
+    """A sort key under which tpu-v3-32 comes before tpu-v3-128."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

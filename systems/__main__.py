@@ -16,14 +16,14 @@ from systems.schema import FIELDS, NAMES, validate
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: done; 1: `validate` found something; 2: wrong usage or unreadable input."""
+    """Returns 0 on success, 1 when `validate` finds faults, 2 for wrong usage or unreadable input."""
     args = _parser().parse_args(argv)
     try:
         return args.run(args)
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader (head, less) has seen enough
+    except BrokenPipeError:  # the reader (head, less) closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -1,4 +1,4 @@
-"""Fill a system description from the machine this runs on, as far as the machine can tell."""
+"""Fills a system description from the present machine: lscpu, /proc, /sys, nvidia-smi and installed packages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STACK = (
 
 
 def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
-    """(the 33 fields, the names of those left "" that a person must give).
+    """Describes the machine: (the 33 fields, the names of the empty ones that a person must fill).
 
-    Reads lscpu, /proc and /sys under `root`, and nvidia-smi where there is one. A field that the machine does
-    not tell stays "": nothing is guessed. Never raises for a source that is absent or odd.
+    Reads lscpu, /proc and /sys under `root`, and nvidia-smi where it is installed. A field without a source stays
+    "": nothing is guessed. Never raises for a source that is absent or malformed.
     """
     found = {
         "system_name": platform.node().split(".")[0],
@@ -48,7 +48,7 @@ def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
 
 
 def _means_nothing(name: str, description: dict[str, str]) -> bool:
-    """Fields that stay empty on this machine and that nobody has to fill."""
+    """Whether the field may stay empty on this machine, e.g. the accelerator's on a machine without one."""
     if description["accelerators_per_node"] == "0" and name.startswith("accelerator_"):
         return True
     if description["host_processors_per_node"] == "1" and name == "host_processor_interconnect":
@@ -83,7 +83,7 @@ _GPU_QUERY = "name,memory.total,clocks.max.sm,driver_version,pcie.link.gen.max,p
 
 
 def parse_nvidia_smi(text: str) -> dict[str, str]:
-    """The accelerator_* fields from one CSV line per GPU in the order of the query."""
+    """The accelerator_* fields from nvidia-smi's output: one CSV line per GPU, in the order of the query."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.count(",") >= 5]
     if not rows:
         return {"accelerators_per_node": "0"}
@@ -115,7 +115,7 @@ def _storage(blocks: Path) -> dict[str, str]:
         if not sectors or re.match(r"loop|ram|zram|sr|dm-|md|fd", disk.name):
             continue
         spins = _text(disk / "queue/rotational").strip() == "1"
-        virtual = disk.name.startswith(("vd", "xvd"))  # a hypervisor's disk does not tell what is under it
+        virtual = disk.name.startswith(("vd", "xvd"))  # a virtual disk hides the kind of the hardware
         kind = (
             "NVMe SSD"
             if disk.name.startswith("nvme")
@@ -163,7 +163,7 @@ def _software(os_release: str) -> dict[str, str]:
 
 
 def _version(package: str) -> str:
-    """Read from the installed package's metadata: importing TensorFlow would take seconds."""
+    """Reads the version from the package's metadata: importing TensorFlow would take seconds."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

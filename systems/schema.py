@@ -1,4 +1,4 @@
-"""The 33 fields of an MLPerf system description: what each holds, and what is wrong with a given one."""
+"""Defines the 33 fields of an MLPerf system description, and validates a given description."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _SHORT = ("cloud", "onprem", "preview", "research")
 # system_desc_checker.py (availability_options) from 4.0.0.
 _LONG = ("Available on-premise", "Available cloud", "Research, Development, or Internal (RDI)", "Preview")
 
-# What people leave in when they meant to come back; seen in published v0.6 and v0.7 descriptions.
+# Placeholders that submitters forget to replace, seen in published v0.6 and v0.7 descriptions.
 _PLACEHOLDERS = frozenset({"todo", "tbd", "fixme", "xxx", "-", "?", "n/a", "na", "none", "null", "cpuname"})
 _NEVER_PLACEHOLDER = frozenset(
     {"hw_notes", "sw_notes", "accelerator_model_name"}
@@ -79,7 +79,7 @@ def statuses(ruleset: str = "0.7.0") -> tuple[str, ...]:
 
 
 def validate(description: object, ruleset: str = "0.7.0", *, submission: bool = True) -> list[str]:
-    """What is wrong with a description, one sentence each, naming the field and the fix; [] when nothing is.
+    """Lists the faults of a description, one sentence each that names the field and the fix; [] when there are none.
 
     `submission=False` is for the description of a machine that nobody submits yet: the fields that a
     submission must fill may be empty.
@@ -91,7 +91,7 @@ def validate(description: object, ruleset: str = "0.7.0", *, submission: bool = 
 
 
 def errors(description: dict, ruleset: str = "0.7.0", *, submission: bool = True) -> list[str]:
-    """What `validate` says, without the placeholders, which many a published description has."""
+    """The faults of `validate` without the placeholders, which many published descriptions contain."""
     problems = _misnamed(description)
     for field in FIELDS:
         if field.name in description and not _is_placeholder(field, description[field.name]):

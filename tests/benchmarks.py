@@ -1,4 +1,4 @@
-"""What the tests of several benchmarks share: logs of their presets, runs of their scripts, the stock checker."""
+"""Helpers for the tests of several benchmarks: logs of presets, runs of run_and_time.sh, the stock checker."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from common.run import mllog
 from common.train import events
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# What differs between the logs of equal runs, or of runs that differ in their seed alone.
+# Keys that may differ between the logs of equal runs, or of runs that differ only in their seed.
 SEED_KEYS = ("seed", "config_digest", "config_overrides")
 
 
 def one_batch_a_step(config: RunConfig, batch_size: int, shards: int = 1) -> RunConfig:
-    """`config` with a step, and an evaluation step, of one batch of `batch_size` from each of so many shards."""
+    """`config` with training and evaluation steps of one batch of `batch_size` from each of `shards` shards."""
     return dataclasses.replace(
         config, global_batch_size=batch_size * shards, eval_batch_size=batch_size * shards
     )
@@ -45,18 +45,18 @@ def documented(benchmark: str) -> dict[str, dict[str, str]]:
 
 
 def hyperparameters(config: RunConfig) -> list[tuple[str, Any, dict]]:
-    """The [(key, value, metadata)] that the log's header has of `config`."""
+    """[(key, value, metadata)] of the hyperparameters in the log header of `config`."""
     return importlib.import_module(f"{config.benchmark}.presets").hyperparameters(config)
 
 
 def header(config: RunConfig, path: str = "", value: str = "") -> dict[str, Any]:
-    """{key: value} of them, after `--config.PATH=VALUE` where a path is given."""
+    """{key: value} of the log header of `config`, after `--config.PATH=VALUE` where a path is given."""
     changed = overrides.override(config, path, value) if path else config
     return {key: said for key, said, _ in hyperparameters(changed)}
 
 
 def assert_follows_legw(config: RunConfig, base: RunConfig, k: float) -> None:
-    """`config` is `base` at k times the batch: the rate times sqrt(k), the warmup times k."""
+    """Asserts that `config` is `base` at k times the batch: the rate times sqrt(k), the warmup times k."""
     rate, warmup = base.optimizer.base_learning_rate, base.schedule.warmup_epochs
     assert config.global_batch_size == k * base.global_batch_size
     assert config.optimizer.base_learning_rate == pytest.approx(rate * math.sqrt(k))
@@ -64,7 +64,7 @@ def assert_follows_legw(config: RunConfig, base: RunConfig, k: float) -> None:
 
 
 def assert_the_flag_gives(config: RunConfig, base: RunConfig, k: int) -> None:
-    """`--config.legw=k` makes `base` what the preset `config` is, and `--config.legw=1/k` undoes it."""
+    """Asserts that `--config.legw=k` turns `base` into the preset `config`, and that `--config.legw=1/k` reverts it."""
     got = overrides.override(base, "legw", str(k))
     assert dataclasses.replace(got, system="", source="") == dataclasses.replace(config, system="", source="")
     back = overrides.override(got, "legw", str(1 / k))
@@ -74,7 +74,7 @@ def assert_the_flag_gives(config: RunConfig, base: RunConfig, k: int) -> None:
 
 
 def assert_the_header_says_what_runs(config: RunConfig) -> None:
-    """Not what fields say that it does not use: a warmup in steps, the momentum of a solver without one."""
+    """Asserts that the header omits fields that the run does not use, e.g. the momentum of a solver without one."""
     steps = Clock.of(config).steps_per_epoch
     schedule = dataclasses.replace(config.schedule, warmup_steps=2 * steps)
     warmed = header(dataclasses.replace(config, schedule=schedule))
@@ -86,7 +86,7 @@ def assert_the_header_says_what_runs(config: RunConfig) -> None:
 
 
 def assert_the_header_follows(config: RunConfig, *fields: tuple[str, str, str]) -> None:
-    """Nothing is typed twice: the value of a key moves with its field, for each (field, value, key)."""
+    """Asserts for each (field, value, key) that the header takes the key's value from the field."""
     for path, value, key in fields:
         assert header(config, path, value)[key] == float(value), path
 
@@ -94,7 +94,7 @@ def assert_the_header_follows(config: RunConfig, *fields: tuple[str, str, str]) 
 def scripted_log(
     config: RunConfig, path: pathlib.Path, reached: float | None = None, missed: float | None = None
 ) -> None:
-    """A whole log: the real header of `config`, then events as the loop sends them.
+    """Writes a whole log: the real header of `config`, then events as the loop sends them.
 
     The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it.
     """
@@ -124,7 +124,7 @@ def scripted_log(
 
 
 def stock_findings(path: pathlib.Path, ruleset: str = "0.7.0") -> list[str]:
-    """What mlperf-logging's checker complains about: keys that occur too often, and messages."""
+    """The complaints of mlperf-logging's checker: keys that occur too often, and messages."""
     mlp_compliance.enqueued_configs.clear()
     checker = mlp_compliance.make_checker("training", ruleset, quiet=False, werror=True)
     checker.check_file(str(path), f"training_{ruleset}/common.yaml")
@@ -132,7 +132,7 @@ def stock_findings(path: pathlib.Path, ruleset: str = "0.7.0") -> list[str]:
 
 
 def broken_rules(config: RunConfig, path: pathlib.Path) -> set[str]:
-    """Keys about which mlperf-logging's checker complains, with the log of `config` under its ruleset."""
+    """The keys that mlperf-logging's checker rejects in the log of `config` under its ruleset."""
     scripted_log(config, path)
     return {key_of(finding) for finding in stock_findings(path, config.ruleset)}
 
@@ -147,7 +147,7 @@ def key_of(finding: str) -> str:
 def run(
     benchmark: str, data_dir: pathlib.Path, results: pathlib.Path, *flags: str, timeout: float = 900
 ) -> subprocess.CompletedProcess:
-    """BENCHMARK/run_and_time.sh of cpu-tiny: its log is `results` / log_name(benchmark)."""
+    """Runs BENCHMARK/run_and_time.sh of cpu-tiny; its log is `results` / log_name(benchmark)."""
     environment = {
         **os.environ,
         "SYSTEM": "cpu-tiny",
@@ -169,10 +169,10 @@ def runner(benchmark: str, timeout: float = 900) -> Callable[..., subprocess.Com
 def assert_reaches_its_target(
     run: Callable[..., subprocess.CompletedProcess], log: str, data_dir: pathlib.Path, results: pathlib.Path
 ) -> tuple[str, dict[str, dict]]:
-    """cpu-tiny succeeds, with a log of the open division that the stock checker passes.
+    """Asserts that cpu-tiny succeeds, with a log of the open division that the stock checker passes.
 
     Returns:
-      What the run printed, and {key: last record} of its log, `results` / `log`.
+      The output of the run, and {key: last record} of its log, `results` / `log`.
     """
     done = run(data_dir, results)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -190,7 +190,7 @@ def missed(
     results: pathlib.Path,
     *flags: str,
 ) -> list:
-    """The values of eval_accuracy of a run of cpu-tiny with such flags, which misses its target."""
+    """Runs cpu-tiny with `flags`, asserts that it misses its target, and returns its values of eval_accuracy."""
     done = run(data_dir, results, *flags)
     assert done.returncode == 1, done.stdout + done.stderr
     return values(results / log, "eval_accuracy")
@@ -204,19 +204,19 @@ def untimed_misses(
     seeds: Mapping[str, int],
     *flags: str,
 ) -> dict[str, list[dict]]:
-    """{name: untimed log} of a run for each seed, all of which miss, with logs that are right but for the target."""
+    """Runs one seed after another; all miss the target and break no other rule. Returns {name: untimed log}."""
     logs = {}
     for name, seed in seeds.items():
         done = run(data_dir, results / name, f"--seed={seed}", *flags)
         assert done.returncode == 1, done.stderr
-        assert "leaked" not in done.stderr  # By the evaluation's worker.
+        assert "leaked" not in done.stderr  # The evaluation's worker leaks no resource.
         assert [key_of(finding) for finding in stock_findings(results / name / log)] == ["eval_accuracy"]
         logs[name] = untimed(results / name / log)
     return logs
 
 
 def log_name(benchmark: str) -> str:
-    """Where in the folder of results the log of the first run lies."""
+    """The path of the first run's log, relative to the folder of results."""
     return f"cpu-tiny/{benchmark}/result_0.txt"
 
 
@@ -231,6 +231,6 @@ def values(path: pathlib.Path, key: str) -> list:
 
 
 def untimed(path: pathlib.Path) -> list[dict]:
-    """The records of a log that are equal in equal runs, whatever the seed was called."""
+    """The records of a log that equal runs share, without times and the keys in SEED_KEYS."""
     kept = [{k: v for k, v in record.items() if k != "time_ms"} for record in records(path)]
     return [record for record in kept if record["key"] not in SEED_KEYS]

@@ -1,4 +1,4 @@
-"""Settings and fixtures of all tests; eight logical CPU devices, set before TensorFlow starts, if it is imported."""
+"""Defines settings and fixtures of all tests, and eight logical CPU devices where TensorFlow is imported."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ from hypothesis import settings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGICAL_CPUS = 8
 
-# Their assertions show the values, as those of a test do.
+# Rewritten assertions show their values, like those of a test module.
 pytest.register_assert_rewrite("tests.benchmarks", "tests.translation")
 
 # The same examples in every run, however busy the machine.
@@ -39,7 +39,7 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """An empty folder, which the first run of cpu-tiny in a module fills for the others."""
+    """An empty folder, which the first run of cpu-tiny in a module fills for the later ones."""
     return tmp_path_factory.mktemp("tiny")
 
 
@@ -55,7 +55,7 @@ def memory_freed():
 
 
 def pytest_collection_finish():
-    # They share one thread pool: a single replica is as fast as on one device.
+    # Logical devices share one thread pool, so that a single replica is as fast as on one device.
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Lines of a log as a run writes them, for tests of what reads logs."""
+"""Writes log lines like those of a run, for tests of log readers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import Any
 
 
 def line(key: str, value: Any = None, time_ms: int = 0, **metadata: Any) -> str:
-    """One line, its end included."""
+    """One line with its line end."""
     record = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key, "value": value}
     return ":::MLLOG " + json.dumps({**record, "metadata": {"file": "", "lineno": 1, **metadata}}) + "\n"

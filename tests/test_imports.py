@@ -1,4 +1,4 @@
-"""The directions in which the parts of the project import one another, at any depth of folders."""
+"""Tests the directions in which the parts of the project may import one another, at any depth of folders."""
 
 import ast
 import dataclasses
@@ -15,24 +15,24 @@ from common.config.benchmarks import NAMES as BENCHMARKS
 from common.config.schema import RunConfig
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# The rooms of common/ from the ground up: each imports those before it, and itself.
+# The folders of common/ from the bottom up: each may import itself and those before it.
 ROOMS = (
     *("errors", "files", "config", "launch", "optim", "distributed", "data", "layers", "train"),
     *("detection", "text", "export", "run", "search"),
 )
-# What stands above a benchmark: it hands its task over and sees one replica.
+# Modules hidden from a benchmark, which passes its task to them and sees a single replica.
 HIDDEN = (
     *("common.train.loop", "common.train.step", "common.train.checkpoint", "common.train.evaluation_pool"),
     *("common.run", "common.search", "common.export"),
 )
-# A benchmark's command line hands over to these.
+# Modules that a benchmark's command line calls.
 ENTRIES = ("common.run.cli",)
 BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu", "strategy", "keyed", "cluster")
 
 
 @functools.cache
 def imports(path):
-    """Full names of all that a file imports, wherever in it."""
+    """Full names of all imports of a file, at any place in it."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         found += _imported(node, path)
@@ -48,7 +48,7 @@ def _imported(node, path=""):
 
 
 def files(*folders):
-    """The Python files of folders, at any depth, or single ones."""
+    """The Python files in folders, at any depth, or single files."""
     found = []
     for folder in folders:
         path = ROOT / folder
@@ -76,7 +76,7 @@ def module_of(path):
 
 @functools.cache
 def graph():
-    """{module: modules of the project that it imports, wherever in it}."""
+    """{module: modules of the project that it imports, at any place in it}."""
     folders = ["common", "compliance", "systems", "studies", "bench", *BENCHMARKS]
     modules = {module_of(path): path for path in files(*folders)}
 
@@ -136,14 +136,14 @@ def test_the_writer_of_files_imports_nothing_of_the_project_but_errors():
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_a_benchmark_sees_one_replica(benchmark):
-    """Neither the loop nor the log nor a backend; nor another benchmark."""
+    """A benchmark imports neither the loop, the log nor a backend, nor another benchmark."""
     backends = [f"common.distributed.replicas.{name}" for name in BACKENDS]
     others = [name for name in BENCHMARKS if name != benchmark]
     assert found(benchmark, [*HIDDEN, *backends, *others, "compliance", "systems"], ENTRIES) == []
 
 
 def test_no_two_files_import_each_other():
-    """Not through others either; imports inside functions count."""
+    """Circles through other files count too, as do imports inside functions."""
     edges = graph()
     assert len(list(graphlib.TopologicalSorter(edges).static_order())) == len(edges)
 
@@ -178,7 +178,7 @@ def test_no_room_of_common_names_a_field_of_one_benchmark():
 
 
 def test_no_file_of_bench_edits_its_path():
-    """They are run as `python -m bench.NAME`."""
+    """The scripts run as `python -m bench.NAME`, which needs no changed sys.path."""
     for path in files("bench"):
         assert "sys.path." not in path.read_text(), path
 

@@ -1,4 +1,4 @@
-"""What holds for every preset of every benchmark: sound, documented, and logged as the rules ask."""
+"""Tests every preset of every benchmark: valid, documented, and logged as the rules require."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.benchmarks import ROOT, broken_rules, documented
 
 BENCHMARKS = benchmarks.NAMES
 EVERY = [(b, name) for b in BENCHMARKS for name in importlib.import_module(f"{b}.presets").PRESETS]
-# MLPerf's, whose documents have a column of the closed rules that the values break, and their targets per ruleset;
-# a run may aim lower in a preset of another task.
+# MLPerf's benchmarks, whose documents list the closed rules that the values break, and their targets per ruleset; a
+# preset of another task may have a lower target.
 TARGETS = {
     "gnmt": {"0.6.0": 24.0, "0.7.0": 0.24},
     "maskrcnn": {},
@@ -51,8 +51,8 @@ def fields_of(config: object) -> Iterator[tuple[str, object, object]]:
             yield field.name, value, hints[field.name]
 
 
-def test_they_need_no_numpy() -> None:
-    """Nor TensorFlow: tests/test_imports.py."""
+def test_presets_need_no_numpy() -> None:
+    """tests/test_imports.py tests that they need no TensorFlow."""
     modules = ", ".join(f"{benchmark}.presets" for benchmark in BENCHMARKS)
     code = f"import sys, {modules}; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -60,7 +60,7 @@ def test_they_need_no_numpy() -> None:
 
 
 @pytest.mark.parametrize(("benchmark", "name"), EVERY)
-def test_it_is_sound(benchmark: str, name: str) -> None:
+def test_every_preset_is_valid(benchmark: str, name: str) -> None:
     config = preset(benchmark, name)
     config.validate()
     assert config.system == name and config.source and isinstance(config, RunConfig)
@@ -81,7 +81,7 @@ Names = dict[str, ast.AST | pathlib.Path]
 
 @functools.cache
 def names_in(path: pathlib.Path) -> Names:
-    """What the module-level names of a file stand for: an expression, a function, or a file of the same benchmark."""
+    """The meaning of a file's module-level names: an expression, a function, or a file of the same benchmark."""
     names: Names = {}
     package = path.parent.name
     for node in ast.parse(path.read_text()).body:
@@ -122,15 +122,15 @@ def expressions(node: ast.AST, path: pathlib.Path) -> Iterator[tuple[str | None,
 
 
 def hops(node: ast.AST, names: Names) -> int:
-    """How many names of its file, one behind another, a reader of an expression looks up."""
+    """The longest chain of names that a reader of an expression must look up in its file."""
     used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in names}
     assert not any(isinstance(names[name], pathlib.Path) for name in used), f"{used}: in another file"
     return max((1 + hops(names[name], names) for name in used), default=0)
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_it_is_read_in_one_place_with_two_hops(benchmark: str) -> None:
-    """From its own lines to its base, or to an optimizer, and on to what that names: no further, and in one file."""
+def test_a_preset_is_read_in_one_file_with_at_most_two_hops(benchmark: str) -> None:
+    """A reader goes from a preset to its base or optimizer, then to the names in that, no further, and in one file."""
     path = ROOT / benchmark / "presets.py"
     found = list(expressions(ast.Name(id="PRESETS"), path))
     written = [name for name, _, _ in found if name]
@@ -155,7 +155,7 @@ def test_hops_are_counted_through_functions_and_attributes() -> None:
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_the_documents_name_every_one_in_order(benchmark: str) -> None:
+def test_the_documents_name_every_preset_in_order(benchmark: str) -> None:
     lines = (ROOT / "docs" / "presets" / f"{benchmark}.md").read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("| `"))
     table = itertools.takewhile(lambda line: line.startswith("|"), lines[first:])
@@ -164,7 +164,7 @@ def test_the_documents_name_every_one_in_order(benchmark: str) -> None:
 
 
 @pytest.mark.parametrize(("benchmark", "name"), MLPERF)
-def test_the_closed_rules_it_breaks_are_those_documented(
+def test_the_closed_rules_that_a_preset_breaks_are_documented(
     benchmark: str, name: str, tmp_path: pathlib.Path
 ) -> None:
     config, row = preset(benchmark, name), documented(benchmark)[name]
@@ -186,8 +186,10 @@ def test_the_closed_rules_it_breaks_are_those_documented(
 
 
 @pytest.mark.parametrize(("benchmark", "name"), MLPERF)
-def test_its_own_log_breaks_nothing_but_the_target(benchmark: str, name: str, tmp_path: pathlib.Path) -> None:
-    """As the preset is: its own ruleset and division. Below 75.9 % no division of 0.7.0 takes a log of ResNet."""
+def test_the_log_of_a_preset_breaks_nothing_but_the_target(
+    benchmark: str, name: str, tmp_path: pathlib.Path
+) -> None:
+    """The log keeps the preset's ruleset and division; 0.7.0 accepts no target of ResNet below 75.9 %."""
     config = preset(benchmark, name)
     low = benchmark == "resnet" and config.quality_target < 0.759
     assert broken_rules(config, tmp_path / "result_0.txt") == ({"eval_accuracy"} if low else set())

@@ -1,4 +1,4 @@
-"""The wheel: one import name, every file of the project's packages, and commands that run from any folder."""
+"""Tests the wheel: one import name, every file of the project's packages, and commands that run from any folder."""
 
 import ast
 import importlib.util
@@ -19,12 +19,12 @@ from systems.predict import workload
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PARTS = ("common", "compliance", "systems", *benchmarks.NAMES)
 BUILD = "import sys; from setuptools import build_meta; build_meta.{}(sys.argv[1])"
-# What a folder may hold that commands are started from; none of it may be imported.
+# Files in the folder in which commands start; the commands must not import them.
 STRANGERS = ("common/__init__.py", "compliance/__init__.py", "systems.py", "resnet.py")
 
 
 def tracked():
-    """Files of the checkout, those not yet committed among them."""
+    """Files of the checkout, with those not yet committed."""
     command = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -38,7 +38,7 @@ def build(folder, what):
         target = folder / "source" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
-    stale = folder / "source/build/lib/common"  # Of an earlier layout.
+    stale = folder / "source/build/lib/common"  # Left by an earlier layout.
     stale.mkdir(parents=True)
     (stale / "stale.py").write_text("")
     command = [sys.executable, "-c", BUILD.format(what), folder]
@@ -57,7 +57,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """A folder for PYTHONPATH; as pip does, what is executable stays so."""
+    """A folder for PYTHONPATH; executable files stay executable, as with pip."""
     folder = tmp_path_factory.mktemp("installed")
     for member in wheel.infolist():
         path = pathlib.Path(wheel.extract(member, folder))
@@ -76,7 +76,7 @@ def elsewhere(tmp_path):
 
 @pytest.fixture
 def call(installed, elsewhere):
-    """Runs a command as a person who installed the wheel, elsewhere; returns its output."""
+    """Runs a command outside the checkout with the installed wheel, and returns its output."""
 
     def run(*command, status=0, **variables):
         environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHON": sys.executable, **variables}
@@ -95,7 +95,7 @@ def python(*arguments):
 
 @pytest.fixture(scope="module")
 def builder():
-    """setup.py as a module, whose functions build nothing by themselves."""
+    """setup.py imported as a module, without a build."""
     spec = importlib.util.spec_from_file_location("wheel_builder", ROOT / "setup.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -140,7 +140,7 @@ def test_lines_stay_where_they_are(wheel):
 
 
 def test_a_command_line_asks_for_the_module_s_name(wheel):
-    """[..., "-m", "resnet"] would start a checkout's module; `__package__` and `__spec__.name` are right in both."""
+    """[..., "-m", "resnet"] would start a checkout's module; `__package__` and `__spec__.name` work in both."""
     found = 0
     for name in wheel.namelist():
         if name.endswith(".py"):
@@ -226,7 +226,7 @@ def test_a_benchmark_runs_from_any_folder(call):
 
 
 def test_scripts_name_the_wheel_s_modules(call, installed):
-    """They stay in the caller's folder, where results go."""
+    """Scripts run in the caller's folder, where results go."""
     package = installed / "timetotrain"
     assert "error: DATA_DIR is not set" in call(package / "resnet/init_datasets.sh", status=2)
     line = call(package / "resnet/run_and_time.sh", "--print_command", SYSTEM="cpu-tiny")

@@ -1,4 +1,4 @@
-"""What the tests of GNMT and the Transformer share: a server of their data, conversions, evaluations."""
+"""Helpers for the tests of GNMT and the Transformer: a server of their data, conversions, evaluations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEWSTEST = ("newstest2014.en", "newstest2014.de")
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Files, also from a byte on, as a server of archives has them."""
+    """Serves files, also from a byte offset, like a server of archives."""
 
     def send_head(self):
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
@@ -51,9 +51,9 @@ class Server:
     """A small copy of WMT's servers.
 
     Attributes:
-      folder: what is served: archives in news/, crawl/ and europarl/, newstest2014 in test/.
-      address: of the server.
-      files: those that init_datasets.sh downloads.
+      folder: the served folder: archives in news/, crawl/ and europarl/, newstest2014 in test/.
+      address: the server's address.
+      files: the files that init_datasets.sh downloads.
     """
 
     folder: pathlib.Path
@@ -63,7 +63,7 @@ class Server:
     def init_datasets(
         self, benchmark: str, data_dir: pathlib.Path, sums: str = "", **variables: str
     ) -> subprocess.CompletedProcess:
-        """BENCHMARK/init_datasets.sh of this server; `sums` instead of the right checksums."""
+        """Runs BENCHMARK/init_datasets.sh on this server, with `sums` instead of the right checksums."""
         lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in self.files]
         note = data_dir.with_suffix(".sums")
         note.write_text(sums or "".join(lines))
@@ -88,7 +88,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(folder: pathlib.Path, *files: str) -> Iterator[Server]:
-    """`folder` on a server of this machine; `files`, relative to it, are what init_datasets.sh asks for."""
+    """Serves `folder` on this machine; init_datasets.sh downloads `files`, which are relative to it."""
     handler = functools.partial(Handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
@@ -98,10 +98,10 @@ def serving(folder: pathlib.Path, *files: str) -> Iterator[Server]:
 
 
 def interrupted(server: Server, raw: pathlib.Path) -> pathlib.Path:
-    """A folder of downloads as an interruption leaves it: a part of the first archive, and a whole text.
+    """Makes a folder of interrupted downloads: a part of the first archive, and a complete text.
 
     Returns:
-      The archive as it is served.
+      The path of the complete archive on the server.
     """
     raw.mkdir()
     archive = server.files[0]
@@ -111,20 +111,20 @@ def interrupted(server: Server, raw: pathlib.Path) -> pathlib.Path:
 
 
 def assert_completed(server: Server, raw: pathlib.Path, errors: str) -> None:
-    """The archive of `interrupted` was completed, and what was whole not asked for again."""
+    """Asserts that the archive of `interrupted` was completed, and that complete files were not downloaded again."""
     assert (raw / server.files[0].name).read_bytes() == server.files[0].read_bytes()
     assert f"downloading {server.address}/test/{NEWSTEST[0]}" not in errors
 
 
 def assert_refuses_the_checksum(done: subprocess.CompletedProcess, name: str) -> None:
-    """The last line says that the file `name` is not the one expected."""
+    """Asserts that the last line reports a wrong checksum of the file `name`."""
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert f"{name}: SHA-256 is" in last and "remove the file" in last
 
 
 def assert_failures_are_one_line(server: Server, benchmark: str, data_dir: pathlib.Path) -> None:
-    """A server without a file, and a script without a folder to write to."""
+    """Asserts one-line errors for a file missing on the server, and for a script without an output folder."""
     done = server.init_datasets(benchmark, data_dir, NEWSTEST_URL=f"{server.address}/nowhere")
     assert done.returncode == 2
     assert "error: cannot download" in done.stderr.splitlines()[-1]
@@ -133,7 +133,7 @@ def assert_failures_are_one_line(server: Server, benchmark: str, data_dir: pathl
 
 
 def texts(folder: pathlib.Path, name: str, source: bytes, target: bytes) -> list[str]:
-    """The paths of parallel text: NAME.src and NAME.ref in `folder`."""
+    """Writes parallel text and returns its paths: NAME.src and NAME.ref in `folder`."""
     paths = folder / f"{name}.src", folder / f"{name}.ref"
     for path, content in zip(paths, (source, target)):
         path.write_bytes(content)
@@ -154,7 +154,7 @@ def conversion_flags(
 
 
 def scoring_here(task: type[Task]) -> type[Task]:
-    """Such a task that scores in this process and keeps the translations that it scored in `found`."""
+    """A subclass of `task` that scores in this process and keeps the scored translations in `found`."""
 
     class Here(task):
         evaluate_in_worker = False
@@ -167,7 +167,7 @@ def scoring_here(task: type[Task]) -> type[Task]:
 
 
 def evaluations(eval_input: Callable, config: RunConfig, folder: pathlib.Path) -> Iterator[list[dict]]:
-    """The batches of each replica of one, two and three, after asserting that they count every sentence once."""
+    """The evaluation batches for one, two and three replicas, after asserting that they count each sentence once."""
     for count, batch in ((1, 4), (2, 2), (3, 4)):
         stepped = one_batch_a_step(config, batch, count)
         parts = [
@@ -183,11 +183,11 @@ def evaluations(eval_input: Callable, config: RunConfig, folder: pathlib.Path) -
 
 
 def gathered(sentences: Sequence[Sequence[int]], length: int) -> dict[str, np.ndarray]:
-    """What an evaluation of ten sentences gathers, in any order, the last two of twelve rows being padding.
+    """The gathered outputs of an evaluation of ten sentences, shuffled; the last two of twelve rows are padding.
 
     Args:
-      sentences: tokens of the ten.
-      length: of a row, in tokens.
+      sentences: the tokens of the ten sentences.
+      length: tokens of a row.
     """
     tokens = np.zeros([12, length], np.int32)
     for row, sentence in zip(tokens, sentences):
@@ -201,7 +201,7 @@ def gathered(sentences: Sequence[Sequence[int]], length: int) -> dict[str, np.nd
 
 
 def assert_a_lost_sentence_is_refused(task: Task, arrays: dict[str, np.ndarray]) -> None:
-    """A sentence that was translated twice in place of another does not count as that."""
+    """Asserts an error where one sentence appears twice and another not at all."""
     arrays["index"][arrays["index"] == 0] = 1
     with pytest.raises(ValueError, match="10 translations of 9 sentences, 10 expected"):
         task.quality({}, arrays)

@@ -1,1 +1,1 @@
-"""Tools of the repository itself: how Horovod is built, how the documents are made."""
+"""Maintains the repository: builds Horovod and the documents, and lists the slow tests."""

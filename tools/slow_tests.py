@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-# Seconds, set-up included: with fewer, all files together stay below the two minutes that `make quick` may take.
+# Seconds of a test file with set-up. The files below this limit take less than two minutes, the time of `make quick`.
 LIMIT = 2.0
 HEAD = "# Test files that take more than {limit:g} s on two quiet cores; `python -m tools.slow_tests` renews this list."
 

@@ -1,4 +1,4 @@
-"""`python -m systems predict`: arguments and output. Numpy is imported when asked, matplotlib for --plot alone."""
+"""Implements `python -m systems predict`. Imports numpy only when it runs, and matplotlib only for --plot."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the answer; 0.
+    """Prints the prediction and returns 0.
 
     Raises:
       UserError: see predictor.predict and simulate.Faults.

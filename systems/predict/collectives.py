@@ -1,7 +1,7 @@
-"""Seconds of sums over replicas: rings, the 2-D torus of a TPU pod, NVLink within nodes and InfiniBand between them.
+"""Models the seconds of sums over replicas: rings, a TPU pod's 2-D torus, NVLink in nodes and InfiniBand between them.
 
 A ring of k members moves 2 n (k - 1) / k bytes past each, in 2 (k - 1) hops (Patarasuk and Yuan, 2009); the bytes of
-each route are those of common/summation.bytes_moved, which tests hold to what bench/scaling.py counted.
+each route equal those of common.distributed.gradient_sum.bytes_moved, as tests check against bench/scaling.py.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from systems.predict.machine import Machine
 
 # The part of a link's rate that collectives reach, for all families: an assumption, not fitted.
 LINK_SHARE = 0.8
-# Pipelining gathers with the sum of packets made gradient summation 1.5 times as fast (section 2 of the paper).
+# Pipelining gathers with the sum of packets made gradient summation 1.5 times as fast (section 2 of the pods paper,
+# "Scale MLPerf-0.6 models on Google TPU-v3 Pods").
 PIPELINING = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """Bytes a replica sends: within its row or node, and across rows or nodes."""
+    """Bytes that a replica sends: within its row or node, and across rows or nodes."""
 
     inside: float
     across: float
 
 
 def bytes_moved(elements: int, replicas: int, row: int, wire: int, back: int) -> Moved:
-    """Of a sum of `elements` with `wire` bytes on the way there and `back` on the way back, in rows of `row`.
+    """Bytes that a replica sends in a sum of `elements`, in rows of `row` replicas.
 
-    One row, or rows of one, is a flat ring, which counts as `across`, as in common/summation.bytes_moved.
+    An element has `wire` bytes while it is scattered and `back` bytes while it is gathered. One row, or rows of one, is
+    a flat ring, which counts as `across`, as in common.distributed.gradient_sum.bytes_moved.
     """
     both = elements * (wire + back)
     if row in (1, replicas):
@@ -40,13 +42,13 @@ def bytes_moved(elements: int, replicas: int, row: int, wire: int, back: int) ->
 def gradient_sum(
     machine: Machine, elements: int, cores: int, wire: int, back: int, buckets: int, pipelined: bool = True
 ) -> float:
-    """Seconds to sum gradients over `cores` of a machine: scattered, and gathered (as weights, where sharded).
+    """Seconds to sum gradients over `cores` of a machine: a scatter, and a gather (of weights, where sharded).
 
     Args:
-      elements: of the gradient of a replica.
-      wire, back: bytes of an element on the way there and back.
-      buckets: collectives, each of which pays the latency (on a GPU; a TPU's are one program).
-      pipelined: with the paper's overlap of gathers from non-contiguous tensors; TPU alone.
+      elements: number of elements of a replica's gradient.
+      wire, back: bytes of an element in the scatter and in the gather.
+      buckets: number of collectives, each of which pays the latency (on a GPU; a TPU's are one program).
+      pipelined: with the pods paper's overlap of gathers from non-contiguous tensors; TPU only.
     """
     if cores == 1:
         return 0.0
@@ -56,7 +58,7 @@ def gradient_sum(
 
 
 def _torus(machine: Machine, elements: int, cores: int, wire: int, back: int, pipelined: bool) -> float:
-    """Both cores of a chip add up in memory; then along the rows of the torus, then along its columns, and back.
+    """Seconds on a TPU: both cores of a chip add up in memory, then along the torus's rows, then its columns, and back.
 
     Links are full duplex, so half of the data goes each way: round a ring, or past the middle of a line (slices smaller
     than a pod do not wrap around), n / 2 bytes cross each link.
@@ -76,7 +78,10 @@ def _torus(machine: Machine, elements: int, cores: int, wire: int, back: int, pi
 
 
 def _nodes(machine: Machine, elements: int, cores: int, wire: int, back: int, buckets: int) -> float:
-    """Rings over NVLink in each node and over all adapters between them; NCCL pipelines the two: the slower counts."""
+    """Seconds on GPUs: rings over NVLink in each node and over all adapters between nodes.
+
+    NCCL pipelines the two, so the slower one counts.
+    """
     chip = machine.chip
     inside = min(cores, machine.per_node)
     nodes = math.ceil(cores / machine.per_node)

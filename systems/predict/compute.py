@@ -1,10 +1,10 @@
-"""Forward and backward pass of a replica: each kernel takes what its arithmetic or its bytes take, whichever is longer.
+"""Models a replica's forward and backward pass: each kernel takes the longer of its arithmetic and its memory traffic.
 
     t(kernel) = max(padded FLOPs / (matrix * peak), bytes / (memory * bandwidth)) + launch
 
 `matrix`, `memory` and `launch` are fitted per family (fitting.py): the shares of peak and bandwidth that good kernels
-reach, and what lies between two kernels. The rest is geometry: a systolic array of 128 x 128 works on whole tiles, a
-GPU on waves of tiles over its multiprocessors, so that small batches fill them badly.
+reach, and the seconds between two kernels. The rest is geometry: a systolic array of 128 x 128 works on whole tiles,
+a GPU on waves of tiles over its multiprocessors, so that small batches leave both partly idle.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FP32_BYTES = 4
 # "Given the same amount of FLOPs, 3D kernels run 1.2 to 3 times slower than 2D on cuDNN" (Training Kinetics in 15
 # Minutes, section 2): the geometric mean.
 SLOWER_IN_3D = (1.2 * 3) ** 0.5
-# Sums that are made on the way by the kernel that writes or reads their input: XLA's multi-output fusion, cuDNN's
-# persistent batch norm, fused layer norm and softmax. They move no bytes of their own.
+# Kinds that are fused into the kernel that writes or reads their input, and so move no bytes of their own: XLA's
+# multi-output fusion, cuDNN's persistent batch norm, fused layer norm and softmax.
 RIDING = ("norm", "reduction")
 
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-    """The fitted constants of a family of accelerators, at most four.
+    """The fitted constants of a family of accelerators; there are at most four.
 
     Attributes:
-      matrix: share of peak FLOP/s that products and convolutions of whole tiles reach.
+      matrix: share of peak FLOP/s that matrix products and convolutions of whole tiles reach.
       memory: share of the memory bandwidth that kernels reach.
       launch: seconds between two kernels.
       turnaround: seconds an evaluation costs besides its arithmetic: leaving the training loop and coming back.
@@ -63,7 +63,7 @@ def seconds(
     """Seconds of each kind of kernel, [kernels], for `batch` examples on a core.
 
     Args:
-      shares: the part of each kernel that a worker of a spatial partition does; None is all of it.
+      shares: the part of each kernel that one worker of a spatial partition computes; None means all of it.
     """
     g, m, n, k = (x[:, 0] + x[:, 1] * batch for x in (kernels.groups, kernels.m, kernels.n, kernels.k))
     wide, moved = (x[:, 0] + x[:, 1] * batch for x in (kernels.wide, kernels.moved))
@@ -75,7 +75,7 @@ def seconds(
     arithmetic = flops / occupancy(g, m, n, k, machine) / (constants.matrix * machine.peak(precision))
     launch = np.full(len(kernels.kind), constants.launch)
     if not machine.is_tpu:
-        # One persistent kernel a layer: neither launches nor reads of weights at each turn.
+        # One persistent kernel per layer: no launch and no read of weights at each time step.
         held = kernels.kind == "recurrent"
         moved, launch = np.where(held, kernels.moved[:, 1] * batch, moved), np.where(held, 0.0, launch)
     traffic = (wide + (moved - wide) * itemsize(precision) / 2) / (
@@ -85,7 +85,7 @@ def seconds(
 
 
 def occupancy(g: Any, m: Any, n: Any, k: Any, machine: Machine) -> np.ndarray:
-    """The part of the matrix units that `g` products [m, k] x [k, n] keep busy; 1 where there is no product."""
+    """The share of the matrix units that `g` products [m, k] x [k, n] keep busy; 1 where there is no product."""
     g, m, n, k = (np.maximum(np.asarray(x, dtype=np.float64), 1) for x in (g, m, n, k))
     if machine.is_tpu:
         one = _up(n, _LANES) * _up(m, _SUBLANES)
@@ -111,12 +111,12 @@ def by_kind(kernels: Kernels, times: np.ndarray) -> dict[str, float]:
 
 
 def partition_shares(kernels: Kernels, partitions: int, spmd: bool = False) -> np.ndarray:
-    """The part of each kernel that the busiest of `partitions` workers does.
+    """The part of each kernel that the busiest of `partitions` workers computes.
 
-    Rows are dealt out whole, so that 38 rows on 4 workers are 10 / 38 on the first: `rows` is the root of the pixels
-    that a product's size per example tells (section 3 of the paper: small maps leave workers idle). What is not
-    partitioned runs on the first worker; with `spmd`, as in round v0.7, a second stage is partitioned too. Kernels
-    without a product take the mean share of those with one.
+    Rows are assigned whole, so that 38 rows on 4 workers are 10 / 38 on the first (section 3 of the pods paper: small
+    maps leave workers idle). The number of rows is the root of the pixels, which a product's size per example gives.
+    Kernels that are not partitioned run on the first worker; with `spmd`, as in round v0.7, a second stage is
+    partitioned too. Kernels without a product take the mean share of those with one.
     """
     if partitions == 1:
         return np.ones(len(kernels.kind))

@@ -1,10 +1,10 @@
-"""Epochs to reach the target as a function of the batch, from the published points.
+"""Predicts the epochs to the target as a function of the batch, fitted to the published points.
 
     epochs(B) = least * (1 + B / critical)
 
-which is the trade of steps against examples of McCandlish et al., "An Empirical Model of Large-Batch Training" (2018):
+which is the trade-off of steps and examples in McCandlish et al., "An Empirical Model of Large-Batch Training" (2018):
 below the critical batch the examples count, above it the steps. Both numbers are fitted per benchmark and recipe
-(round) to the logarithms of the published epochs of all submitters and accelerators: how often an example is seen does
+(round) to the logarithms of the published epochs of all submitters and accelerators: the number of epochs does
 not depend on the machine.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Below this many points a recipe has no curve of its own.
+# A recipe with fewer points has no curve of its own.
 FEWEST = 3
-# 90 % of a t distribution, by degrees of freedom, for the prediction interval (any table; 30: normal's 1.645 nearly).
+# Two-sided 90 % quantiles of Student's t distribution by degrees of freedom (any table), for the prediction interval.
 _T90 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 8: 1.86, 10: 1.81, 15: 1.75, 30: 1.70}
 
 
@@ -27,9 +27,9 @@ _T90 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 8: 1.86, 10: 1.81,
 class Curve:
     """Attributes:
     least, critical: the law's two numbers; `critical` may be infinite, where the batch does not matter.
-    deviation: of ln(epochs) around the curve, degrees of freedom taken off.
-    points: how many it was fitted to.
-    batches: the smallest and largest of them.
+    deviation: standard deviation of ln(epochs) around the curve, corrected for the degrees of freedom.
+    points: the number of points of the fit.
+    batches: the smallest and the largest batch of the fit.
     """
 
     least: float
@@ -42,7 +42,7 @@ class Curve:
         return self.least * (1 + batch / self.critical)
 
     def interval(self, batch: float) -> tuple[float, float]:
-        """90 % of runs' epochs; wider outside of the batches that were seen, by a quarter per doubling."""
+        """The 90 % interval of a run's epochs; outside the fitted batches it widens by a quarter per doubling."""
         freedom = max(1, self.points - 2)
         t = next((v for k, v in sorted(_T90.items(), reverse=True) if k <= freedom), _T90[1])
         beyond = max(0.0, math.log2(batch / self.batches[1]), math.log2(self.batches[0] / batch))
@@ -51,7 +51,7 @@ class Curve:
 
 
 def fit(batches: Sequence[float], epochs: Sequence[float]) -> Curve:
-    """Least squares of ln(epochs) over a fine grid of critical batches; `least` follows in closed form."""
+    """Fits ln(epochs) by least squares over a fine grid of critical batches; `least` follows in closed form."""
     b, e = np.asarray(batches, dtype=np.float64), np.log(np.asarray(epochs, dtype=np.float64))
     grid = np.append(np.geomspace(b.min() / 4, b.max() * 100, 2000), np.inf)
     law = np.log1p(b[None, :] / grid[:, None])
@@ -89,7 +89,7 @@ def curve(benchmark: str, recipe: str, without: str = "", without_batch: float |
     return fit([r.batch for r in chosen], [r.epochs for r in chosen]) if chosen else None
 
 
-# Training Kinetics in 15 Minutes, Table 3: 100 epochs whatever the batch, and the accuracy that they reach.
+# Training Kinetics in 15 Minutes, Table 3: {batch: top-1 accuracy after 100 epochs}, the epochs at every batch.
 KINETICS = {
     96: 0.7412,
     384: 0.7412,
@@ -105,6 +105,6 @@ KINETICS = {
 
 
 def kinetics_accuracy(batch: float) -> float:
-    """Top-1 that 100 epochs of TSM reach at that batch: Table 3, straight lines between ln(batch)."""
+    """Top-1 accuracy after 100 epochs of TSM at a batch: Table 3, interpolated linearly in ln(batch)."""
     sizes = np.log(np.array(sorted(KINETICS), dtype=np.float64))
     return float(np.interp(math.log(batch), sizes, [KINETICS[b] for b in sorted(KINETICS)]))

@@ -1,4 +1,4 @@
-"""docs/prediction.md: `python -m systems.predict docs` writes it, a test holds it to the code."""
+"""Writes docs/prediction.md for `python -m systems.predict docs`; a test compares the page with the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOAL = (0.15, 0.40)  # Median and 90th percentile, for each of NAMES.
 
 
 def write() -> None:
-    """The page and its pictures."""
+    """Writes the page and its pictures."""
     from systems.predict import plot
 
     PATH.write_text(render(), encoding="utf-8")
@@ -29,7 +29,7 @@ def write() -> None:
 
 
 def render() -> str:
-    """The page: the text of data/prediction.md.in with its {tables} filled in."""
+    """Renders the page: the text of data/prediction.md.in with its {tables} filled in."""
     text = TEXT.read_text(encoding="utf-8")
     tables = {
         "constants": constants(),
@@ -99,7 +99,7 @@ def transformers() -> str:
 
 
 def kinetics_totals() -> str:
-    """What `predict` says of the preset, with all evaluations of the preset, and with one."""
+    """The predictions for the preset, with all of its evaluations and with one."""
     answer = predictor.predict("tsm_kinetics", KINETICS)
     work, run = answer.work, answer.run
     once = dataclasses.replace(work, first_evaluation=run.epochs, evaluation_every=run.epochs)
@@ -184,7 +184,7 @@ def pods() -> str:
 
 
 def wire() -> str:
-    """Bytes a replica sends in bench/results/scaling.json's exchange of ResNet-50's gradients, and the model's."""
+    """Bytes that a replica sends to sum ResNet-50's gradients: counted in bench/results/scaling.json, and modelled."""
     measured = json.loads((ROOT / "bench/results/scaling.json").read_text(encoding="utf-8"))["exchange"]
     elements = network.load("resnet50").parameters
     rows = []
@@ -198,7 +198,7 @@ def wire() -> str:
 
 
 def exchange(variant: str, elements: int, replicas: int) -> collectives.Moved:
-    """The model's bytes of a variant of bench/scaling.py: rows of two where there are two stages."""
+    """The modelled bytes of a variant of bench/scaling.py: rows of two where there are two stages."""
     wire_bytes = 2 if "bf16" in variant else 4
     back = 4 if "sharded" in variant else wire_bytes
     row = 2 if variant in ("hierarchical", "2d") else replicas

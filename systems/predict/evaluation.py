@@ -1,4 +1,4 @@
-"""An evaluation: a forward pass over the held-out examples, a beam search where there is one, and the host's part."""
+"""Models an evaluation: a forward pass over the held-out examples, a beam search if there is one, the host's part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from systems.predict.workload import Workload
 
 
 def device_seconds(workload: Workload, network: Network, machine: Machine, constants: Constants) -> float:
-    """Of one evaluation on the accelerators: padded batches, each replica its part."""
+    """Seconds of one evaluation on the accelerators: padded batches, split between the replicas."""
     batches = math.ceil(workload.eval_examples / workload.eval_batch)
     mine = workload.eval_batch / workload.replicas
     precision = workload.precision
@@ -28,5 +28,5 @@ def device_seconds(workload: Workload, network: Network, machine: Machine, const
 
 
 def host_seconds(workload: Workload, evaluations: int) -> float:
-    """Of all evaluations that delay the run: the last one alone, unless they block training."""
+    """Host seconds of the evaluations that delay the run: only the last one, unless they block training."""
     return workload.host_evaluation * (evaluations if workload.blocking else 1)

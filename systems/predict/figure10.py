@@ -1,6 +1,6 @@
-"""What the two papers say besides scores - shares, speed-ups, scaling - as predicted.
+"""Predicts the figures of the two papers that are not scores: shares of a step, speed-ups and scaling.
 
-None of it is in the fit. One number was chosen by the result: `p100_cluster`'s network.
+None of these figures is in the fit. One input was chosen by the result: the network bandwidth of `p100_cluster`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Fact = tuple[str, str, str]
 
 
 def update_share(benchmark: str) -> float:
-    """The whole, unsharded update's part of a step on 2,048 cores (section 2 of the pods paper)."""
+    """The share of a step on 2,048 cores that the unsharded update takes (section 2 of the pods paper)."""
     work, target = _pod(benchmark, 1024)
     one = model.step(dataclasses.replace(work, shard_update=False), target, fitting.constants("tpu-v3"))
     return one.update / one.total
@@ -32,7 +32,7 @@ def _pod(benchmark: str, chips: int, round_: str = "v0.6") -> tuple[Workload, Ma
 
 
 def partition_speedup(benchmark: str, chips: int, partitions: int, batch: int) -> float:
-    """How much faster a step of `batch` examples is on `partitions` cores than on one, on one machine (Figure 10)."""
+    """The speed-up of a step of `batch` examples on `partitions` cores over one core, on one machine (Figure 10)."""
     work, target = _pod(benchmark, chips)
     values = fitting.constants("tpu-v3")
     replicas = work.cores // partitions
@@ -43,7 +43,7 @@ def partition_speedup(benchmark: str, chips: int, partitions: int, batch: int) -
 
 
 def pods() -> list[Fact]:
-    """Of "Scale MLPerf-0.6 models on Google TPU-v3 Pods"."""
+    """The facts of "Scale MLPerf-0.6 models on Google TPU-v3 Pods" (the pods paper)."""
     facts: list[Fact] = [
         ("whole LARS update, ResNet-50, 2,048 cores (section 2)", "6 %", f"{update_share('resnet'):.0%}"),
         (
@@ -64,10 +64,10 @@ def pods() -> list[Fact]:
 
 # Figure 3: a cluster of eight nodes of four P100; clips per second of inference give the networks' relative speed.
 def p100_cluster(nodes: int) -> Machine:
-    """Nodes of four P100 over 10 Gbit/s.
+    """Builds a machine of nodes with four P100 each, over 10 Gbit/s.
 
-    The paper says neither the network nor the host. 10 Gbit/s was derived from figure 3's own result, a network whose
-    gradients TSM hides and I3D does not, so that figure 3 is no test of the model.
+    The paper names neither the network nor the host. 10 Gbit/s is derived from the result of figure 3: at that rate
+    training hides the gradients of TSM and not those of I3D. Figure 3 is therefore no test of the model.
     """
     chip = dict(machine.chips()["V100-SXM2"])
     # NVIDIA's data sheet of Tesla P100 SXM2: 10.6 TFLOP/s fp32, 732 GB/s, 56 multiprocessors, four NVLinks of 20 GB/s.
@@ -84,7 +84,7 @@ def p100_cluster(nodes: int) -> Machine:
 
 
 def scaling(name: str, nodes: int, clips: int = 8) -> float:
-    """Speed on `nodes` P100 nodes over `nodes` times that on one (figure 3 c)."""
+    """Scaling efficiency: the speed on `nodes` P100 nodes over `nodes` times the speed on one (figure 3 c)."""
     values = fitting.constants("v100")
     one, many = (_clips_per_second(name, n, clips, values) for n in (1, nodes))
     return many / (nodes * one)
@@ -97,13 +97,13 @@ def _clips_per_second(name: str, nodes: int, clips: int, values: compute.Constan
 
 
 def summit_speed(name: str, nodes: int) -> float:
-    """Clips per second on Summit, eight on each of its V100."""
+    """Clips per second on `nodes` nodes of Summit, eight clips on each V100."""
     work = published.kinetics_workload(nodes, 48 * nodes, name)
     return work.batch / model.step(work, published.kinetics_machine(nodes), fitting.constants("v100")).total
 
 
 def kinetics() -> list[Fact]:
-    """Of "Training Kinetics in 15 Minutes"."""
+    """The facts of "Training Kinetics in 15 Minutes"."""
     speed = summit_speed("tsm", 256)
     efficiency = speed / (256 * summit_speed("tsm", 1))
     return [

@@ -1,8 +1,8 @@
-"""Fitting a family's four constants to published scores, and the test of the fit: leaving each system out in turn.
+"""Fits a family's four constants to published scores, and tests the fit by leaving each system out in turn.
 
-What is minimised: the logarithms of predicted over published seconds at the published epochs, so that convergence,
-which is fitted apart, has no part in it; deviations above about 15 % count linearly (soft L1), that no odd row rules
-the rest.
+The fit minimises the logarithms of predicted over published seconds at the published epochs, so that convergence,
+which is fitted separately, has no part in it. Deviations above about 15 % count linearly (soft L1), so that no single
+outlier decides the fit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from systems.predict.published import Row
 PATH = Path(__file__).parent / "data/constants.json"
 LEFT_OUT = Path(__file__).parent / "data/left_out.json"
 FAMILIES = ("tpu-v3", "v100")
-# Where the search starts, and what is physically possible: shares of a peak, microseconds, seconds.
+# The start of the search, and the physical bounds: shares of a peak, microseconds, seconds.
 _START = Constants(matrix=0.5, memory=0.7, launch=5e-6, turnaround=1.0)
 _LOW = Constants(matrix=0.15, memory=0.2, launch=1e-7, turnaround=0.02)
 _HIGH = Constants(matrix=0.95, memory=0.95, launch=1e-4, turnaround=10.0)
@@ -36,7 +36,7 @@ def constants(family: str) -> Constants:
 
 
 def errors(family: str) -> dict[str, list[float]]:
-    """[median, 90th percentile] of what leaving systems out missed: "seconds", "epochs", "together"."""
+    """[median, 90th percentile] of the leave-one-out errors: "seconds", "epochs", "together"."""
     return _committed()[family]["left_out"]
 
 
@@ -70,13 +70,13 @@ def committed_tests() -> list[Test]:
 
 
 def seconds(row: Row, values: Constants, epochs: float | None = None) -> float:
-    """Predicted time of a row's run, at its published epochs or others."""
+    """Predicted seconds of a row's run, at its published epochs or at `epochs`."""
     work, machine = published.workload_of(row), published.machine_of(row)
     return model.run(work, machine, values, row.epochs if epochs is None else epochs).total
 
 
 def fit(rows: Iterable[Row], start: Constants = _START) -> Constants:
-    """Constants that fit rows of one family best."""
+    """The constants that fit rows of one family best."""
     from scipy.optimize import least_squares
 
     chosen = list(rows)
@@ -100,7 +100,7 @@ def fit(rows: Iterable[Row], start: Constants = _START) -> Constants:
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """A row, predicted by what was fitted without its system: seconds at its epochs, epochs, and both together."""
+    """A row, predicted by a fit without its system: seconds at its published epochs, epochs, and both together."""
 
     row: Row
     seconds: float
@@ -109,13 +109,13 @@ class Test:
 
     @property
     def errors(self) -> tuple[float, float, float]:
-        """Predicted over published, less one: time at the published epochs, epochs, time."""
+        """Relative errors: of the time at the published epochs, of the epochs, and of the time."""
         row = self.row
         return self.seconds / row.seconds - 1, self.epochs / row.epochs - 1, self.together / row.seconds - 1
 
 
 def leave_one_out(family: str, start: Constants | None = None) -> list[Test]:
-    """Every row of a family, predicted without its system: fit again without any of that system's rows."""
+    """Predicts every row of a family by a fit without any row of that system."""
     rows = [row for row in published.tested() if row.family == family]
     whole = start or constants(family)
     tests = []
@@ -129,7 +129,7 @@ def leave_one_out(family: str, start: Constants | None = None) -> list[Test]:
 
 
 def shared(tests: Iterable[Test]) -> int:
-    """How many rows' epoch curves still hold another system with the same benchmark, round and batch."""
+    """The number of rows whose epoch curve still holds another system with the same benchmark, round and batch."""
     kept = published.rows()
     return sum(
         any(

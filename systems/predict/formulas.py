@@ -1,4 +1,4 @@
-"""Costs counted by hand, in the form of costs/*.json: networks that are not traced, and a step of beam search."""
+"""Holds hand-counted costs, in the form of costs/*.json, of networks that are not traced and of a beam-search step."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _weight_gradient(m: tuple, n: float, k: float, count: int = 1) -> Row:
 def memory(
     per_example: float, count: int = 1, fixed: float = 0.0, kind: str = "elementwise", wide: bool = False
 ) -> Row:
-    """What only moves bytes: `fixed + per_example * batch`."""
+    """A kernel that only moves bytes: `fixed + per_example * batch`."""
     moved = [fixed, per_example]
     return [kind, count, [0, 0], [0, 0], [0, 0], [0, 0], moved, moved if wide else [0, 0]]
 
 
 def layer(m: tuple, n: float, k: float, count: int = 1, back: int = 2) -> tuple[list[Row], list[Row]]:
-    """(forward, backward) of a product with a weight; `back`: 2 both gradients, 1 the weight's alone, 0 none."""
+    """(forward, backward) rows of a product with a weight; `back`: 2 both gradients, 1 the weight's only, 0 none."""
     forward = [product(m, n, k, count)]
     gradients = [_weight_gradient(m, n, k, count), product(m, k, n, count)]
     return forward, gradients[:back]
@@ -46,16 +46,16 @@ def _network(parts: list[tuple[list[Row], list[Row]]], **sizes: Any) -> dict[str
 
 
 def _recurrent(row: Row) -> Row:
-    """A turn of a loop, which cuDNN runs as one persistent kernel that holds its weights."""
+    """Marks a row as a time step of a loop, which cuDNN runs as one persistent kernel that holds its weights."""
     return ["recurrent", *row[1:]]
 
 
 def _lstm(steps: int, inputs: int, units: int, count: int = 1) -> list[tuple[list[Row], list[Row]]]:
-    """A layer whose input projection is hoisted and whose weight gradient is made after the loop (paper, section 3)."""
+    """An LSTM layer with a hoisted input projection, and its weight gradient after the loop (pods paper, section 3)."""
     recurrent = [_recurrent(product((0, 1), 4 * units, units, steps * count))]
     recurrent_back = [_recurrent(product((0, 1), units, 4 * units, steps * count))]
     recurrent_back.append(_weight_gradient((0, steps), 4 * units, units, count))
-    # A turn reads and writes its gates, cell and output: forward 9, backward 14 values of `units`.
+    # A time step reads and writes its gates, cell and output: forward 9, backward 14 values of `units`.
     gates = (
         [_recurrent(memory(2 * 9 * units, steps * count))],
         [_recurrent(memory(2 * 14 * units, steps * count))],
@@ -64,7 +64,7 @@ def _lstm(steps: int, inputs: int, units: int, count: int = 1) -> list[tuple[lis
 
 
 def gnmt() -> dict[str, Any]:
-    """GNMT of mlperf_facts 2: a bidirectional and three LSTMs, four with attention, 164.8 M parameters.
+    """GNMT (docs/sources.md, mlperf 2): a bidirectional and three LSTMs, four with attention, 164.8 M parameters.
 
     The two directions of the first layer are two layers here, one after the other.
     """
@@ -74,8 +74,8 @@ def gnmt() -> dict[str, Any]:
     parts += [
         layer((0, t), h, h),
         layer((0, t), h, h),
-    ]  # keys; queries, of all turns where none waits for attention
-    # Additive attention: a tanh of [source, 1024] each turn, its score and the context; kept for the backward pass.
+    ]  # keys; queries, of all time steps at once where none waits for attention
+    # Additive attention: each step has a tanh of [source, 1024], a score and a context, kept for the backward pass.
     parts += [([memory(2 * 4 * t * h * t)], [memory(2 * 6 * t * h * t)])]
     parts += [layer((0, t), v, h)]
     parts += [([memory(t * v * 12, wide=True)], [memory(t * v * 6)])]  # softmax in fp32
@@ -106,7 +106,7 @@ def _bottlenecks(height: int, width: int) -> list[tuple[list[Row], list[Row]]]:
         for block in range(blocks):
             before = 4 if stage and block == 0 else 1  # the first block's 1x1 sees the larger image
             if block == 0:
-                first = 1 if stage == 1 else back  # what is frozen needs no gradient
+                first = 1 if stage == 1 else back  # frozen layers need no gradient
                 parts.append(_convolution(h, w, 1, channels, 4 * inner, back=first))
             parts.append(_convolution(h, w, 1, channels, inner, back=back, pixels=before))
             parts.append(_convolution(h, w, 3, inner, inner, back=back))
@@ -130,8 +130,10 @@ def _convolution(
 
 
 def maskrcnn() -> dict[str, Any]:
-    """Mask R-CNN with ResNet-50 and FPN at 832 x 1344 (mlperf_facts 2), batch norm frozen; 44.4 M parameters, of which
-    0.2 M are in frozen layers."""
+    """Mask R-CNN with ResNet-50 and FPN at 832 x 1344 (docs/sources.md, mlperf 2), batch norm frozen.
+
+    It has 44.4 M parameters, of which 0.2 M are in frozen layers.
+    """
     height, width = 832, 1344
     parts = _bottlenecks(height, width)
     for level, c in ((2, 256), (3, 512), (4, 1024), (5, 2048)):
@@ -140,7 +142,7 @@ def maskrcnn() -> dict[str, Any]:
     for level in range(2, 7):
         h, w = height >> level, width >> level
         parts += [_convolution(h, w, 3, 256, 256), _convolution(h, w, 1, 256, 15)]
-    # Box head on 512 regions, mask head on 128: each pooled from 16 neighbours a place.
+    # Box head on 512 regions, mask head on 128; each place is pooled from 16 neighbours.
     heads = [layer((0, 512), 1024, 12544), layer((0, 512), 1024, 1024), layer((0, 512), 455, 1024)]
     heads += [_convolution(14, 14 * 128, 3, 256, 256) for _ in range(4)]
     heads += [_convolution(28, 28 * 128, 1, 256, 256), _convolution(28, 28 * 128, 1, 256, 91)]
@@ -194,8 +196,8 @@ def ptb_lstm() -> dict[str, Any]:
 def transformer_decode() -> list[Row]:
     """A step of the Transformer's beam search: the batch counts hypotheses; keys and values of 147 and 97 tokens.
 
-    Its weights are read whole however few hypotheses there are; the cache is rewritten at each step (mlperf_facts 2:
-    a one-hot addition) and gathered when beams change.
+    The weights are read whole however few hypotheses there are; the cache is rewritten at each step (docs/sources.md,
+    mlperf 2: a one-hot addition) and gathered when beams change.
     """
     d, layers, v = 1024, 6, 33_708
     rows = [
@@ -208,14 +210,14 @@ def transformer_decode() -> list[Row]:
 
 
 def gnmt_decode() -> list[Row]:
-    """Likewise a step of GNMT's: four LSTM layers, attention over the source, the softmax."""
+    """A step of GNMT's beam search: four LSTM layers, attention over the source, the softmax."""
     h, t, v = 1024, GNMT_LENGTH, GNMT_VOCABULARY
     rows = [product((0, 1), 4 * h, 2 * h, 4), product((0, 1), 4 * h, h, 4), product((0, 1), v, h)]
     return [*rows, memory(2 * 4 * t * h, 4), memory(v * 4 * 3, 3, wide=True), memory(2 * 9 * h, 8)]
 
 
-# Loops whose turns no program tells: suppression of 5 x 2,000 boxes an image goes through tiles one after the other,
-# and sampling and matching are chains of small operations. An estimate.
+# An estimate of loops whose iterations cannot be read from the program: suppression of 5 x 2,000 boxes per image goes
+# through tiles one after the other, and sampling and matching are chains of small operations.
 LOOPS: dict[str, list[Row]] = {"maskrcnn": [memory(4e5, 3000, kind="other")]}
 NETWORKS: dict[str, Callable[[], dict[str, Any]]] = {
     "gnmt": gnmt,

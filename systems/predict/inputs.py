@@ -1,4 +1,4 @@
-"""The input pipeline: what the hosts can prepare in a second, and what the first epoch costs."""
+"""Models the input pipeline: the rate at which hosts prepare examples, and the extra seconds of the first epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from systems.predict.machine import Machine
 
 # Images per second and hardware thread. A core makes 577 augmented images of 224 pixels with tf-models' pipeline
-# (bench/results/resnet_input.json); a core has two threads. The others by the pixels they decode and change.
+# (bench/results/resnet_input.json); a core has two threads. The other rates are scaled by the pixels decoded.
 _IMAGES = 577.5 / 2
 RATES = {
     "resnet": _IMAGES,
@@ -16,7 +16,7 @@ RATES = {
     "tsm_kinetics": _IMAGES / 8,  # eight frames a clip
 }
 DEFAULT_RATE = 1e5  # Sentence pairs: 14 M a second on a host of 144 threads.
-# Bytes of a data set, and what a host reads in a second from its storage; images then stay in memory. ImageNet's first
+# Bytes of a data set, and bytes/s that a host reads from its storage; images then stay in memory. ImageNet's first
 # epoch on tpu-v3-32, four hosts, takes 72 s longer than later ones of 41 s (its published v0.6 log).
 SIZES = {"resnet": 144e9, "ssd": 19e9, "maskrcnn": 19e9}
 STORAGE = {"tpu-v3": 144e9 / 4 / (72 + 41), "v100": 2e9}
@@ -24,7 +24,7 @@ STORAGE = {"tpu-v3": 144e9 / 4 / (72 + 41), "v100": 2e9}
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """Seconds: to prepare a global batch, and of the first epoch beyond what later ones take."""
+    """Seconds to prepare a global batch (`step`), and by which the first epoch is longer than later ones."""
 
     step: float
     first_epoch: float
@@ -39,13 +39,13 @@ def seconds(
     decoded_cache: bool,
     step: float,
 ) -> Input:
-    """What the hosts need.
+    """Models the seconds that the hosts need.
 
     Args:
-      steps: of an epoch.
-      frames: by how many times an example is larger than the rate's, e.g. 32 frames against 8.
+      steps: steps of an epoch.
+      frames: size of an example relative to the one of the rate, e.g. 4 for 32 frames against 8.
       decoded_cache: images stay decoded in memory, so that later epochs decode nothing.
-      step: seconds of a training step, without waiting.
+      step: seconds of a training step that does not wait for input.
     """
     rate = RATES.get(benchmark, DEFAULT_RATE) / frames * machine.threads * machine.nodes
     prepare = batch / rate

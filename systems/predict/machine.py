@@ -1,4 +1,4 @@
-"""The machine a prediction is for: what a system's JSON tells, and data/accelerators.json about its accelerator."""
+"""Builds the machine of a prediction from a system's JSON and the accelerator's entry in data/accelerators.json."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from common.errors import UserError
 
 _DATA = Path(__file__).parent / "data/accelerators.json"
 _GIGABIT = 1e9 / 8
-LARGEST = 100_000  # Accelerators of a machine that nobody built, and of a simulation.
+LARGEST = 100_000  # Most accelerators of a hypothetical machine, and of a simulation.
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """Attributes:
-    name: the system's.
-    accelerators: in all; a TPU's are chips, as in the results tables.
+    name: the system's name.
+    accelerators: the total; a TPU's are chips, as in the results tables.
     per_node: accelerators of a host.
-    node_bandwidth: bytes/s that a host sends to others; of TPUs, which have links of their own, 0.
+    node_bandwidth: bytes/s that a host sends to others; 0 for TPUs, which have links of their own.
     threads: hardware threads of a host's processors.
     chip: the accelerator's entry of data/accelerators.json.
-    hypothetical: it has more accelerators than any of its kind.
+    hypothetical: whether it has more accelerators than any machine of its kind.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Machine:
 
     @property
     def family(self) -> str:
-        """What shares fitted constants: "tpu-v3" or "v100"."""
+        """The family of accelerators that shares fitted constants: "tpu-v3" or "v100"."""
         return self.chip["family"]
 
     @property
@@ -50,7 +50,7 @@ class Machine:
 
     @property
     def cores(self) -> int:
-        """Model replicas that fit: two on a TPU chip."""
+        """Cores, each of which holds a model replica: two on a TPU chip."""
         return self.accelerators * self.chip["replicas"]
 
     @property
@@ -91,9 +91,9 @@ def machine(
 
     Args:
       description: the 33 fields of a system.
-      accelerators: in all; None takes the description's.
-      notes: every assumption is appended.
-      assume: go on without fields that have no natural default.
+      accelerators: the total; None takes the description's.
+      notes: a list to which every assumption is appended.
+      assume: take defaults also for fields that have no natural one.
       hypothetical: allow up to LARGEST accelerators, more than the topology has.
 
     Raises:
@@ -125,7 +125,7 @@ def machine(
 
 
 def _frequency(description: Mapping[str, Any], name: str) -> float:
-    """GHz that the description gives; 0: none."""
+    """GHz in the description; 0 where it gives none."""
     text = str(description.get("accelerator_frequency") or "")
     found = re.match(r"([-\d.]+) *GHz", text)
     if not found:
@@ -136,7 +136,7 @@ def _frequency(description: Mapping[str, Any], name: str) -> float:
 
 
 def load(name: str) -> dict[str, Any]:
-    """A system by name, or the JSON file of that path.
+    """Loads a system by name, or the JSON file of that path.
 
     Raises:
       UserError: no such system, or no readable JSON object.

@@ -1,4 +1,4 @@
-"""The closed form: a step's terms, a run's terms, and the total."""
+"""Predicts time to train in closed form: the terms of a step, the terms of a run, and the total."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from systems.predict.compute import Constants
 from systems.predict.machine import Machine
 from systems.predict.workload import Workload
 
-# Part of a step's arithmetic, of which the backward pass is two thirds, behind which a GPU's gradients travel in
-# buckets; the TPU programs of these rounds sum gradients after it (section 2 of the pods paper). Not fitted.
+# The share of a step's arithmetic that overlaps with the gradient sum: a GPU sends buckets during the backward pass,
+# two thirds of the arithmetic; the TPU programs of these rounds sum after it (pods paper, section 2). Not fitted.
 OVERLAP = {"v100": 0.5, "tpu-v3": 0.0}
 
 
@@ -19,8 +19,8 @@ class Step:
     """Seconds of a training step, by term; they add up to `total`.
 
     Attributes:
-      kinds: `compute` by kind of kernel.
-      gradient_sum_whole: before what is hidden behind the backward pass.
+      kinds: seconds of `compute` by kind of kernel.
+      gradient_sum_whole: the gradient sum with the part that the backward pass hides.
     """
 
     compute: float
@@ -45,13 +45,13 @@ class Run:
     """Seconds of a run, by term; they add up to `total`.
 
     Attributes:
-      epochs, steps, evaluations: how many.
+      epochs, steps, evaluations: counts.
       step: the terms of one step.
       training: steps * step.
-      evaluation: on the accelerators.
+      evaluation: evaluations on the accelerators.
       host: the host's part of evaluations that the run waits for.
-      turnaround: of the evaluations and of the start.
-      start: the first epoch's decoding beyond later ones'.
+      turnaround: leaving the training loop and coming back, for the evaluations and the start.
+      start: the extra seconds of the first epoch, which decodes.
     """
 
     epochs: float
@@ -72,7 +72,7 @@ class Run:
 
 
 def step(work: Workload, machine: Machine, constants: Constants) -> Step:
-    """A training step of the slowest replica."""
+    """Predicts a training step, which the slowest replica decides."""
     net = network.load(work.network)
     constants = _for(net, machine, constants)
     batch = work.micro_batch
@@ -90,7 +90,8 @@ def step(work: Workload, machine: Machine, constants: Constants) -> Step:
     norms = 2 * net.norm_layers * collectives.small_sum(machine, group * work.partitions) * work.accumulation
     shards = work.cores if work.shard_update else 1
     back = 4 if work.shard_update else work.wire
-    # A Transformer's partitions hold a part of each weight; a convolution's hold all of it (mlperf_facts 1.4, 3).
+    # A Transformer's partitions hold a part of each weight; a convolution's hold all of it (docs/sources.md, mlperf
+    # 1.4 and 3).
     mine = net.parameters // (work.partitions if work.benchmark == "transformer" else 1)
     whole = collectives.gradient_sum(
         machine, mine, work.cores, work.wire, back, work.buckets, pipelined=work.pipelined
@@ -107,7 +108,7 @@ def step(work: Workload, machine: Machine, constants: Constants) -> Step:
 
 
 def _for(net: network.Network, machine: Machine, constants: Constants) -> Constants:
-    """The constants for a network's kernels: GPU libraries have slower ones for 3-D convolutions."""
+    """Adapts the constants to a network: GPU libraries have slower kernels for 3-D convolutions."""
     if machine.is_tpu or not net.three_dimensional:
         return constants
     return dataclasses.replace(constants, matrix=constants.matrix / compute.SLOWER_IN_3D)
@@ -120,7 +121,7 @@ def _input(work: Workload, machine: Machine, busy: float) -> inputs.Input:
 
 
 def run(work: Workload, machine: Machine, constants: Constants, epochs: float) -> Run:
-    """A run that reaches its target after `epochs`."""
+    """Predicts a run that reaches its target after `epochs`."""
     one = step(work, machine, constants)
     steps = epochs * work.steps_per_epoch
     evaluations = work.evaluations(epochs)

@@ -1,4 +1,4 @@
-"""The costs of a network: kernels whose sizes are lines in the replica's batch, and the sizes of its weights.
+"""Loads the costs of a network: kernels with sizes linear in the replica's batch, and the sizes of the weights.
 
 costs/NETWORK.json is read from the HLO of the traced training step (bench/costs.py). A network without such a file is
 counted by hand in `formulas`, and says so in `source`.
@@ -18,13 +18,13 @@ from common.errors import UserError
 from systems.predict import formulas
 
 FOLDER = Path(__file__).parent / "costs"
-# Kernels that move rows of images: partitions share them. The rest runs on the first worker (section 3 of the paper).
+# Kernels over rows of images, which partitions share. The others run on the first worker (pods paper, section 3).
 SHARED = ("convolution", "product", "elementwise", "norm", "pool")
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """Kernels of a pass. Sizes are arrays [kernels, 2]: a + b * batch; `count` of each are alike.
+    """The kernels of a pass. Sizes are arrays [kernels, 2] that mean a + b * batch; each kernel occurs `count` times.
 
     Attributes:
       kind: "convolution", "product", "elementwise", "norm", "reduction", "pool", "gather", "other".
@@ -50,16 +50,16 @@ class Kernels:
 
     @property
     def flops_per_example(self) -> float:
-        """Multiply-adds counted twice; the part that grows with the batch."""
+        """FLOPs (a multiply-add is two) that each example adds."""
         return self.flops(1e6) / 1e6
 
     def flops(self, batch: float) -> float:
-        """Of the whole pass over `batch` examples."""
+        """FLOPs of the pass over `batch` examples."""
         g, m, n, k = (x[:, 0] + x[:, 1] * batch for x in (self.groups, self.m, self.n, self.k))
         return float(np.sum(self.count * 2 * g * m * n * k))
 
     def bytes(self, batch: float, itemsize: int = 2) -> float:
-        """Likewise, bytes read and written with `itemsize` bytes between layers."""
+        """Bytes read and written by the pass over `batch` examples, with values of `itemsize` bytes between layers."""
         return float(np.sum(self.count * _moved(self, batch, itemsize)))
 
 
@@ -71,8 +71,8 @@ def _moved(kernels: Kernels, batch: float, itemsize: int) -> np.ndarray:
 @dataclasses.dataclass(frozen=True)
 class Network:
     """Attributes:
-    parameters, tensors: of what is trained.
-    norm_layers, norm_channels: batch norm's, whose statistics may be shared between replicas.
+    parameters, tensors: the numbers of trained parameters and of their tensors.
+    norm_layers, norm_channels: the numbers of batch-norm layers and of their channels.
     decode: one step of the beam search of evaluation for one hypothesis, or None.
     source: where the costs come from.
     """
@@ -95,10 +95,10 @@ class Network:
 
 @functools.cache
 def load(name: str) -> Network:
-    """A network by name.
+    """Loads the costs of a network by name.
 
     Raises:
-      UserError: no costs are known of it.
+      UserError: the network has no costs.
     """
     path = FOLDER / f"{name}.json"
     if path.exists():

@@ -1,4 +1,4 @@
-"""Pictures; matplotlib is imported here and nowhere else, and only when one is asked for."""
+"""Draws the pictures of predictions; only this module imports matplotlib, when a picture is requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from systems.predict.predictor import Answer
 from systems.predict.workload import Workload
 
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
-# Examples on a core up to which a batch grows with the machine: those of the smallest published TPU v3 systems.
+# Most examples per core while the batch grows with the machine: those of the smallest published TPU v3 systems.
 _MOST = {"resnet": 128, "ssd": 32, "maskrcnn": 4, "transformer": 16, "gnmt": 128, "tsm_kinetics": 8}
 _COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
 
@@ -104,7 +104,7 @@ def time_to_train(path: Path, answer: Answer) -> None:
 
 
 def _published(answer: Answer) -> list[tuple[int, float]]:
-    """(accelerators, minutes) of what was published of the answer's benchmark, family and round."""
+    """(accelerators, minutes) of the published scores of the answer's benchmark, family and round."""
     if answer.work.benchmark == "tsm_kinetics":
         return [(6 * nodes, seconds / 60) for nodes, _, seconds in published.KINETICS]
     wanted = answer.machine.family, answer.work.benchmark, answer.work.recipe
@@ -113,7 +113,7 @@ def _published(answer: Answer) -> list[tuple[int, float]]:
 
 
 def figures(path: Path) -> None:
-    """Figures 7 to 9 of the pods paper with the model's points: batches, epochs and seconds of TPU v3 in round v0.6."""
+    """Draws figures 7 to 9 of the pods paper with the model's points: batch, epochs, seconds of TPU v3 in v0.6."""
     pyplot = _pyplot()
     figure, (first, second, third) = pyplot.subplots(1, 3, figsize=(16, 4.5))
     for colour, name in zip(_COLOURS, BENCHMARKS):
@@ -156,7 +156,7 @@ def figures(path: Path) -> None:
 
 
 def scatter(path: Path) -> None:
-    """Every row: predicted without its system, against published."""
+    """Draws every row: the time predicted without its system against the published time."""
     pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(6, 6))
     for colour, name in zip(_COLOURS, BENCHMARKS):

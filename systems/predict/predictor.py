@@ -1,4 +1,4 @@
-"""From a benchmark, a system and what-ifs to an answer: the workload, its machine, every assumption, the prediction."""
+"""Predicts the time to train of a benchmark on a system, with what-ifs, and lists every assumption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIRES = {"full": 4, "bf16": 2}
 
 @dataclasses.dataclass(frozen=True)
 class WhatIf:
-    """What is changed of a preset; None leaves it. `accelerators` are a TPU's chips."""
+    """Changes to a preset; None keeps the preset's value. `accelerators` of a TPU are chips."""
 
     accelerators: int | None = None
     batch: int | None = None
@@ -42,7 +42,7 @@ class WhatIf:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A prediction. `interval` bounds nine runs of ten; None outside what was tested. `notes`: the assumptions."""
+    """A prediction. `interval`: 90 % of runs, in seconds; None outside the tested range. `notes`: the assumptions."""
 
     work: Workload
     machine: Machine
@@ -53,7 +53,7 @@ class Answer:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON; seconds."""
+        """The prediction as a dict for JSON; times are seconds."""
         run, step = self.run, self.run.step
         return {
             "benchmark": self.work.benchmark,
@@ -80,17 +80,17 @@ def predict(
     assume: bool = False,
     hypothetical: bool = False,
 ) -> Answer:
-    """The time to train of a benchmark on a system.
+    """Predicts the time to train of a benchmark on a system.
 
     Args:
       benchmark: a benchmark's name.
       system: a preset, a system, or a system's JSON file.
-      what_if: changes.
-      assume: take defaults for what the JSON must tell but does not.
+      what_if: changes to the preset; None for none.
+      assume: take defaults for required fields that the JSON lacks.
       hypothetical: allow machines that are larger than any of their kind.
 
     Raises:
-      UserError: anything unknown, missing or contradictory.
+      UserError: a name is unknown, a field is missing, or values contradict each other.
     """
     notes: list[str] = []
     what_if = what_if or WhatIf()
@@ -104,7 +104,7 @@ def predict(
 
 
 def of_workload(work: Workload, target: Machine, notes: list[str], epochs: float | None = None) -> Answer:
-    """The prediction of a workload as it is."""
+    """Predicts a workload without what-ifs."""
     values = fitting.constants(target.family)
     net = network.load(work.network)
     if "by hand" in net.source:
@@ -125,7 +125,7 @@ def of_workload(work: Workload, target: Machine, notes: list[str], epochs: float
 
 
 def _outside(work: Workload, target: Machine) -> str:
-    """What of a prediction has no published run like it; "" where the test's errors apply."""
+    """Why no published run resembles the prediction; "" where the errors of the leave-one-out test apply."""
     benchmarks, networks = zip(
         *((r.benchmark, published.network_of(r.benchmark)) for r in published.tested())
     )
@@ -139,7 +139,7 @@ def _outside(work: Workload, target: Machine) -> str:
 
 
 def _interval(total: float, target: Machine, epochs: tuple[float, float, float]) -> tuple[float, float]:
-    """Around the total: what leaving systems out missed nine times of ten at given epochs, and the epochs' own."""
+    """The 90 % interval around the total: the leave-one-out error at given epochs, and the interval of the epochs."""
     low, expected, high = epochs
     miss = math.log(1 + fitting.errors(target.family)["seconds"][1])
     below, above = math.hypot(miss, math.log(expected / low)), math.hypot(miss, math.log(high / expected))
@@ -168,10 +168,10 @@ def _epochs(work: Workload, given: float | None, notes: list[str]) -> tuple[floa
 
 
 def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) -> Workload:
-    """The workload with the what-ifs, checked.
+    """Applies the what-ifs to a workload and checks the result.
 
     Raises:
-      UserError: a batch that does not divide, partitions or spans that do not fit.
+      UserError: the batch does not divide, or partitions or spans do not fit.
     """
     cores = work.cores if what_if.accelerators is None else target.cores
     partitions = work.partitions if what_if.partitions is None else what_if.partitions

@@ -1,8 +1,8 @@
-"""The published runs, as workloads on machines: what the model is fitted to and tested on.
+"""Reads the published runs as workloads on machines; the model is fitted to them and tested on them.
 
-Scores, batches and epochs: compliance/data/published_scores.csv. Its epochs are as logged; `_EPOCHS` says where a log
-counts from 0, or names a block still in flight (mlperf_facts 1, and the logs' numbers of evaluations). What a row does
-not tell - partitions, span, cache - comes from the scripts as summarised in the benchmarks' presets.
+Scores, batches and epochs come from compliance/data/published_scores.csv. Its epochs are as logged; `_EPOCHS` corrects
+logs that count from 0, or that name a block still in flight (docs/sources.md, mlperf 1, and the numbers of evaluations
+in the logs). Partitions, span and cache come from the submissions' scripts, as the benchmarks' presets list them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEQUENCE = 256  # Tokens of a packed sequence; NVIDIA counts a batch of the tran
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A published score. `batch` is in examples (of the transformer: packed sequences), `seconds` the score."""
+    """A published score. `batch` is in examples (the transformer's: packed sequences), `seconds` is the score."""
 
     round: str
     org: str
@@ -38,18 +38,18 @@ class Row:
 
     @property
     def key(self) -> str:
-        """What is left out together: the system in its round."""
+        """The system in its round; rows with equal keys are left out of a fit together."""
         return f"{self.round}/{self.system}"
 
     @property
     def family(self) -> str:
-        """The family whose constants it is predicted with; "" for accelerators that nothing is fitted to."""
+        """The family whose constants predict the row; "" for accelerators without fitted constants."""
         if self.system.startswith("tpu-v3"):
             return "tpu-v3"
         return "v100" if self.system.startswith(("dgx1", "dgx2", "gpu-v100", "summit")) else ""
 
 
-# (round, org, benchmark, batch or None, start of the system's name) -> added to the logged epoch.
+# (round, org, benchmark, batch or None, start of the system's name, correction added to the logged epoch).
 _EPOCHS = (
     # Logs with three evaluations end at epoch 2, with fifteen at 14, with ten (3, 7, ... 39) at 38.
     ("v0.6", "Google", "transformer", 512, "tpu", 1.0),
@@ -58,7 +58,7 @@ _EPOCHS = (
     # The eleventh evaluation, at "42", comes after 44 epochs (resnet/presets.py).
     ("v0.7", "Google", "resnet", None, "tpu-v4-16", 2.0),
     ("v0.7", "Google", "resnet", None, "tpu-v4-128", 2.0),
-    # The run stops when the evaluation of the block before the last is known (mlperf_facts 1.2).
+    # The run stops when the evaluation of the block before the last is known (docs/sources.md, mlperf 1.2).
     ("v0.6", "Google", "ssd", 1024, "tpu", -5.4),
     ("v0.6", "Google", "ssd", 2048, "tpu", -5.4),
 )
@@ -66,7 +66,7 @@ _EPOCHS = (
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """All published rows, accelerators that nothing is fitted to included: epochs do not depend on them."""
+    """All published rows, with those of accelerators without fitted constants: epochs do not depend on the machine."""
     with _SCORES.open(encoding="utf-8") as lines:
         return tuple(_row(fields) for fields in csv.DictReader(lines))
 
@@ -99,7 +99,7 @@ def tested() -> list[Row]:
     return [row for row in rows() if row.family]
 
 
-# Training Kinetics in 15 Minutes, Table 3: nodes, clips of a batch, seconds; six V100 a node, 100 epochs, fp32.
+# Training Kinetics in 15 Minutes, Table 3: nodes, clips per batch, seconds; six V100 per node, 100 epochs, fp32.
 KINETICS = (
     (1, 96, 179_700),
     (8, 384, 25_620),
@@ -128,7 +128,7 @@ def machine_of(row: Row) -> Machine:
     return machines.machine(description, row.accelerators, [])
 
 
-# Google's scripts (mlperf_facts 1): partitions by (benchmark, cores); batch-norm span; what stays decoded.
+# Google's scripts (docs/sources.md, mlperf 1): partitions by (benchmark, cores); batch-norm span; decoded caches.
 _PARTITIONS = {
     ("ssd", 1024): 4,
     ("ssd", 2048): 4,
@@ -149,7 +149,7 @@ _EXAMPLES = {
     "gnmt": (3_442_299, 3_969_024),
 }
 _EVAL = {"resnet": 50_000, "ssd": 5_000, "maskrcnn": 5_000, "transformer": 3_003, "gnmt": 3_003}
-# First evaluation and those after it, in epochs: Google v0.6, Google v0.7, NVIDIA.
+# First evaluation and interval of later ones, in epochs: Google v0.6, Google v0.7, NVIDIA.
 _SCHEDULES = {
     "resnet": ((4, 4), (4, 4), (4, 4)),
     "ssd": ((32.5, 6.5), (5, 5), (33, 9)),
@@ -161,13 +161,13 @@ _NETWORKS = {"resnet": "resnet50", "transformer": "transformer_big"}
 
 
 def network_of(benchmark: str) -> str:
-    """The network that the published runs of a benchmark trained."""
+    """The network of a benchmark's published runs."""
     return _NETWORKS.get(benchmark, benchmark)
 
 
 @functools.cache
 def workload_of(row: Row) -> Workload:
-    """What a tested row trained."""
+    """The workload of a tested row."""
     google, name = row.org == "Google", row.benchmark
     tpu = row.family == "tpu-v3"
     cores = row.accelerators * (2 if tpu else 1)
@@ -208,7 +208,7 @@ def _with_buckets(work: Workload) -> Workload:
 
 
 def _eval_batch(row: Row, replicas: int) -> int:
-    """Whole batches of as many as in training, but no more than there are examples, in whole replicas."""
+    """The evaluation batch: the training batch, at most all examples, rounded to whole replicas."""
     wanted = min(max(row.batch, replicas), _EVAL[row.benchmark])
     if row.benchmark in ("transformer", "gnmt"):
         wanted = min(_EVAL[row.benchmark], max(512, replicas))
@@ -222,7 +222,7 @@ def _span(row: Row, cores: int) -> int:
 
 
 def kinetics_workload(nodes: int, batch: int, network_name: str = "tsm") -> Workload:
-    """A row of Table 3, or the same with an I3D: 100 epochs, an evaluation at the end."""
+    """The workload of a row of Table 3, or of the same row with an I3D: 100 epochs, one evaluation at the end."""
     frames = {"tsm": 1.0, "tsn": 1.0, "i3d_3x3x3": 2.0, "i3d_3x1x1": 4.0}[network_name]
     work = Workload(
         benchmark="tsm_kinetics",

@@ -1,10 +1,10 @@
-"""Event simulation of a run with jitter, stragglers, lost workers and restarts, for up to 100,000 accelerators.
+"""Simulates the events of a run with jitter, stragglers, lost workers and restarts, for up to 100,000 accelerators.
 
 A step of N workers ends when the slowest does. Inside it, groups that share batch-norm statistics or an image wait for
-each other at several barriers, so that a group pays the slowest worker of each, not of their sum. The largest of G
-normal variables is drawn as such (a uniform number to the power 1 / G, through the inverse of the distribution), never
-as G numbers, and a group's sum over its barriers as a normal variable of the right mean and variance: 100,000 workers
-cost no more than 100.
+each other at several barriers, so that a group pays the slowest worker at each barrier, not the slowest over the step.
+The largest of G normal variables is drawn directly (a uniform number to the power 1 / G, through the inverse of the
+distribution), never as G numbers, and a group's sum over its barriers as a normal variable of the right mean and
+variance: 100,000 workers cost no more than 100.
 
 A failure anywhere ends the step for all: the run goes on from the last checkpoint after `restart` seconds. Without
 faults the simulation takes the closed form's time exactly.
@@ -23,24 +23,24 @@ from systems.predict.machine import LARGEST
 from systems.predict.model import Run
 
 _SAMPLED = 256  # Steps that are drawn; a run's steps are drawn from these.
-_FAILURES = 20_000  # More of them, and the run makes no progress.
-_DRAWS = 4096  # From which a barrier's mean and variance are taken.
+_FAILURES = 20_000  # With more failures a run counts as making no progress.
+_DRAWS = 4096  # Samples for a barrier's mean and variance.
 _HOUR = 3600.0
-_MOST = 1e9  # Of any flag.
-_STEPS = 20_000_000  # Of a run: they lie in memory.
+_MOST = 1e9  # Largest value of any flag.
+_STEPS = 20_000_000  # Most steps of a run: they are held in memory.
 
 
 @dataclasses.dataclass(frozen=True)
 class Faults:
-    """What goes wrong; the default is nothing.
+    """The faults of a run; the default is none.
 
     Attributes:
       jitter: standard deviation of a worker's step, relative to it.
-      stragglers, slowdown: a part of the workers takes `slowdown` times as long, always.
-      mtbf: hours between failures of one worker; 0: none fail.
+      stragglers, slowdown: this share of the workers always takes `slowdown` times as long.
+      mtbf: mean hours between failures of one worker; 0: none fail.
       restart: seconds from a failure to the next step.
-      checkpoint: seconds between checkpoints; 0 looks for the best.
-      save: seconds of a checkpoint.
+      checkpoint: seconds between checkpoints; 0 searches for the best interval.
+      save: seconds to write a checkpoint.
       group: workers that wait for each other within a step; 0: those of the workload.
     """
 
@@ -73,7 +73,7 @@ class Result:
     Attributes:
       total: seconds of the run; `closed` is the closed form's.
       step: mean seconds of a step.
-      failures: how many there were; `lost`: seconds of steps made twice and of restarts.
+      failures: their number; `lost`: seconds of repeated steps and of restarts.
       checkpoint: seconds between checkpoints; `young`: sqrt(2 save mtbf / N), Young 1974; 0 without failures.
       saving: seconds of all checkpoints.
       groups: mean seconds of a step by group size.
@@ -113,7 +113,7 @@ class Result:
 def simulate(
     run: Run, workers: int, faults: Faults, seed: int = 0, group: int = 1, barriers: int = 1
 ) -> Result:
-    """A run of the closed form's terms, with faults.
+    """Simulates a run of the closed form's terms, with faults.
 
     Args:
       workers: accelerators that can be slow or fail.
@@ -134,7 +134,7 @@ def simulate(
         raise UserError(
             f"{steps:.3g} steps: the simulation takes up to {_STEPS:,}; lower --epochs or raise --batch"
         )
-    # What is no step is spread evenly over them; a whole number of steps stands for the closed form's broken one.
+    # Time outside steps is spread evenly over them; the closed form's number of steps is rounded to a whole one.
     other = (run.total - run.training) / steps
     durations = rng.choice(sampled, steps) if faults.jitter else np.full(steps, sampled[0])
     durations = durations * (run.steps / steps) + other
@@ -179,7 +179,7 @@ def step_seconds(
     if barriers == 1 or group == 1:
         fast = 1 + faults.jitter * _largest(workers - slow, _SAMPLED, rng)
         return step * np.maximum(fast, factor * (1 + faults.jitter * _largest(slow, _SAMPLED, rng)))
-    # The stragglers of a group decide its distribution; groups with as many are alike.
+    # The number of stragglers in a group decides its distribution; groups with equal numbers are alike.
     members = (
         rng.multivariate_hypergeometric([group] * groups, slow, method="marginals")
         if slow
@@ -198,14 +198,14 @@ def step_seconds(
 def _barrier(
     fast: int, late: int, factor: float, jitter: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Mean and deviation of the slowest worker's time at a barrier, relative to the time between two."""
+    """Mean and deviation of the slowest worker's time at a barrier, relative to the time between two barriers."""
     times = 1 + jitter * _largest(fast, _DRAWS, rng)
     times = np.maximum(times, factor * (1 + jitter * _largest(late, _DRAWS, rng)))
     return float(times.mean()), float(times.std())
 
 
 def _largest(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """The largest of `count` standard normal variables, `draws` times; -inf of none."""
+    """Draws the largest of `count` standard normal variables `draws` times; -inf where `count` is 0."""
     from scipy.special import ndtri_exp
 
     if not count:
@@ -214,13 +214,13 @@ def _largest(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def best_interval(durations: np.ndarray, rate: float, faults: Faults, young: float, seed: int) -> float:
-    """Of intervals from a quarter of Young's to four times it, the one whose runs end first over the same failures."""
+    """Finds the interval, a quarter of Young's to four times it, whose runs end first under equal failures."""
     choices = young * np.geomspace(0.25, 4, 9)
     totals = []
     for every in choices:
         seeds = (np.random.default_rng((seed, number)) for number in range(5))
         totals.append(np.mean([_Timeline(durations, rate, faults, float(every), one).total for one in seeds]))
-    # Of equals, the one nearest to Young's.
+    # Of equally good intervals, the one nearest to Young's.
     return float(min(zip(totals, choices), key=lambda pair: (pair[0], abs(math.log(pair[1] / young))))[1])
 
 
@@ -253,7 +253,7 @@ class _Timeline:
             reached = int(np.searchsorted(ends, start + until, side="right"))
             kept = reached // per * per
             begun = (ends[kept - 1] if kept else 0.0) - start
-            # A failure before the first step since the last checkpoint loses no step, a later one those since then.
+            # A failure loses the steps since the last checkpoint; one before the first of them loses none.
             self.lost += until - max(begun, 0.0) + faults.restart
             now += until + faults.restart
             done = max(done, kept)

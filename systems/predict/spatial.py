@@ -1,4 +1,4 @@
-"""Spatial partitioning: what neighbours exchange (figure 3 of the pods paper). Imbalance: compute.partition_shares."""
+"""Models the halo exchange of spatial partitions (figure 3 of the pods paper); compute.py models their imbalance."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from systems.predict.network import Kernels
 def halo_seconds(machine: Machine, kernels: Kernels, batch: float, partitions: int) -> float:
     """Seconds of all halo exchanges of a step.
 
-    A convolution larger than 1x1 gets a row from each neighbour before it, forward and for its input's gradient:
-    width * channels * 2 bytes an example and side, and two messages' latency. The width is the root of its pixels, its
-    input channels a ninth of its summed length.
+    Before a convolution larger than 1x1 each worker gets a row from each neighbour, forward and for the input's
+    gradient: width * channels * 2 bytes per example and side, and the latency of two messages. The width is the root of
+    the pixels; the input channels are a ninth of the summed length.
     """
     if partitions == 1:
         return 0.0

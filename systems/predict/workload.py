@@ -1,4 +1,4 @@
-"""What is trained and how, as the cost model needs it; from a benchmark's preset, or from a published row."""
+"""Describes a training job for the cost model, from a benchmark's preset or from a published row."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _NETWORKS = {"mnist": "mnist_lstm", "ptb": "ptb_lstm", "ssd": "ssd", "maskrcnn":
 class Workload:
     """Attributes:
     benchmark, network: names; the network's costs are in `network`.
-    recipe: the round whose rules and hyperparameters decide how many epochs it takes: "v0.6", "v0.7", "fixed".
+    recipe: the round whose rules and hyperparameters decide the number of epochs: "v0.6", "v0.7", "fixed".
     batch: examples per step, over all replicas.
     cores: replicas, partitions included; `partitions` of them share their examples.
     accumulation: micro-batches of a step.
     span: examples that share batch-norm statistics; 0: a replica's own.
     precision: "bf16", "fp16", "fp32".
-    wire: bytes of a gradient's element on the way.
+    wire: bytes of a gradient's element in the gradient sum.
     shard_update: weight-update sharding.
     optimizer: "sgd", "lars", "adam", "lazy_adam".
     buckets: collectives of a gradient sum.
-    examples: of an epoch, in the unit of `batch`.
-    eval_examples, eval_batch: of an evaluation.
+    examples: examples of an epoch, in the unit of `batch`.
+    eval_examples, eval_batch: examples and batch of an evaluation.
     first_evaluation, evaluation_every: in epochs.
-    epochs: None: from the published points; a number where the recipe fixes it.
-    decode_steps, beams: of the beam search of an evaluation; 0 without.
-    host_evaluation: seconds of the host's part of an evaluation; overlapped with training but for the last one
-      unless `blocking`.
+    epochs: the number that the recipe fixes; None: predicted from the published points.
+    decode_steps, beams: steps and width of an evaluation's beam search; decode_steps is 0 without one.
+    host_evaluation: seconds of the host's part of an evaluation; training hides all but the last one, unless
+      `blocking`.
     decoded_cache: decoded images stay in memory.
-    frames: by how many times an example's input is larger than usual.
+    frames: size of an example's input relative to the usual one.
     pipelined: the gradient summation's gathers are overlapped (section 2 of the pods paper).
     """
 
@@ -71,7 +71,7 @@ class Workload:
 
     @property
     def spmd(self) -> bool:
-        """Partitioned by XLA's SPMD partitioner, as from round v0.7 on (mlperf_facts 1.3), not graph by graph."""
+        """Whether XLA's SPMD partitioner splits it, as from round v0.7 on (docs/sources.md, mlperf 1.3)."""
         return self.recipe != "v0.6"
 
     @property
@@ -94,15 +94,16 @@ class Workload:
         return 1 + math.ceil(later - 1e-9)
 
 
-# Beam searches: mlperf_facts 2 and 1.5: 97 + 50 steps of 4 beams; 5 beams, as long as the longest sentence asks.
+# (steps, beams) of a beam search (docs/sources.md, mlperf 2 and 1.5): 97 + 50 steps; as many as the longest sentence
+# needs.
 SEARCH = {"transformer": (147, 4), "gnmt": (80, 5)}
-# Seconds of COCO's evaluation on a host with its pool of workers: what published logs of v0.7 leave between the last
-# block and run_stop (TPU v4: SSD 3 to 4 s, Mask R-CNN 10 s). Not fitted.
+# Seconds of COCO's evaluation on a host with its pool of workers: the time between the last block and run_stop in
+# published v0.7 logs (TPU v4: SSD 3 to 4 s, Mask R-CNN 10 s). Not fitted.
 HOST_EVALUATION = {"ssd": 3.5, "maskrcnn": 10.0}
 
 
 def config_of(benchmark: str, name: str, hardware: str) -> RunConfig:
-    """The preset of that name or, where there is none, the first one for that hardware.
+    """Finds the preset of that name or, where there is none, the first one for that hardware.
 
     Raises:
       UserError: no such benchmark or preset.
@@ -151,15 +152,15 @@ def of_config(config: RunConfig) -> Workload:
 
 
 def _is_study(config: RunConfig) -> bool:
-    """Runs whose epochs are given, not found: other targets than MLPerf's."""
+    """Whether the run has a fixed number of epochs and a target other than MLPerf's."""
     return config.smoke_run or config.hardware.startswith("cpu")
 
 
 def buckets(parameters: int, wire: int, bucket_bytes: int) -> int:
-    """Collectives of a gradient sum."""
+    """The number of collectives of a gradient sum."""
     return max(1, math.ceil(parameters * wire / bucket_bytes))
 
 
 def describe(workload: Workload) -> dict[str, Any]:
-    """As a dict, for JSON."""
+    """The workload as a dict, for JSON."""
     return dataclasses.asdict(workload)

@@ -1,4 +1,4 @@
-"""What the scripts of bench/ share: rounds, ratios, contenders as processes, peers' interpreters, result files."""
+"""Tests the harness of bench/: rounds, ratios, contenders as processes, peers' interpreters, result files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.contenders import __main__ as runner
 from bench.harness import arguments, interpreters, results, rounds
 
 
-def test_every_second_round_goes_backwards() -> None:
+def test_every_second_round_runs_in_reverse_order() -> None:
     order: list[str] = []
     found = rounds.alternate({name: lambda name=name: order.append(name) or len(order) for name in "abc"}, 3)
     assert "".join(order) == "abccbaabc" and found == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
@@ -67,7 +67,7 @@ def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
     ]
 
 
-def test_a_result_says_what_machine_it_is_of(tmp_path) -> None:
+def test_a_result_names_its_machine(tmp_path) -> None:
     found = results.head("numpy", "no-such-package")
     assert set(found) == {"date", "machine"} and "no-such-package" not in found["machine"]
     assert {"cpu", "cores", "load_before", "python", "tensorflow", "tf-keras", "numpy"} == set(
@@ -77,7 +77,7 @@ def test_a_result_says_what_machine_it_is_of(tmp_path) -> None:
     assert json.loads((tmp_path / "new" / "result.json").read_text())["date"] == found["date"]
 
 
-def test_results_go_to_one_folder_unless_asked() -> None:
+def test_results_go_to_one_folder_by_default() -> None:
     parser = arguments.parser("First line.\n\nMore.", "result.json", rounds=7)
     assert parser.description == "First line."
     assert parser.parse_args([]).output == results.ROOT / "bench/results/result.json"

@@ -1,4 +1,4 @@
-"""What the comparisons of the translation benchmarks conclude from given seconds, and what bucketing is judged by."""
+"""Tests the verdicts of the translation comparisons on given seconds, and the measures of bucketing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.harness import steps
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """What a script writes if a step of its contenders takes so many seconds."""
+    """Runs a script with given seconds per step for its contenders, and returns what it writes."""
 
     def run(module, seconds: dict[str, float], *flags: str) -> tuple[dict, list[set[str]]]:
         together = []
@@ -43,7 +43,7 @@ def run(monkeypatch, tmp_path):
 TRANSFORMER = {"ours": 2.0, "keras_fit": 2.3, "keras_fused_adam": 2.1, "tf_models": 2.4, "torch": 1.0}
 
 
-def test_the_best_tensorflow_peer_decides_not_pytorch(run) -> None:
+def test_the_verdict_depends_on_the_best_tensorflow_peer_not_on_pytorch(run) -> None:
     found, together = run(transformer_step, TRANSFORMER, f"--torch-python={sys.executable}")
     assert found["missing_peers"] == []
     big, small = found["cases"]["big"], found["cases"]["multi30k"]
@@ -60,14 +60,14 @@ def test_the_best_tensorflow_peer_decides_not_pytorch(run) -> None:
     assert big["contenders"]["torch"]["seconds"] == pytest.approx(1.0)
 
 
-def test_without_pytorch_the_bar_is_judged_all_the_same(run, capsys) -> None:
+def test_the_verdict_does_not_need_pytorch(run, capsys) -> None:
     found, _ = run(transformer_step, {**TRANSFORMER, "keras_fused_adam": 2.25}, "--cases=multi30k")
     assert found["missing_peers"] == ["torch"] and "left out: torch" in capsys.readouterr().out
     case = found["cases"]["multi30k"]
     assert case["meets_bar"] is True and case["torch_over_ours"] is None
 
 
-def test_hoisting_is_no_peer_and_is_said_where_it_pays(run) -> None:
+def test_hoisting_is_reported_apart_from_the_peers(run) -> None:
     layer = {"ours": 1.0, "plain": 0.9, "keras": 3.0, "keras_unrolled": 1.2}
     seconds = {**layer, "keras_fit": 1.5, "keras_tuned": 1.0}
     flags = ["--inputs=1024", "--lengths=10", "--cases=full"]
@@ -96,7 +96,7 @@ def test_a_plan_of_batches_is_judged_by_its_slowest_replica() -> None:
     assert not bucketing.judge(lengths, [[[(one, 2, 3)]]])["every_example_once_an_epoch"]
 
 
-def test_every_plan_takes_every_example_once_and_ours_waits_for_nobody() -> None:
+def test_every_plan_uses_each_example_once_and_ours_has_no_imbalance() -> None:
     lengths = np.random.default_rng(0).integers(1, 41, 150)
     found = bucketing.measure(lengths, 4, 16)
     assert all(row["every_example_once_an_epoch"] for row in found["plans"].values())

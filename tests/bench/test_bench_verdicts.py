@@ -1,4 +1,4 @@
-"""What the comparisons conclude when a contender is missing."""
+"""Tests the verdicts of the comparisons when a contender is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def rows(**ratios: float) -> dict[str, dict]:
 
 
 def run(module, monkeypatch, folder: pathlib.Path, measured: dict, *flags: str) -> dict:
-    """What a script writes if its contenders take so long."""
+    """Runs a script on given measurements of its contenders, and returns what it writes."""
     monkeypatch.setattr(module, "compare", lambda commands, *_: {n: dict(measured[n]) for n in commands})
     output = folder / "result.json"
     monkeypatch.setattr(sys, "argv", ["bench", f"--output={output}", *flags])

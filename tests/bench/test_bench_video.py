@@ -1,4 +1,4 @@
-"""bench/video.py: what it concludes from times, and that every loop over frames runs; nothing is measured."""
+"""Tests bench/video.py: its verdicts on given times, and that every loop over frames runs; measures nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_contender_gets_the_same_network() -> None:
 
 
 class Scripted:
-    """A contender that takes so many seconds a step as its name is long."""
+    """A contender whose seconds per step are the length of its name."""
 
     def __init__(self, name: str, _: list[str]):
         self.name, self.about = name, {"version": "1", "parameters": 5 + (name == "tsm torch")}

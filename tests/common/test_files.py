@@ -1,4 +1,4 @@
-"""Files and folders: whole, or as they were."""
+"""Tests that files and folders are written whole or left as they were."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITERS = {
 
 @pytest.fixture
 def full(monkeypatch):
-    """A disk that is full after some bytes."""
+    """Simulates a disk that is full after some bytes."""
     write = pathlib.Path.write_bytes
 
     def some(self: pathlib.Path, data: bytes) -> int:
@@ -74,7 +74,7 @@ def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path) 
         raise RuntimeError
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError), files.whole(path):
-        pass  # Nothing is made.
+        pass  # The body makes no folder.
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
@@ -109,7 +109,7 @@ def test_a_link_stays_a_link(tmp_path) -> None:
     (tmp_path / "there").mkdir()
     link, target = tmp_path / "link", tmp_path / "there" / "target"
     link.symlink_to("there/target")
-    for data in (b"a", b"b"):  # At first it points to nothing.
+    for data in (b"a", b"b"):  # The link is broken at first.
         files.write_atomically(link, data)
         assert link.is_symlink() and target.read_bytes() == data
     assert sorted(tmp_path.rglob("*")) == [link, target.parent, target]

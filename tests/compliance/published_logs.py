@@ -1,4 +1,4 @@
-"""The published logs of rounds v0.6 and v0.7, for tests; they lie outside the project (TTT_SHARED)."""
+"""Finds the published logs of rounds v0.6 and v0.7, which lie outside the project (TTT_SHARED)."""
 
 import os
 import tarfile

@@ -1,4 +1,4 @@
-"""Result logs, written as a full-size run would: closed hyperparameters, the rules' evaluation schedule."""
+"""Writes result logs like those of full-size runs: closed hyperparameters, the rules' evaluation schedule."""
 
 import hashlib
 import json

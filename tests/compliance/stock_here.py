@@ -1,4 +1,4 @@
-"""The stock checker's verdict in this process: quick, for tests over many logs, but not isolated."""
+"""Runs the stock checker in this process, without isolation but fast enough for tests over many logs."""
 
 import logging
 import signal

@@ -1,4 +1,4 @@
-"""`check` over files, results folders and trees; the forms of its output."""
+"""Tests `check` on files, results folders and trees, and the forms of its output."""
 
 import errno
 import json
@@ -273,7 +273,7 @@ def test_a_copy_in_another_directory_is_found(tmp_path):
 
 
 def denied(*names):
-    """`open` and `os.listdir` that refuse paths of these names: a test may run as root, whom nothing is refused."""
+    """Makes `open` and `os.listdir` refuse paths with these names, also for root, who may read everything."""
     listdir = os.listdir
 
     def refuse(path):
@@ -292,14 +292,14 @@ def denied(*names):
 
 
 def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path, monkeypatch):
-    """Of as many bytes as another one: the search for copies would read it."""
+    """The log has the size of another one, so that the search for copies would read it."""
     org = tree(tmp_path)
     place = org / "results" / SYSTEM / "resnet"
     for index in (1, 2, 3):
         shutil.copy(place / "result_0.txt", place / f"result_{index}.txt")
     refusing_open, _ = denied("result_1.txt")
     monkeypatch.setattr(compliance.tree_runs, "open", refusing_open, raising=False)
-    # Refused only after its own check, and from the beginning: one finding either way.
+    # Access fails either after the log's own check or from the beginning; both give one finding.
     for also in ([], [compliance.lines]):
         for module in also:
             monkeypatch.setattr(module, "open", refusing_open, raising=False)

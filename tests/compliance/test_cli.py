@@ -1,4 +1,4 @@
-"""The command line: exit status, start-up, and what it must not import."""
+"""Tests the command line: exit status, start-up, and modules that it must not import."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_forms_and_output_file(log, tmp_path, capsys, form):
 
 
 def test_an_output_file_is_whole_or_as_it_was(log, tmp_path, capsys):
-    """On a full disk, which a limit on the size of files stands for."""
+    """A limit on the size of files simulates a full disk."""
     log.write_text(result_logs.log("resnet", status="aborted"))
     target, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
     target.write_text("of yesterday")

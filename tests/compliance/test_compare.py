@@ -1,4 +1,4 @@
-"""Two of a kind side by side, in three formats."""
+"""Tests the comparison of two results or two systems, in three formats."""
 
 import argparse
 import json

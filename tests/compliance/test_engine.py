@@ -1,4 +1,4 @@
-"""The streaming engine: the stock semantics, what it adds, and near misses."""
+"""Tests the streaming engine: the stock checker's semantics, additional findings, and near misses."""
 
 import json
 
@@ -213,7 +213,7 @@ def test_a_status_that_contradicts_the_target():
 
 
 def late(records, epoch, moves):
-    """The evaluation that met the target, moved behind run_stop and `moves` ms later."""
+    """Moves the evaluation that met the target behind run_stop, `moves` ms later."""
     index = max(i for i, r in enumerate(records) if r["key"] == "eval_accuracy")
     stop = stop_index(records)
     moved = {**records[index], "time_ms": records[stop]["time_ms"] + moves}

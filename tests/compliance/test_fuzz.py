@@ -1,4 +1,4 @@
-"""Mutated lines and logs: no exception, no hang, and the stock checker's verdict wherever it has one.
+"""Tests mutated lines and logs: no exception, no hang, and the stock checker's verdict wherever it has one.
 
 TTT_FUZZ=full runs 100,000 lines and 2,000 logs (some minutes); without it a tenth of that.
 """
@@ -60,7 +60,7 @@ _METADATA = re.compile(r'"(epoch_num|first_epoch_num|epoch_count|status|method)"
 
 
 def mutate_line(line, rng):
-    """One line with one fault of the kinds that real logs have, or worse."""
+    """A line with one fault, of kinds found in real logs or worse."""
     kind, place = rng.randrange(9), rng.randrange(len(line) + 1)
     if kind == 0:
         return line[:place]
@@ -103,7 +103,7 @@ def mutate_log(lines, rng):
 
 @cache
 def originals():
-    """(text, ruleset) of proper logs: made ones, and small published ones where they are at hand."""
+    """(text, ruleset) of valid logs: generated ones, and small published ones where they are available."""
     logs = [(result_logs.log(benchmark, 1), "0.7.0") for benchmark in result_logs.CLOSED]
     logs += [(result_logs.seconds_form(logs[0][0]), "0.6.0")]
     try:
@@ -133,7 +133,7 @@ def test_mutated_lines_are_records_or_bad_lines():
 
 
 def intended(findings):
-    """Whether an error is one of those that only we report (docs/compliance-differences.md)."""
+    """Whether an error is one that only this project's checker reports (docs/compliance-differences.md)."""
     ours = {"line-several-records", "line-json", "line-form", "line-field", "line-key-twice", "line-too-long",
             "run.reversed", "init.reversed", "run_stop.status", "run_stop.target-after",
             "opt_learning_rate_decay_boundary_epochs.value"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reading logs: both forms, real line numbers, and everything that is not a record."""
+"""Tests the reading of logs: both forms, real line numbers, and lines that are not records."""
 
 import json
 

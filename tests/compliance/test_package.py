@@ -1,4 +1,4 @@
-"""The packager: the rules' tree, accepted by the stock tools; the same bytes each time; refusals."""
+"""Tests the packager: the rules' tree, accepted by the stock tools; the same bytes each time; refusals."""
 
 import argparse
 import hashlib
@@ -22,7 +22,7 @@ SYSTEM = "dgx-1"
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
-    """A checkout with what a run needs, and files that are no part of a package."""
+    """A checkout with the files that a run needs, and files that belong to no package."""
     root = tmp_path_factory.mktemp("source")
     files = {
         "LICENSE": "licence\n",
@@ -56,7 +56,7 @@ def head(source):
 
 @pytest.fixture
 def results(tmp_path, source):
-    """Makes a folder of results of the checkout's commit."""
+    """Returns make(*benchmarks), which writes a folder of results of the checkout's commit."""
 
     def make(*benchmarks, folder="results", change=None, **options):
         description = {**systems.load(SYSTEM), "submitter": ""}
@@ -101,7 +101,7 @@ def files(folder):
 
 
 def state(folder):
-    """Every path below with its kind, times and content: to show that inputs stay as they are."""
+    """Every path in the folder with its kind, times and content, to show that inputs stay unchanged."""
     return {
         path: (path.lstat().st_mode, path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in folder.rglob("*")
@@ -248,7 +248,7 @@ def test_any_finding_refuses_and_leaves_nothing(tmp_path, results, source, capsy
 
 
 def rewrite(path, text):
-    """Changes a log and what run.json says of it."""
+    """Changes a log and its record in run.json."""
     path.write_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     content = json.loads((path.parent / "run.json").read_text())

@@ -1,4 +1,4 @@
-"""Every published log at hand: our verdict at its round's ruleset is the stock checker's."""
+"""Tests that the verdict on every available published log equals the stock checker's at the round's ruleset."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from compliance.check import check
 from compliance.check_log import check_log
 from tests.compliance import published_logs, stock_here
 
-# round: (pass, fail, crash) of the stock checker over the logs at hand; a crash is a failure for us.
+# round: (pass, fail, crash) of the stock checker over the logs; a crash counts as a failure of the log.
 EXPECTED = {"v0.6": (30, 35, 5), "v0.7": (328, 2, 15)}
 
 
@@ -35,7 +35,7 @@ def test_the_whole_round_is_checked_as_a_tree():
     assert len(outcome.logs) == 345
     failing = {log.path.split("/results/")[0].rsplit("/", 1)[1] for log in outcome.logs if not log.passes}
     assert failing == {"Alibaba", "Google"}
-    # Two remarkable ones: 15 logs name the time `time_s`; one directory mixes divisions.
+    # Two special cases: 15 logs name the time `time_s`; one directory mixes divisions.
     fixes = {finding.fix for finding in outcome.findings if finding.rule == "line-field"}
     assert fixes == {"write the time as time_ms, in milliseconds since the epoch"}
     mixed = [finding.path for finding in outcome.findings if finding.rule == "tree.division"]

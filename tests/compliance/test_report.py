@@ -1,4 +1,4 @@
-"""The report page: self-contained, escaped, complete, and drawn to scale."""
+"""Tests the report page: self-contained, escaped, complete, and drawn to scale."""
 
 import argparse
 import html.parser
@@ -24,7 +24,7 @@ def folder(tmp_path, benchmark="resnet", **options):
 
 
 class Page(html.parser.HTMLParser):
-    """Collects elements and text, and that every element is closed."""
+    """Collects elements and text, and asserts that every element is closed."""
 
     VOID = {"meta", "line", "rect", "path", "br", "link", "img"}
 
@@ -76,7 +76,7 @@ def test_the_page_of_one_folder(tmp_path):
             assert set(attributes["aria-labelledby"].split()) <= set(identifiers), name
 
 
-def test_the_findings_of_check_are_told(tmp_path):
+def test_the_findings_of_check_are_shown(tmp_path):
     place = folder(tmp_path)
     assert run(place, "-o", tmp_path / "good.html") == 0
     assert "0 kinds of error" in Page((tmp_path / "good.html").read_text()).text

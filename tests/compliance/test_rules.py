@@ -1,4 +1,4 @@
-"""The rule files: a closed vocabulary, and the same keys as the stock checker's rules."""
+"""Tests the rule files: a closed vocabulary, and the same keys as the stock checker's rules."""
 
 import importlib.util
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_the_stock_checker_has_no_rules_that_we_lack():
     for ruleset in rules.OWN_RULESETS:
         stock = {path.stem for path in (STOCK / f"training_{ruleset}").glob("*.yaml")}
         ours = {name.replace("any/", "").replace("/", "_") for name in rules.names(ruleset)}
-        # Division files only pass the benchmark on; score.yaml prints; minigo of v0.6 has its own entry.
+        # Division files only include the benchmark's file; score.yaml prints; minigo of v0.6 has its own entry.
         assert stock - ours == (
             {"score", "minigo"} if ruleset == "0.6.0" else {"closed_common", "open_common"}
         )

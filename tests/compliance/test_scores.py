@@ -1,4 +1,4 @@
-"""Olympic scores: the rule, its edge cases, both rounds' units, and the published table."""
+"""Tests Olympic scores: the rule, its edge cases, both rounds' units, and the published table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The stock checker at arm's length: its known exploits harm neither us nor the machine, isolated or not."""
+"""Tests the isolation of the stock checker: its known exploits harm neither this process nor the machine."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_a_division_that_walks_to_a_rule_file_of_the_attacker(tmp_path, monkeypa
     path = log(tmp_path, submission_division=EVIL)
     assert not check_log(path).passes
     assert stock.verdict(path, "0.7.0").result == "refused"
-    monkeypatch.setattr(stock, "unsafe_selector", lambda *_: None)  # the second fence, in the process itself
+    monkeypatch.setattr(stock, "unsafe_selector", lambda *_: None)  # leaves only the worker's own guard
     assert stock.verdict(path, "0.7.0").result in ("fail", "crash")
     assert not marker.exists()
 
@@ -76,7 +76,7 @@ def test_deep_json_breaks_the_stock_checker_only(tmp_path):
 
 
 def test_a_crash_leaves_no_state_for_the_next_log(tmp_path):
-    """In one process, the stock checker's queue of a crashed log is run against the next."""
+    """In one process the stock checker would run the queue of a crashed log against the next log."""
     bad, good = tmp_path / "bad", tmp_path / "good"
     bad.mkdir()
     good.mkdir()

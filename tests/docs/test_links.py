@@ -1,4 +1,4 @@
-"""Every relative link of every Markdown file leads to a file that is there, and to an anchor that it has."""
+"""Tests that every relative link of every Markdown file leads to an existing file, and to an anchor in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_links_hold(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_that_are_named_are_there(name: str) -> None:
-    """`common/train/loop.py` in a sentence; BENCHMARK and NAME stand for any."""
+    """Checks paths in running text, such as `common/train/loop.py`; BENCHMARK and NAME are placeholders."""
     folders = {path.name for path in markdown.ROOT.iterdir() if path.is_dir()}
     text = (markdown.ROOT / name).read_text(encoding="utf-8")
     named = re.findall(r"(?<![\w/.-])((?:[\w-]+/)+[\w-]+\.(?:py|sh|json|md|sbatch))\b", text)
@@ -41,7 +41,7 @@ def test_files_that_are_named_are_there(name: str) -> None:
     assert not missing, f"{name} names files that are not there: {missing}"
 
 
-def test_the_documents_are_among_them() -> None:
+def test_the_main_documents_are_checked() -> None:
     assert {"README.md", "CONTRIBUTING.md", "docs/index.md", "resnet/README.md"} <= set(NAMES)
 
 

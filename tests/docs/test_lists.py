@@ -1,4 +1,4 @@
-"""What the documents list is whole: the entries that comments cite, the pages, the rooms of common/."""
+"""Tests that the lists in the documents are complete: cited entries of sources.md, pages, folders of common/."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from tests.test_imports import ROOMS
 from tools.docs import markdown
 
-# "mlperf_facts 1.4 and 1.5", "tf_distribution_facts 1, traps a to d", "docs/sources.md, mlperf 1.4".
+# Matches "mlperf_facts 1.4 and 1.5", "tf_distribution_facts 1, traps a to d", "docs/sources.md, mlperf 1.4".
 _CITED = re.compile(
     r"(?:\b(mlperf|tf_distribution|horovod)_facts|docs/sources\.md,\s+(mlperf|tf|horovod))"
     r"(?:\s|#)+(?:section\s+)?(\d+(?:\.\d+)?(?:(?:,| and)\s+\d+(?:\.\d+)?(?!\w))*)"

@@ -1,4 +1,4 @@
-"""The generated tables of the documents are those of bench/results/*.json."""
+"""Tests that the generated tables of the documents equal bench/results/*.json."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_every_table_is_in_a_page_once() -> None:
     )
 
 
-def test_every_result_that_misses_its_goal_is_told() -> None:
-    """What the files themselves say of their goals, where they do."""
+def test_every_missed_goal_is_shown() -> None:
+    """Compares the verdicts with the ones in the files, where a file has one."""
     rows = [row for name in COMPARED for row in getattr(measurements, name)()]
     missed = {row.case for row in rows if row.verdict == "missed"}
     for layers, found in json.loads((measurements.RESULTS / "mnist_mlp.json").read_text())["layers"].items():

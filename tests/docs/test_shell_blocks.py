@@ -1,7 +1,8 @@
-"""The shell blocks of the pages that a stranger meets first are run, in a copy of the repository.
+"""Tests the shell blocks of README.md and docs/getting-started.md by running them in a copy of the repository.
 
-A block is a fence of `sh`. A comment before it says why it is not run here: `<!-- needs: ... -->`, or which test does
-so: `<!-- run by: tests/... -->`. Of a block that is run, the fence of `text` after it is what it prints.
+A block is a fence of `sh`. A block that is not run here has a comment before it with the reason,
+`<!-- needs: ... -->`, or with the test that runs it, `<!-- run by: tests/... -->`. A fence of `text` after a block
+that is run shows its output.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SECONDS = 120
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A fence: `kind` and `words` are those of the comment before it, `shown` what the page says it prints."""
+    """A fence: `kind` and `words` come from the comment before it, `shown` is the output that the page shows."""
 
     page: str
     text: str
@@ -66,7 +67,7 @@ def output(*command: str) -> str:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory):
-    """Makes, for each page, a copy of the checkout as it is now, with the results that `make demo` leaves."""
+    """Returns make(page), which copies the checkout as it is now, with the results of `make demo`."""
 
     @functools.cache
     def make(page: str) -> pathlib.Path:
@@ -93,7 +94,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory):
 
 
 def plain(text: str) -> str:
-    """Without the numbers, which differ from run to run."""
+    """The text without numbers, which differ from run to run."""
     return re.sub(r"\d+(?:[.,]\d+)*", "N", text)
 
 

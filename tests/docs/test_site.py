@@ -1,4 +1,4 @@
-"""The site of all documents builds, and no link or anchor in it is broken."""
+"""Tests that the site of all documents builds without a broken link or anchor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_site_builds_and_has_every_page(tmp_path: pathlib.Path) -> None:
         page = tmp_path / name
         made = page.with_name("index.html") if page.stem == "README" else page.with_suffix(".html")
         assert made.is_file(), f"{name} has no page"
-    # What a page links to besides comes along: pictures, results, code.
+    # The site includes linked pictures, results and code.
     assert (tmp_path / "docs/report.png").is_file() and (tmp_path / "bench/results/scaling.json").is_file()
     front = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert 'href="docs/getting-started.html"' in front and "https://fonts" not in front

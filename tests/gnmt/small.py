@@ -1,4 +1,4 @@
-"""A small network, and batches for it."""
+"""Builds a small GNMT network, and batches for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLAIN = SMALL.__class__(**{**vars(SMALL), "dropout": 0.0})
 
 
 def build(config: Config = PLAIN, name: str = "fp64") -> model.Gnmt:
-    """The network with every variable drawn anew, so that no bias hides and attention is not flat."""
+    """The network with random values in every variable, so that no bias is zero and attention is not uniform."""
     network = model.build(config, Single(), precision(name))
     rng = np.random.default_rng(1)
     for v in network.trainable_variables:
@@ -42,7 +42,7 @@ def build(config: Config = PLAIN, name: str = "fp64") -> model.Gnmt:
 
 
 def batch(seed: int = 0, sources=(6, 4, 2), targets=(5, 3, 7)) -> dict[str, np.ndarray]:
-    """Sentence pairs of so many tokens."""
+    """A batch of sentence pairs with these numbers of tokens."""
     rng = np.random.default_rng(seed)
 
     def sentences(lengths):

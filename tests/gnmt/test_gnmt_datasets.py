@@ -1,4 +1,4 @@
-"""init_datasets.sh against a small copy of the servers: download, resume, checksums, conversion."""
+"""Tests init_datasets.sh on a small copy of the servers: download, resume, checksums, conversion."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         with tarfile.open(folder / archive, "w:gz") as tar:
             for side, language in enumerate(("en", "de")):
                 lines = [sentence[side] for sentence in train[30 * i : 30 * (i + 1)]]
-                # An empty line is left out, on both sides.
+                # The conversion drops the pair of an empty line on both sides.
                 content = ("\n".join([*lines, "" if side else "lost"]) + "\n").encode()
                 note = tarfile.TarInfo(f"{stem}.{language}")
                 note.size = len(content)

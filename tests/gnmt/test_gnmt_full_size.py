@@ -1,4 +1,4 @@
-"""The full-size network has its published size, and takes a step of every bucket in every precision."""
+"""Tests the full-size network: its published size, and a step of every bucket in every precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# One replica, small batches; a short search, for a beam of five at full width takes its time on a CPU.
+# One replica, small batches and a short search, because a beam of five at full width is slow on a CPU.
 SINGLE = {
     "replicas": "single",
     "num_replicas": 1,
@@ -49,7 +49,7 @@ def output(*command: str) -> dict:
 @pytest.mark.e2e
 @pytest.mark.parametrize(("system", "parameters"), [("tpu-v3-1024", 164_788_225), ("v100-8", 160_626_237)])
 def test_parameters_are_the_published(system: str, parameters: int) -> None:
-    """mlperf_facts 2: 164.8 M; the reference's wiring has 4.2 M less, and a bias."""
+    """164.8 M (docs/sources.md, mlperf 2); the reference's wiring has 4.2 M less, and a bias."""
     told = output("-m", "gnmt", "--describe", f"--system={system}")
     assert told["parameters"] == parameters
     if system == "tpu-v3-1024":

@@ -1,4 +1,4 @@
-"""Conversion, buckets, batches, the task's loss and quality, and the generated pair."""
+"""Tests conversion, buckets, batches, the task's loss and quality, and the generated language pair."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TINY = tiny.Tiny(train_pairs=300, eval_pairs=10, merges=400, max_length=70)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """(folder, the configuration for it)."""
+    """(folder of the data, their configuration)."""
     folder = tmp_path_factory.mktemp("pair")
     counts = tiny.generate(folder, TINY)
     config = dataclasses.replace(
@@ -97,7 +97,7 @@ def test_replicas_have_one_bucket_in_a_step_and_the_global_batch_together(data, 
 
 
 @pytest.mark.parametrize("start", [1, 18, 19, 30])
-def test_entering_late_gives_what_comes_then(data, start):
+def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(data, start):
     folder, config = data
     late = epoch(config, folder, start=start, epochs=2)
     for one, two in zip(epoch(config, folder, epochs=2)[start:], late, strict=True):
@@ -123,7 +123,7 @@ def test_evaluation_counts_every_sentence_once_on_any_number_of_replicas(data):
 
 
 def test_an_evaluation_is_padded_with_its_shortest_sentence(data):
-    """A search ends with its slowest sentence: padding is to be none that holds it."""
+    """A search ends with its slowest sentence, so padding must not be slower than the shortest real sentence."""
     folder, config = data
     found = []
     for i in range(3):
@@ -152,10 +152,10 @@ def test_synthetic_batches_look_like_real_ones_and_have_every_length(data):
 
 def test_quality_is_bleu_of_the_real_sentences(data):
     folder, config = data
-    task = pickle.loads(pickle.dumps(Task(config, folder)))  # As the worker process gets it.
+    task = pickle.loads(pickle.dumps(Task(config, folder)))  # The worker process gets the task by pickle.
     words = pipeline.encoding(config, folder)
     texts = pipeline.references(config, folder)
-    # What a rare name is made of may not be in so small a vocabulary.
+    # A small vocabulary may lack the characters of a rare name.
     again = [words.decode(words.encode(text, "en"), "en") for text in texts]
     hypotheses = [*again[:5], *again[6:], again[5]]
     arrays = gathered([[*words.encode(text, "en"), bpe.EOS] for text in hypotheses], 100)
@@ -172,7 +172,7 @@ def test_quality_is_bleu_of_the_real_sentences(data):
 def test_smoothing_is_tf_losses_s_definition(smoothing):
     rng = np.random.default_rng(0)
     logits, labels = tf.constant(rng.normal(size=[5, 3, 7])), rng.integers(0, 7, [5, 3])
-    # tf_keras's is the same, and keeps float64.
+    # tf_keras's function is the same and keeps float64.
     theirs = tf_keras.losses.categorical_crossentropy(
         tf.one_hot(labels, 7, dtype=tf.float64), logits, from_logits=True, label_smoothing=smoothing
     )
@@ -182,7 +182,7 @@ def test_smoothing_is_tf_losses_s_definition(smoothing):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(("over", "label", "other"), [("all", 1 - 6 / 7, 1 / 7), ("others", 0, 1 / 6)])
 def test_smoothing_over_all_classes_and_over_the_others(smoothing, over, label, other):
-    """`label` and `other` are what they get of the part that is spread."""
+    """`label` and `other` are the shares of the smoothing that the label and each other class get."""
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=[5, 3, 7]), rng.integers(0, 7, [5, 3])
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -271,8 +271,8 @@ def test_two_workers_write_what_one_writes(tmp_path, held, monkeypatch):
         assert (tmp_path / "2" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_bad_training_text_is_dropped_when_told_and_counted(tmp_path, held, capsys):
-    # Too long: by Moses's tokens, by the ratio, and by what the encoding makes of it.
+def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, held, capsys):
+    # Too long in Moses's tokens, in the ratio of lengths, and in encoded tokens.
     long = b"\nx\n" + b"cat " * 90 + b"\n" + b"the " * 10 + b"\n" + b"bdfghjklmpqrvwxyz" * 5 + b"\n"
     train = texts(tmp_path, "t", SOURCE + long, TARGET + b"y\n\xff\nkatze\nes\nes\n")
     assert run(tmp_path, train, held) == 2

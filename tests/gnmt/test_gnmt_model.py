@@ -1,4 +1,4 @@
-"""The network against one written out in numpy, decoding, padding, the end of a sentence, sizes and faults."""
+"""Tests the network against a numpy transcription, and its decoding, padding, end of sentence, sizes and faults."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_logits_are_those_of_the_transcription(wiring, hoisted):
 @wirings
 @pytest.mark.parametrize("hoisted", [True, False])
 def test_gradients_are_those_of_the_transcription(wiring, hoisted):
-    """Along random directions of each variable, to the last digits; with a sentence of weight 0."""
+    """Compares along random directions of each variable, to the last digits, with a sentence of weight 0."""
     config = configured(wiring, hoisted=hoisted)
     network, data = build(config), batch()
     data["weight"][1] = 0
@@ -83,8 +83,8 @@ def test_gradients_are_those_of_the_transcription(wiring, hoisted):
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("rows", "blocks"), [(7, 1), (4, 2), (3, 3), (1, 7), (0, 7)])
-def test_scores_are_their_formula(rows, blocks, compiled, monkeypatch):
-    """For all seven queries at once, and for so many at a time, with and without a rest."""
+def test_scores_equal_their_formula(rows, blocks, compiled, monkeypatch):
+    """For all seven queries at once, and for blocks of queries that do or do not divide seven."""
     rng = np.random.default_rng(0)
     shapes = [2, 7, 5], [2, 4, 5], [5], [2, 7, 4]
     q, k, v, up = (tf.constant(rng.normal(size=s)) for s in shapes)
@@ -108,7 +108,7 @@ def test_scores_are_their_formula(rows, blocks, compiled, monkeypatch):
 
 @pytest.mark.e2e
 def test_attention_in_blocks_changes_nothing(monkeypatch):
-    """A step's gradients and a search, each with one query at a time; in Google's wiring only a search has more."""
+    """A step's gradients and a search, with one query at a time; in Google's wiring only the search has several."""
     network, data, task = build(), batch(), Task(PLAIN, None)
 
     def outcome():
@@ -126,7 +126,7 @@ def test_attention_in_blocks_changes_nothing(monkeypatch):
 
 @wirings
 def test_what_follows_the_end_is_without_effect_and_without_gradient(wiring):
-    """Other tokens in the padding, or more of it: nothing changes; padding's tokens have no gradient."""
+    """Other tokens in the padding, or more padding, change nothing; padding has no gradient."""
     config = configured(wiring)
     network, data, task = build(config), batch(), Task(config, None)
     other = {k: v.copy() for k, v in data.items()}
@@ -154,7 +154,7 @@ def test_what_follows_the_end_is_without_effect_and_without_gradient(wiring):
 
 
 def test_the_end_of_a_sentence_is_trained():
-    """The trap of mlperf_facts 0.1: its logit has the gradient of a label, at every sentence's last place only."""
+    """EOS has the gradient of a label at each sentence's last place, and only there (docs/sources.md, mlperf 0.1)."""
     config = PLAIN
     network, data, task = build(config), batch(), Task(config, None)
     with tf.GradientTape() as tape:
@@ -174,7 +174,7 @@ def test_the_end_of_a_sentence_is_trained():
 
 
 def naive_search(plain, source, steps, k, alpha, weight):
-    """[(score, tokens)], best first: the same rules over lists, each step from the sentence's beginning."""
+    """Beam search over lists: [(score, tokens)], best first; each step starts from the sentence's beginning."""
     memory = plain.encode(source)
 
     def after(tokens):
@@ -205,11 +205,11 @@ def naive_search(plain, source, steps, k, alpha, weight):
 def test_stepwise_decoding_equals_recomputing_everything(wiring, coverage):
     decode = dataclasses.replace(PLAIN.decode, coverage=coverage)
     network = build(configured(wiring, decode=decode))
-    # A likely end, so that hypotheses of different lengths compete.
+    # EOS becomes likely, so that hypotheses of different lengths compete.
     network.softmax.kernel.assign(0.5 * network.softmax.kernel)
     data = batch()
     found = network.translate(tf.constant(data["source"]), tf.constant(data["source_length"]))
-    # Sources at full size are longer than what is written out step by step: the same from loops, in a graph.
+    # Full-size sources are longer than the unrolled steps, so the search is also tested with loops, in a graph.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "UNROLLED_STEPS", 0)
         looped = tf.function(network.translate, autograph=False)(
@@ -225,7 +225,7 @@ def test_stepwise_decoding_equals_recomputing_everything(wiring, coverage):
 
 
 def test_a_wide_beam_finds_the_best_of_all_translations():
-    """Exhaustive: every sequence of up to three of five tokens, scored by its formula."""
+    """Compares with an exhaustive search: every sequence of up to three of five tokens, scored by the formula."""
     config = dataclasses.replace(
         PLAIN,
         vocabulary_size=5,
@@ -253,15 +253,16 @@ def test_a_wide_beam_finds_the_best_of_all_translations():
 
 def parameters(config: Config) -> int:
     n, v = config.width, config.vocabulary_size
-    lstm = {1: 8 * n * n + 4 * n, 2: 12 * n * n + 4 * n}  # Of an input n or 2n wide.
+    lstm = {1: 8 * n * n + 4 * n, 2: 12 * n * n + 4 * n}  # By the width of the input, n or 2n.
     encoder = 2 * lstm[1] + lstm[2] + 2 * lstm[1]
     decoder = lstm[2 if config.wiring == "google" else 1] + 3 * lstm[2]
     return v * n + encoder + decoder + 2 * n * n + 2 * n + 1 + n * v + (v if config.output_bias else 0)
 
 
 def test_the_published_parameters():
-    """164.8 M of Google's (mlperf_facts 2); 160,671,297 in NVIDIA's v0.6 DGX-1 log, whose vocabulary is padded to
-    32,320 and whose nine LSTMs have a second bias each.
+    """Google's 164.8 M (docs/sources.md, mlperf 2), and the 160,671,297 of NVIDIA's v0.6 DGX-1 log.
+
+    NVIDIA's vocabulary is padded to 32,320, and its nine LSTMs have a second bias each.
     """
     assert parameters(Config(**WIRINGS[1])) == 164_788_225
     assert parameters(Config(vocabulary_size=32320)) + 9 * 4 * 1024 == 160_671_297
@@ -306,7 +307,7 @@ def test_dropout_acts_in_training_only_and_is_drawn_anew_but_repeatable(wiring):
 
 
 @pytest.mark.parametrize("fault", ["attend", "shift_targets"])
-def test_faults_are_faults(fault):
+def test_deliberate_faults_have_their_effect(fault):
     data = batch()
     network = build(configs.override(PLAIN, fault, "false"))
     logits = network(tensors(data)).numpy()
@@ -315,7 +316,7 @@ def test_faults_are_faults(fault):
         np.testing.assert_array_equal(network(tensors(data)), logits)
     else:
         data["target"][0, 1] = 3 if data["target"][0, 1] != 3 else 4
-        # A prediction changes with the token that it is to predict.
+        # With the fault, a prediction depends on the very token that it predicts.
         assert np.abs(network(tensors(data)).numpy() - logits)[1, 0].max() > 1e-6
 
 

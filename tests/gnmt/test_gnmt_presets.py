@@ -1,4 +1,4 @@
-"""Every preset: sound, as published, with a header that the stock checker takes."""
+"""Tests every GNMT preset: valid, as published, with a header that the stock checker accepts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOGS = {
     "tpu-v4-512": (8192, 0.0045, 150, 1924, 241, 48),
     "v100-8": (2048, 0.002, 200, 6453, 809, 75),
 }
-# mlperf_facts 1.5: batch, rate, warmup, decay start and interval, most epochs, decode batch.
+# Batch, rate, warmup, decay start and interval, most epochs, decode batch (docs/sources.md, mlperf 1.5).
 ROWS = {
     "tpu-v3-32": (4096, 0.0035, 150, 4000, 300, 8, 512),
     "tpu-v3-128": (8192, 0.0045, 200, 1924, 241, 10, 4096),
@@ -74,7 +74,7 @@ def test_rows_are_the_published(name: str) -> None:
 
 
 def test_google_s_rows_of_v07_smooth_over_the_other_classes() -> None:
-    """mlperf_facts 0.7."""
+    """Source: docs/sources.md, mlperf 0.7."""
     over = {name for name, config in PRESETS.items() if config.smoothing_over == "others"}
     assert over == {"tpu-v4-16", "tpu-v4-128", "tpu-v3-1024-v0.7", "tpu-v4-512"}
 
@@ -86,7 +86,7 @@ def test_v100_is_the_reference_s_network_and_decay() -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith("cpu-")])
 def test_every_row_has_the_benchmark_s_constants(name: str) -> None:
-    """mlperf_facts 1.5; buckets of equal width."""
+    """The constants of docs/sources.md, mlperf 1.5; buckets have equal width."""
     config = PRESETS[name]
     optimizer = config.optimizer
     assert (optimizer.name, optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (
@@ -100,7 +100,7 @@ def test_every_row_has_the_benchmark_s_constants(name: str) -> None:
     assert list(config.bucket_limits) == equal_width(config.max_sequence_length, 5)
 
 
-def test_the_checker_notices(tmp_path: pathlib.Path) -> None:
+def test_the_checker_rejects_changed_values(tmp_path: pathlib.Path) -> None:
     config = configs.override(PRESETS["tpu-v4-512"], "quality_target", "0.2")
     assert broken_rules(config, tmp_path / "result_0.txt") == {"eval_accuracy"}
     config = configs.override(PRESETS["tpu-v3-512"], "schedule.decay_start_step", "0")
@@ -127,7 +127,7 @@ def test_header_follows_the_configuration() -> None:
 
 
 def test_a_warmup_in_epochs_is_logged_in_steps() -> None:
-    """What the step uses: 2 epochs of 3,442,299 / 8192 = 420.2 steps."""
+    """The logged steps are those of training: 2 epochs of 3,442,299 / 8192 = 420.2 steps."""
     schedule = dataclasses.replace(PRESETS["tpu-v4-512"].schedule, warmup_steps=0.0, warmup_epochs=2.0)
     config = dataclasses.replace(PRESETS["tpu-v4-512"], schedule=schedule)
     assert header(config)["opt_learning_rate_warmup_steps"] == 840

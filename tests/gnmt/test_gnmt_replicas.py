@@ -1,5 +1,4 @@
-"""One step after another on one replica and on two: the same losses, weights and translations; and a run that is
-resumed goes on as if it had not ended."""
+"""Tests runs on one replica, on two, and resumed: the same losses, weights and translations."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ pytest.importorskip("sacremoses", reason="sacremoses absent")
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory):
-    """(changes) -> a loop on a small pair with two buckets."""
+    """Returns make(**changes), a loop on a small language pair with two buckets."""
     folder = tmp_path_factory.mktemp("pair")
     counts = tiny.generate(folder, tiny.Tiny(train_pairs=120, eval_pairs=5, merges=500, max_length=16))
     base = dataclasses.replace(
@@ -43,7 +42,7 @@ def make(tmp_path_factory):
         width=8,
         dropout=0.2,
         quality_target=0.99,
-        # Clipping is each replica's own: with it, two are not one.
+        # Each replica clips its own gradient, so that with clipping two replicas differ from one.
         optimizer=dataclasses.replace(PRESETS["cpu-tiny"].optimizer, clip_replica_norm=0.0),
         schedule=dataclasses.replace(PRESETS["cpu-tiny"].schedule, warmup_steps=2.0),
         decode=Decode(source_length=60, target_length=4, beam_size=2),
@@ -53,7 +52,7 @@ def make(tmp_path_factory):
         task = scoring_here(Task)(dataclasses.replace(base, **changes), folder)
         return Loop(task, replicas.make(task.config))
 
-    # Loops are traced in a moment, unlike steps written out.
+    # Loops trace faster than unrolled steps.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "UNROLLED_STEPS", 0)
         yield make
@@ -65,7 +64,7 @@ def alone(make):
 
 
 def test_two_replicas_equal_one_and_compile_nothing_on_the_clock(make, alone):
-    """Dropout and all."""
+    """Dropout is on."""
     loop = make(replicas="mirrored", num_replicas=2)
     both = loops.train_compiled(loop)
     assert loop._block.experimental_get_tracing_count() == 1

@@ -1,4 +1,4 @@
-"""GNMT written out in numpy, one example, one step and one cell at a time: nothing of it is shared with gnmt/.
+"""Computes GNMT in numpy, one example, one step and one cell at a time, without any code of gnmt/.
 
 All functions are analytic, so that a step of 1e-30 i gives a derivative to the last digit.
 """
@@ -44,7 +44,7 @@ class Lstm:
 
 
 class Transcription:
-    """`value` gives a variable's values: the place to move one of them."""
+    """The network in numpy; `value` returns a variable's values, and may change one of them."""
 
     def __init__(self, network, value):
         self.google = network.config.wiring == "google"
@@ -102,7 +102,7 @@ class Transcription:
         return np.array(out)
 
     def loss(self, batch, smoothing):
-        """Sum over all tokens of all real sentences, the end of a sentence included; over the sentences."""
+        """The loss summed over all tokens of the real sentences, EOS included, divided by the number of sentences."""
         total = 0
         for source, m, target, n, weight in zip(
             *(batch[k] for k in ("source", "source_length", "target", "target_length", "weight"))

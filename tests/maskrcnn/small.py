@@ -1,4 +1,4 @@
-"""Small networks and batches of noise for the tests of Mask R-CNN."""
+"""Builds small configurations and batches of noise for the tests of Mask R-CNN."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def config(**changes: Any) -> Config:
 
 
 def batch(config: Config, shape: tuple[int, int], images: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
-    """Noise, with objects of several sizes, two of them padding, on content that does not fill its frame."""
+    """A batch of noise with objects of several sizes, two of them padding, on images that do not fill their frames."""
     rng, (height, width) = np.random.default_rng(seed), shape
     count = config.max_instances
     low = rng.uniform(0, 0.5, [images, count, 2])
@@ -76,7 +76,7 @@ def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 
 def randomize(variables, seed: int = 0) -> None:
-    """Weights whose outputs are neither tiny nor all alike: kernels of He's variance, everything else near 1 or 0."""
+    """Draws weights whose outputs are neither tiny nor equal: kernels of He's variance, others near 1 or 0."""
     rng = np.random.default_rng(seed)
     for v in variables:
         spread = 0.2 if len(v.shape) == 1 else np.sqrt(2 / np.prod(v.shape[:-1]))

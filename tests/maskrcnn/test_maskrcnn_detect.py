@@ -1,4 +1,4 @@
-"""Detections against a loop over classes and regions in numpy, from the network's own outputs."""
+"""Tests detections against a numpy loop over classes and regions, from the network's own outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.maskrcnn.test_maskrcnn_loss import centred, cornered, overlap
 
 
 def detections(net, batch):
-    """Of each image [(score, class, box, mask)], best first: the definition."""
+    """Detections by definition: [(score, class, box, mask)] of each image, best first."""
     config = net.config
     features = net.features(batch["image"], training=False)
     anchors = model.anchors(config, *batch["image"].shape[1:3])
@@ -49,10 +49,10 @@ def detections(net, batch):
 
 
 @pytest.mark.parametrize("shape", [(64, 128), pytest.param((128, 64), marks=pytest.mark.e2e)])
-def test_detections_are_the_loop_s(shape):
+def test_detections_equal_the_loop(shape):
     net = model.build(small.config(score_threshold=0.1), Single(), precision("fp64"))
     small.randomize(net.trainable_variables, 5)
-    # Boxes that are not all the whole image.
+    # Random weights, so that not all boxes cover the whole image.
     for layer in (net.first.get_layer("rpn_box"), net.box_head.score, net.box_head.box):
         layer.kernel.assign(0.05 * layer.kernel)
     batch = small.tensors(small.batch(net.config, shape, seed=5))
@@ -73,7 +73,7 @@ def test_detections_are_the_loop_s(shape):
 
 
 def test_shifted_anchors_shift_the_proposals():
-    """The deliberate fault: every proposal lies a cell of its level away from where it was."""
+    """The deliberate fault moves every proposal by one cell of its level."""
     config = small.config()
     rng = np.random.default_rng(6)
     anchors = model.anchors(config, 64, 128)[:1]

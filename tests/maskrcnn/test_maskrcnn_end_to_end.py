@@ -1,4 +1,4 @@
-"""cpu-tiny through run_and_time.sh: both targets and log; models with a fault miss."""
+"""Tests cpu-tiny through run_and_time.sh: both targets and the log; models with a fault miss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_reaches_both_targets_with_a_log_that_passes(data_dir: pathlib.Path, tmp
 def test_anchors_shifted_by_one_cell_never_reach_the_target(
     data_dir: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    """Within the preset's five epochs: after a sixth the box head makes up for the fault (0.381)."""
+    """The preset has five epochs; after a sixth the box head compensates for the fault (0.381)."""
     found = missed(run, LOG, data_dir, tmp_path, "--config.anchor_shift=1")
     assert len(found) == 5 and max(value["BBOX"] for value in found) < 0.377
 
@@ -35,7 +35,7 @@ def test_an_untrained_mask_head_misses_the_target(data_dir: pathlib.Path, tmp_pa
 
 @pytest.mark.e2e
 def test_a_short_run_evaluates_every_image_once(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """The whole path, evaluation by two workers included: 4 steps of both orientations, aborted below the target."""
+    """Runs the whole path, with evaluation by two workers: 4 steps of both orientations, aborted below the target."""
     flags = ["--config.train_steps=4", "--config.first_block_steps=4", "--config.backbone_width=4"]
     missed(run, LOG, data_dir, tmp_path, *flags, "--config.eval_workers=2")
     found = [r for r in records(tmp_path / LOG) if r["key"] == "eval_accuracy"]

@@ -1,4 +1,4 @@
-"""The full-size network takes a step of one image of each orientation on synthetic data, within 24 GiB."""
+"""Tests a step of the full-size network on one synthetic image of each orientation, within 24 GiB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# In a process of its own, whose peak memory is this step's; Linux reports kilobytes.
+# Runs in its own process, whose peak memory is this step's; Linux reports kilobytes.
 STEPS = """
 import dataclasses, json, resource, time
 import tensorflow as tf
@@ -57,8 +57,8 @@ def test_takes_a_step_in_each_orientation() -> None:
     print(*lines, sep="\n")
     assert [line["shape"] for line in lines] == [[832, 1344], [1344, 832]]
     for line in lines:
-        # At first ln 91 = 4.5 of the classes and ln 2 of whether there is an object, or more: batch norm that is
-        # frozen before it was ever trained lets activations grow.
+        # The first loss is at least ln 91 = 4.5 for the classes and ln 2 for the objects; it may be larger, because
+        # batch norm that is frozen before training lets activations grow.
         assert all(map(math.isfinite, line["losses"])) and line["losses"][0] > 3
         assert line["masks"] == [1, 100, 28, 28]
         assert line["peak"] < 24 * 2**20

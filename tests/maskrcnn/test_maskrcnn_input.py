@@ -1,4 +1,4 @@
-"""Records to batches of one orientation: order, resuming, scaling, masks in boxes, padding, bad data; the tiny set."""
+"""Tests the input: batches of one orientation, order, resuming, scaling, masks, padding, bad data, tiny set."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_evaluation_has_every_image_once_and_padding_of_weight_zero(data_dir, co
         ((480, 640), (800, 1066)),
         ((640, 480), (1066, 800)),
         ((427, 640), (800, 1199)),
-        ((300, 640), (624, 1333)),  # The long side decides.
+        ((300, 640), (624, 1333)),  # The long side limits the scale.
         ((500, 500), (800, 800)),
         ((1, 4000), (1, 1333)),
     ],
@@ -131,7 +131,7 @@ def test_the_frame_holds_the_image_at_the_top_left_and_zeros(data_dir):
 
 
 def test_masks_and_boxes_lie_on_their_objects(data_dir):
-    """Pasted back into the frame, a mask is the annotation's; mirrored ones are mirrored."""
+    """Pasted back into the frame, a mask equals the annotation's; masks of flipped images are flipped."""
     content = content_of(data_dir, "train")
     images = {i["id"]: i for i in content["images"]}
     by_image = coco_write.by_image(content)
@@ -181,7 +181,7 @@ def test_a_cut_mask_is_the_mask_at_the_centres_of_equal_parts():
 
 
 def test_empty_images_and_crowds_are_treated_as_published(data_dir):
-    """Crowds are no objects; images without annotations are trained on, unless they are to be left out."""
+    """Crowds are not objects; images without annotations are trained on unless the configuration omits them."""
     content = content_of(data_dir, "train")
     full = {a["image_id"] for a in content["annotations"]}
     assert len(full) < 26 and any(a["iscrowd"] for a in content["annotations"])
@@ -259,7 +259,7 @@ def test_objects_without_an_area_are_counted_and_an_evaluation_refuses_them(tmp_
     bad = next(a for a in content["annotations"] if a["image_id"] == image)
     bad["bbox"][3] = 0
     (tmp_path / "instances_val2017.json").write_text(json.dumps(content))
-    coco_eval.ground_truth.cache_clear()  # A run reads the file once.
+    coco_eval.ground_truth.cache_clear()  # A run caches the file.
     with pytest.raises(UserError, match=f"image {image}, annotation {bad['id']}: box .* has no area"):
         pipeline.check(config, tmp_path)
 
@@ -318,7 +318,7 @@ def test_a_truncated_index_is_made_anew(tmp_path, part):
     first, kept = coco_index.read(files), tmp_path / "train.index.npz"
     sound = kept.read_bytes()
     kept.write_bytes(sound[: int(part * len(sound))])
-    coco_index._read.cache_clear()  # As at the next start.
+    coco_index._read.cache_clear()  # A new process starts with an empty cache.
     again = coco_index.read(files)
     assert again is not first and again.offset.tolist() == first.offset.tolist()
     with np.load(kept) as stored:

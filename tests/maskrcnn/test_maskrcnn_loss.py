@@ -1,4 +1,4 @@
-"""Proposals, samples, targets and the five losses: hand-computed cases, and a transcription in loops of numpy."""
+"""Tests proposals, samples, targets and the five losses: hand-computed cases, and a transcription in numpy loops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def doubles(x) -> tf.Tensor:
 
 
 def test_huber_by_hand():
-    # Below delta half the square; above it delta * (|e| - delta / 2).
+    # Half the square below delta, and delta * (|e| - delta / 2) above.
     found = loss.huber(doubles([0.5, -1.0, 3.0, 0.0]), 1.0)
     np.testing.assert_allclose(found, [0.125, 0.5, 2.5, 0], rtol=1e-12)
     found = loss.huber(doubles([0.09, 1.0]), DELTA)
@@ -47,7 +47,7 @@ def test_huber_by_hand():
 
 
 def test_rpn_score_is_divided_by_all_anchors_wanted_per_image():
-    """ln 2 for each of five sampled anchors with a logit of 0, in two images that want 8 each; others do not count."""
+    """ln 2 for each of five sampled anchors of logit 0, in two images that sample 8 each; others do not count."""
     positive = tf.constant([[True, False, False, False], [True, True, False, False]])
     negative = tf.constant([[False, True, False, False], [False, False, True, False]])
     wanted = rpn.Targets(tf.zeros([2, 4, 4], tf.float64), positive, negative)
@@ -64,7 +64,7 @@ def test_rpn_score_is_divided_by_all_anchors_wanted_per_image():
 def test_rpn_box_is_a_mean_per_level_and_a_sum_of_levels():
     positive = tf.constant([[True, False, True, True]])
     wanted = rpn.Targets(doubles(np.zeros([1, 4, 4])), positive, ~positive)
-    first = np.array([[[1.0, 0, 0, 0], [7, 7, 7, 7]]])  # of two anchors one counts
+    first = np.array([[[1.0, 0, 0, 0], [7, 7, 7, 7]]])  # one of two anchors counts
     second = np.array([[[0.09, 0.09, 0, 0], [0, 0, 0, 1.0]]])
     codes = [doubles(first), doubles(second), doubles(np.zeros([1, 0, 4]))]
     big, little = (1 - 1 / 18) / 9, 0.00405
@@ -81,7 +81,10 @@ def test_class_is_a_mean_over_regions_that_there_are():
 def test_box_is_a_mean_over_the_numbers_of_the_objects_class():
     codes = np.zeros([1, 3, 3, 4])
     codes[0, 0, 2], codes[0, 1, 1] = [0.5, 0, 0, 3], [1, 0, 0, 0]
-    codes[0, :, 0], codes[0, 2] = 50, 70  # the background's numbers, and a region without an object
+    codes[0, :, 0], codes[0, 2] = (
+        50,
+        70,
+    )  # the codes of the background class, and of a region without an object
     wanted = regions([[2, 1, 0]], np.array([[[0.0, 0, 0, 0], [0, 0, 0, 0], [9, 9, 9, 9]]]))
     found = loss.box_loss(doubles(codes), wanted, doubles([1]))
     assert value(found) == pytest.approx((0.125 + 2.5 + 0.5) / 8, rel=1e-12)
@@ -142,7 +145,7 @@ def decoded(code, reference):
 
 
 def proposed(logits, codes, anchors, info, candidates, proposals, threshold):
-    """Of one image: [(score, box)], best first."""
+    """The proposals of one image: [(score, box)], best first."""
     kept_of_all = []
     for scores, level_codes, level_anchors in zip(logits, codes, anchors):
         order = sorted(range(len(scores)), key=lambda i: -scores[i])[:candidates]  # noqa: B023
@@ -170,7 +173,7 @@ def entropy(logit, target):
 
 
 class Transcription:
-    """What Mask R-CNN's training says of a batch, object by object, from the first stage's outputs."""
+    """Mask R-CNN's samples, targets and losses of a batch, object by object, from the first stage's outputs."""
 
     def __init__(self, net, arrays, step):
         self.net, self.config, self.arrays, self.step = net, net.config, arrays, step
@@ -299,7 +302,7 @@ def network() -> model.MaskRCNN:
 @pytest.mark.parametrize(
     ("shape", "seed"), [((64, 128), 0), pytest.param((128, 64), 1, marks=pytest.mark.e2e)]
 )
-def test_losses_are_the_transcription_s(shape, seed):
+def test_losses_equal_the_transcription(shape, seed):
     net = network()
     arrays = small.batch(net.config, shape, seed=seed)
     batch = small.tensors(arrays)
@@ -319,7 +322,7 @@ def test_losses_are_the_transcription_s(shape, seed):
 def test_an_image_of_weight_0_does_not_count():
     net = network()
     arrays = small.batch(net.config, (64, 128), seed=2)
-    # Statistics are the batch's: without training, so that an image's outputs are its own.
+    # Without training, because batch statistics would make an image's outputs depend on the other image.
     features, net.features = net.features, lambda image, training: features(image, training=False)
     try:
         one = {k: x[:1] for k, x in arrays.items()}
@@ -332,7 +335,7 @@ def test_an_image_of_weight_0_does_not_count():
     assert both == pytest.approx(alone, rel=1e-8)
 
 
-def test_proposals_are_the_loop_s_also_compiled():
+def test_proposals_equal_the_loop_also_compiled():
     rng, shape = np.random.default_rng(4), (64, 128)
     config = small.config()
     anchors = model.anchors(config, *shape)

@@ -1,4 +1,4 @@
-"""The network against one of stock tf_keras layers and numpy, in float64; its sizes, its frozen parts, its state."""
+"""Tests the network against stock tf_keras layers and numpy in float64, and its sizes, frozen parts and state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def named(net: tf.Module) -> dict[str, tf_keras.layers.Layer]:
 
 
 def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
-    """ResNet-50, FPN and RPN, layer by layer; padding by layers of their own, levels as in the papers' figures."""
+    """ResNet-50, FPN and RPN, layer by layer, with separate padding layers and the levels of the papers' figures."""
     kinds = {"dtype": "float64"}
 
     def conv(x, filters, size, stride=1, bias=True, name=None):
@@ -90,7 +90,7 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
 
 
 def copied(ours: tf.Module, theirs: tf_keras.Model) -> list[tuple[tf.Variable, tf.Variable]]:
-    """Gives the stock layers our layers' weights and moments, by name; the pairs of weights."""
+    """Copies our layers' weights and moments to the stock layers by name; returns the pairs of weights."""
     mine, pairs, rng = named(ours), [], np.random.default_rng(5)
     for layer in theirs.layers:
         if not layer.weights:
@@ -109,7 +109,7 @@ def copied(ours: tf.Module, theirs: tf_keras.Model) -> list[tuple[tf.Variable, t
 
 
 def first_stage(net, images, variables, training):
-    """All outputs of the first stage and the gradients of a loss of them all."""
+    """All outputs of the first stage, and the gradients of a loss of all outputs."""
 
     with tf.GradientTape() as tape:
         tape.watch(variables)
@@ -126,7 +126,7 @@ def distance(a, b) -> float:
     ("shape", "training"), [((128, 64), True), pytest.param((64, 128), False, marks=pytest.mark.e2e)]
 )
 def test_first_stage_is_that_of_stock_layers_in_float64(shape, training):
-    """Trained from scratch, in the orientation that it was not built for; and by moments."""
+    """Both in training from scratch, in the orientation that it was not built for, and with the moving moments."""
     net = network()
     theirs = stock(net.config, shape)
     pairs = copied(net, theirs)
@@ -136,13 +136,13 @@ def test_first_stage_is_that_of_stock_layers_in_float64(shape, training):
     assert [x.shape for x in mine[0]] == [x.shape for x in other[0]] and len(mine[0]) == 4 + 5 + 5
     assert max(distance(a, b) for a, b in zip(mine[0], other[0])) < 1e-8
     assert max(distance(a, b) for a, b in zip(mine[1], other[1])) < 1e-8
-    # All that is trained but the second stage.
+    # All trained variables but the second stage's.
     heads = net.box_head.trainable_variables + net.mask_head.trainable_variables
     assert len(pairs) + len(heads) == len(net.trainable_variables)
 
 
 def conv3(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """3x3 of [n, h, w, c], zero-padded, one of the nine positions after the other."""
+    """A zero-padded 3x3 convolution of [n, h, w, c], summed over the nine positions."""
     height, width = x.shape[1:3]
     padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
     parts = itertools.product(range(3), range(3))
@@ -153,7 +153,7 @@ def relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 
 
-def test_box_head_is_numpy_s():
+def test_box_head_equals_numpy():
     net = network()
     part = {k: [w.numpy() for w in v.weights] for k, v in named(net.box_head).items()}
     crops = np.random.default_rng(2).normal(size=[2, 3, 7, 7, 4])
@@ -167,7 +167,7 @@ def test_box_head_is_numpy_s():
         np.testing.assert_allclose(np.reshape(found, expected.shape), expected, rtol=1e-8)
 
 
-def test_mask_head_is_numpy_s():
+def test_mask_head_equals_numpy():
     net = network()
     part = {k: [w.numpy() for w in v.weights] for k, v in named(net.mask_head).items()}
     crops = np.random.default_rng(3).normal(size=[2, 3, 4, 4, 4])
@@ -211,7 +211,7 @@ def full_size(**changes) -> Config:
 def test_full_size_network_has_the_counted_parameters_and_anchors():
     config = full_size(batch_norm="span", freeze=False)
     net = model.build(config, Single(), precision("fp32"))
-    # ResNet-50 has 25,557,032 (mlperf_facts 2), of which 2048 * 1000 + 1000 in its classifier.
+    # ResNet-50 has 25,557,032 (docs/sources.md, mlperf 2), of which 2048 * 1000 + 1000 in its classifier.
     resnet = 25557032 - 2049000
 
     def conv(size, inputs, outputs):
@@ -222,7 +222,7 @@ def test_full_size_network_has_the_counted_parameters_and_anchors():
     boxes = conv(1, 7 * 7 * 256, 1024) + conv(1, 1024, 1024) + conv(1, 1024, 91) + conv(1, 1024, 4 * 91)
     masks = 4 * conv(3, 256, 256) + conv(2, 256, 256) + conv(1, 256, 91)
     assert parameters(net) == resnet + pyramid + rpn + boxes + masks == 44454513
-    # As published: without batch norm's, the stem's and the first stage's.
+    # The published count omits the parameters of batch norm, of the stem and of the first stage.
     stem_and_stage = 7 * 7 * 3 * 64 + (64 * 64 + 2 * 64 * 256) + 2 * (2 * 64 * 256) + 3 * 9 * 64 * 64
     norms = [layer for layer in net.submodules if isinstance(layer, SpanBatchNorm)]
     scales = 2 * sum(int(layer.gamma.shape[0]) for layer in norms)

@@ -1,4 +1,4 @@
-"""A step on replicas that share images by rows and the second stage by heads, against the step on one device."""
+"""Tests a step on replicas that share images by rows and the second stage by heads against a step on one device."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from maskrcnn import loss, model
 from maskrcnn.config import Config
 from tests.maskrcnn import small
 
-# 64 rows are 16, 8, 4, 2 and 1 on the levels: of the last two some parts of four do not exist, nor do all parts of two
-# of the last one. 192 rows are 6 and 3 on these. All widths differ, so that parts tell which map they are of.
+# 64 rows are 16, 8, 4, 2 and 1 on the levels: the last two levels leave some of four workers without a row, the last
+# one also some of two. 192 rows are 6 and 3 on these levels. All widths differ, so that a part identifies its map.
 WIDE, TALL = (64, 192), (192, 64)
 
 
 class Task:
-    """The losses alone, so that this test needs no input."""
+    """A task with the losses only, so that this test needs no input pipeline."""
 
     def __init__(self, config: Config):
         self.config = config
@@ -41,7 +41,7 @@ def config_of(replicas: int, partitions: int, **changes) -> Config:
         replicas="single" if replicas == 1 else "mirrored",
         num_replicas=replicas,
         partitions=partitions,
-        # On one replica as on groups of four: the losses are means over a replica's images.
+        # The span is equal for one replica and groups of four, because losses are means over a replica's images.
         batch_norm_span=2,
         padded_size=WIDE,
         long_side=192,
@@ -81,7 +81,7 @@ def whole(shape, **changes):
 @pytest.mark.parametrize("shape", [WIDE, TALL], ids=str)
 @pytest.mark.parametrize("partitions", [2, 4])
 def test_loss_and_gradients_are_those_of_whole_images(partitions, shape):
-    """Backbone, pyramid and proposals by rows; boxes on one replica of the group, masks on another."""
+    """Backbone, pyramid and proposals are split by rows; one replica of a group computes boxes, another masks."""
     weights, gradients, expected = whole(shape)
     _, found, other = step(config_of(partitions, partitions), Mirrored(partitions), shape, weights)
     assert other == pytest.approx(expected, rel=1e-8)

@@ -1,4 +1,4 @@
-"""Every Mask R-CNN preset: sound, as published, with a header that the stock checker takes or docs that say why not."""
+"""Tests every Mask R-CNN preset: valid, as published, and accepted by the stock checker or documented as rejected."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LOGS = {
     "tpu-v3-1024": (256, 0.24, 2000, 0.00012, [6000, 8000], 1000, (800, 1333)),
     "v100-8": (48, 0.06, 625, 0.000096, [24000, 32000], 1000, (800, 1333)),
 }
-# mlperf_facts 1.3: groups of replicas, replicas that share an image, batch, peak rate, warmup steps, drops, steps,
-# steps per epoch, eval batch.
+# Groups of replicas, replicas that share an image, batch, peak rate, warmup steps, drops, steps, steps per epoch, eval
+# batch (docs/sources.md, mlperf 1.3).
 ROWS = {
     "tpu-v3-32": (32, 1, 128, 0.16, 1000, (9750, 13000), 14784, 924, 256),
     "tpu-v3-128": (32, 4, 128, 0.16, 1000, (9750, 13000), 14784, 924, 128),

@@ -1,4 +1,4 @@
-"""The task's quality from an evaluation's arrays; COCO photographs through the whole path."""
+"""Tests the task's quality from an evaluation's arrays, and COCO photographs through the whole path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from maskrcnn.presets import PRESETS
 from maskrcnn.task import Task
 from studies.data import unpack
 
-CELLS = 256  # Of an oracle's masks along a side: twice as many as any image has pixels.
+CELLS = 256  # Cells per side of an oracle's masks: at least twice the pixels of any image.
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def truth(tmp_path_factory) -> tuple[pathlib.Path, dict]:
 
 
 def oracle(content: dict, padding: int = 4) -> dict[str, np.ndarray]:
-    """The arrays of a network that sees the ground truth, crowds excepted, padded."""
+    """Padded output arrays of a network that predicts the ground truth, crowds excepted."""
     rows, most = len(content["images"]) + padding, tiny.TINY.most
     arrays = {
         "image_id": np.array([i["id"] for i in content["images"]] + [-1] * padding),

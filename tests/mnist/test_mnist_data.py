@@ -1,4 +1,4 @@
-"""idx files, batches of them as a function of seed and step, and the generated set."""
+"""Tests idx files, batches as a function of seed and step, and the generated set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def numbered(count: int) -> pipeline.Arrays:
-    """Images that say their number, in their first two pixels."""
+    """Images whose first two pixels hold their number."""
     images = np.zeros([count, 28, 28], np.uint8)
     images[:, 0, 0], images[:, 0, 1] = np.divmod(np.arange(count), 256)
     return images, (np.arange(count) % 10).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The networks against independent ones in float64, and the whole step on several replicas against one."""
+"""Tests the networks against independent ones in float64, and whole steps on several replicas against one."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def losses(data_dir: pathlib.Path, **changes) -> np.ndarray:
-    """Of six steps and the evaluation after them."""
+    """The losses of six steps, and the result of the evaluation after them."""
     config = dataclasses.replace(
         TINY, train_steps=6, steps_per_block=6, lstm_units=8, hidden_layers=1, hidden_units=8, **changes
     )
@@ -139,7 +139,7 @@ def test_equal_seeds_give_equal_runs(data_dir) -> None:
 
 
 def test_an_lstm_cut_into_rows_stays_at_chance(data_dir) -> None:
-    """The deliberate fault: without the steps before, the last row of a digit is empty."""
+    """With the deliberate fault only a digit's last row, which is empty, reaches the output."""
     config = dataclasses.replace(TINY, recurrent=False)
     found = list(Loop(Task(config, str(data_dir)), backends.make(config)).run())
     values = [e.value for e in found if hasattr(e, "value")]

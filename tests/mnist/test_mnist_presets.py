@@ -1,4 +1,4 @@
-"""Every preset: sound, LEGW's rows, and a log that the checker of this repository takes."""
+"""Tests every MNIST preset: valid, LEGW's rows, and a log that this repository's checker accepts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_log_passes_the_checker(name: str, tmp_path: pathlib.Path) -> None:
     config = PRESETS[name]
     scripted_log(config, tmp_path / "result_0.txt")
     errors = [f.rule for f in check_paths([tmp_path / "result_0.txt"]) if f.severity == "error"]
-    # Below 98.5 % no division takes a log: what MagmaDNN's perceptron reaches in its five epochs is less.
+    # No division accepts a target below 98.5 %, and MagmaDNN's perceptron reaches less in its five epochs.
     low = config.quality_target < 0.985
     assert bool(errors) == low, errors
     assert config.division == ("closed" if name.removeprefix("cpu-").isdigit() else "open")

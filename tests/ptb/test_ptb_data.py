@@ -1,4 +1,4 @@
-"""Words, streams of them, and the generated language."""
+"""Tests reading words, streams of words, and the generated language."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_evaluation_predicts_every_word_but_the_first_once(words, streams, wi
 
 
 def test_epochs_are_whole_numbers_of_steps() -> None:
-    """ptb_word_lm.py: 2,323 steps of 20 streams; the decays fall on them."""
+    """TensorFlow's ptb_word_lm.py has 2,323 steps of 20 streams per epoch; decays fall on whole steps."""
     clock = Clock.of(PRESETS["cpu-20"])
     assert (clock.steps_per_epoch, clock.train_steps, clock.steps_per_block) == (2323, 13 * 2323, 2323)
     for name, config in PRESETS.items():

@@ -1,4 +1,4 @@
-"""cpu-tiny through run_and_time.sh: its target and its log."""
+"""Tests that PTB's cpu-tiny reaches its target through run_and_time.sh, with a valid log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language model against stock layers and numpy in float64; the carried state over replicas and checkpoints."""
+"""Tests the language model against stock layers and numpy in float64, and its carried state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = Config(
 
 
 def batches(count: int) -> list[list[np.ndarray]]:
-    """[words, stream, keep, targets]; the state starts anew in the first and the third."""
+    """Batches [words, stream, keep, targets]; the first and the third reset the state."""
     rng = np.random.default_rng(3)
     return [
         [
@@ -133,7 +133,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def loop(data_dir: pathlib.Path, **changes) -> Loop:
-    """Eleven steps with an evaluation after the fourth and the eighth; small, and without a target."""
+    """A small loop of eleven steps without a target; it evaluates after the fourth and the eighth step."""
     fixed = {
         "units": 8,
         "train_steps": 11,
@@ -164,7 +164,7 @@ def test_replicas_and_micro_batches_carry_what_one_replica_does(data_dir) -> Non
 def test_a_resumed_run_takes_up_the_carried_state_on_any_number_of_replicas(
     data_dir, tmp_path, number
 ) -> None:
-    """From a checkpoint in the middle of the streams; bitwise on as many replicas, else to rounding."""
+    """Resumes in the middle of the streams: bitwise on as many replicas, otherwise up to rounding."""
     whole = loop(data_dir, precision="fp64")
     expected = losses(list(whole.run()))
     first = loop(data_dir, precision="fp64")
@@ -188,7 +188,7 @@ def test_a_resumed_run_takes_up_the_carried_state_on_any_number_of_replicas(
 def test_an_evaluation_in_other_batches_begins_without_the_carried_state(
     data_dir, tmp_path, monkeypatch
 ) -> None:
-    """A checkpoint in the middle of the streams gives the value that was logged, whatever the training's batch."""
+    """A checkpoint in the middle of the streams gives the logged value, whatever the training batch."""
     monkeypatch.setattr(checkpoint, "_digest", lambda _: "that of all")
     run, seen = loop(data_dir, precision="fp64"), []
     for event in run.run(lambda _: checkpoint.save(run, tmp_path)):
@@ -201,9 +201,9 @@ def test_an_evaluation_in_other_batches_begins_without_the_carried_state(
         other = loop(data_dir, precision="fp64", **sizes)
         checkpoint.restore_weights(other, path)
         value = other.task.quality(*other.evaluate()).value
-        # Fewer streams begin without a state.
+        # With fewer streams, fewer words are predicted from an empty state.
         assert value == pytest.approx(logged, rel=1e-12 if "global_batch_size" in sizes else 0.05)
-    # To train on, it would need the rows that it lacks.
+    # Training from this checkpoint would need state rows that it lacks.
     with pytest.raises(UserError, match=r"carried/000/eval_state is \[1, 40, 32\] there, \[1, 10, 32\] here"):
         checkpoint.restore_latest(other, tmp_path)
 
@@ -215,7 +215,7 @@ def test_equal_seeds_give_equal_runs(data_dir) -> None:
 
 
 def test_a_state_that_is_not_carried_misses_the_target(data_dir) -> None:
-    """The deliberate fault: the topic is lost at every step."""
+    """The deliberate fault loses the topic of the text at every step."""
     config = dataclasses.replace(PRESETS["cpu-tiny"], carry=False)
     found = list(Loop(Task(config, str(data_dir)), backends.make(config)).run())
     values = [e.value for e in found if isinstance(e, events.Evaluated)]
@@ -239,9 +239,9 @@ def _first(network: tf_keras.Model, words: np.ndarray, state: tf.Tensor) -> tf.T
 
 
 def test_bfloat16_is_of_products_alone() -> None:
-    """With the bias in bfloat16 as well, its gradient is off by some percent, and so were perplexities."""
+    """A bias in bfloat16 too would have a gradient that is off by some percent, which changes perplexities."""
     cpu = pathlib.Path("/proc/cpuinfo")
-    # Without products of bfloat16 in the processor rounding alone comes to 0.0133 (AVX2).
+    # On processors without bfloat16 products, rounding alone amounts to 0.0133 (AVX2).
     bound = 0.01 if not cpu.exists() or "avx512_bf16" in cpu.read_text() else 0.015
     found = {}
     for name in ("fp32", "bf16"):

@@ -1,4 +1,4 @@
-"""Every preset: sound, LEGW's rows, and a log that the checker of this repository takes."""
+"""Tests every PTB preset: valid, LEGW's rows, and a log that this repository's checker accepts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_batches_of_the_paper_follow_legw(batch: int) -> None:
     assert (config.train_epochs, config.optimizer.momentum) == (13.0, 0.9)
     assert (config.schedule.kind, config.optimizer.name) == ("step", "sgd")
     assert (config.schedule.boundaries, config.schedule.factor) == ((7, 8, 9, 10, 11, 12), 0.5)
-    # The rates within which LEGW 5.3 found the runs with the largest batch to work.
+    # The range of rates in which runs with the largest batch work (LEGW, section 5.3).
     assert batch < 640 or 0.1 <= config.optimizer.base_learning_rate <= 1.6
 
 

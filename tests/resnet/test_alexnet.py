@@ -1,4 +1,4 @@
-"""AlexNet-BN against the published layer table, and its keyed dropout."""
+"""Tests AlexNet-BN against the published layer table, and its keyed dropout."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ TINY = dataclasses.replace(FULL, image_size=67, width=8, num_classes=10, global_
 
 
 def test_full_size():
-    """train_val2.prototxt at 227 px: feature maps, 60.97 M parameters, 724 M multiply-adds."""
+    """The network of train_val2.prototxt at 227 px: feature maps, 60.97 M parameters, 724 M multiply-adds."""
     network = model.build(FULL, Single(), precision("fp32"))
     assert parameters(network) == 60_965_224
     assert round(forward_macs(network) / 1e6) == 724
@@ -100,7 +100,7 @@ def test_micro_batches_drop_what_the_whole_batch_does():
 
 
 def test_replicas_that_share_their_examples_drop_the_same():
-    """Two groups of two: as two replicas would, each of a group's what its examples ask for."""
+    """Two groups of two replicas drop the same elements as two replicas: masks depend on the examples only."""
     whole = Dropout(Single(), 0.5, seed=5)(tf.ones([8, 30]), training=True)
     parts = dropped_by_four(tf.ones([4, 30]), partitions=2)
     np.testing.assert_array_equal(np.concatenate(parts[::2]), whole)
@@ -108,7 +108,7 @@ def test_replicas_that_share_their_examples_drop_the_same():
 
 
 def dropped_by_four(x, **kwargs):
-    """What each of four replicas makes of `x`."""
+    """The output of dropout for `x` on each of four replicas."""
     replicas = Mirrored(4)
     with replicas.scope():
         layer = Dropout(replicas, 0.5, seed=5, **kwargs)

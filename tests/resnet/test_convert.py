@@ -1,4 +1,4 @@
-"""Tar files and class folders to TFRecords: all images once, labels, odd formats, interruption, checksums."""
+"""Tests the conversion of tar files and class folders: all images once, labels, odd formats, resuming, checksums."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def picture(seed: int, mode: str = "RGB", kind: str = "JPEG") -> bytes:
 
 
 def train_pictures() -> dict[str, dict[str, bytes]]:
-    """By class and name; one CMYK, one PNG under a JPEG name, one greyscale: ImageNet has all three."""
+    """{class: {name: picture}}; one CMYK, one PNG under a JPEG name, one greyscale, as ImageNet has all three."""
     kinds = {0: ("CMYK", "JPEG"), 1: ("RGB", "PNG"), 2: ("L", "JPEG")}
     numbers = itertools.count()
     return {

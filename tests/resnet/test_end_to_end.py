@@ -1,4 +1,4 @@
-"""cpu-tiny through run_and_time.sh: target, log, determinism; broken models miss."""
+"""Tests ResNet's cpu-tiny through run_and_time.sh: target, log, determinism; broken models miss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every distinct full-size network builds, traces and takes a step on synthetic data."""
+"""Tests that every distinct full-size network builds, traces and takes a step on synthetic data."""
 
 from __future__ import annotations
 

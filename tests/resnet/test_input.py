@@ -1,4 +1,4 @@
-"""ResNet's input: one stream for every cache, from any step; the published crops; pictures of every kind."""
+"""Tests ResNet's input: one stream for every cache, from any step; the published crops; pictures of every kind."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_shards_partition_an_epoch(data_dir, num_shards):
         shard = Shard(index, num_shards)
         size = record_stream.size(tfrecords.list_files(data_dir, "train-*", ""), shard)
         seen += [b["image"].tobytes() for b in train(data_dir, size, shard=shard, batch=1)]
-    # Augmentation is keyed by the example, hence the same pictures whoever reads them.
+    # Augmentation is keyed by the example, so that every reader gets the same pictures.
     assert len(seen) == TRAIN
     assert set(seen) == everything
 
@@ -160,7 +160,7 @@ def test_evaluation_at_224_of_a_256_photograph_needs_no_resizing():
 
 
 def test_random_crop_keeps_to_its_ranges_and_flips_half_of_the_time():
-    """The crop is read off a picture whose pixels are their coordinates."""
+    """The picture's pixels hold their coordinates, which reveal the crop."""
     height, width = 100, 120
     rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
     image = tf.constant(np.stack([rows, columns, np.zeros_like(rows)], -1).astype(np.uint8))
@@ -222,14 +222,14 @@ def test_normalise(dtype):
 
 
 def test_normalise_after_space_to_depth_repeats_the_three_values():
-    """The trap of mlperf_facts 0.2: a constant of shape [12] filled with the last value."""
+    """The mistake in docs/sources.md, mlperf 0.2, is a constant of shape [12] filled with the last value."""
     image = tf.constant(np.random.default_rng(0).integers(0, 256, [2, 4, 6, 3]), tf.float32)
     first = tf.nn.space_to_depth(resnet_input.normalise(image), 2)
     np.testing.assert_allclose(resnet_input.normalise(tf.nn.space_to_depth(image, 2)), first, 1e-6, 1e-6)
 
 
 def broken(data_dir, tmp_path, change):
-    """A copy of the data in which `change(index, example)` has replaced the records of one file."""
+    """Copies the data and replaces the records of one file by `change(index, example)`."""
     for file in data_dir.iterdir():
         serialized = list(tfrecords.read(file))
         if file.name == "train-00002-of-00004":

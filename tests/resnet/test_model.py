@@ -1,4 +1,4 @@
-"""The two networks' structure, options and deliberate faults."""
+"""Tests the structure, options and deliberate faults of both networks."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ def _build(name="fp32", **changes) -> tf_keras.Model:
 
 @functools.cache
 def _tiny() -> tf_keras.Model:
-    """For tests that only look."""
+    """A tiny network for tests that only inspect it."""
     return _build()
 
 
@@ -117,7 +117,7 @@ def test_zero_init_of_the_last_gamma():
 
 
 def test_padded_convolution_equals_zero_padding_in_front():
-    """All of the network's (kernel, stride), at even and odd sizes, forward and backward."""
+    """Covers all (kernel, stride) of the network, at even and odd sizes, forward and backward."""
     for size, stride in ((1, 1), (1, 2), (3, 1), (3, 2), (7, 2)):
         for pixels in (9, 10):
             x = tf.random.stateless_normal([2, pixels, pixels, 3], [size, stride], dtype=tf.float64)

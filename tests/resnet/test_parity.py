@@ -1,10 +1,10 @@
-"""The network against tf-models-official's ResNet-50, weight for weight, in float64.
+"""Tests the network against tf-models-official's ResNet-50, weight for weight, in float64.
 
-Theirs has the stride on the 3x3 too, but pads strided convolutions "same". For images of 32k + 1 pixels every
-strided layer sees an odd size, where "same" pads evenly; so at 65 px their unmodified network is the same
-variant (at even sizes `test_model.py` compares the padding layer by layer). Their batch norm is tf_keras's,
-their momentum and epsilon are set to ours, and the gammas are drawn at random, since a zero gamma would hide
-a branch.
+The official network has the stride on the 3x3 too, but pads strided convolutions "same". For images of 32k + 1
+pixels every strided layer sees an odd size, where "same" pads evenly; so at 65 px the unmodified official network
+is the same variant (at even sizes `test_model.py` compares the padding layer by layer). Its batch norm is
+tf_keras's, with our momentum and epsilon, and the gammas are drawn at random, since a zero gamma would hide a
+branch.
 """
 
 import collections
@@ -49,8 +49,8 @@ def _theirs(name: str) -> tf_keras.Model:
 
 
 def _our_layers(network: tf_keras.Model) -> list[tf_keras.layers.Layer]:
-    """Stem, then each block's branch and, where it has one, its projection, then the classifier; found by
-    walking the graph back from the logits.
+    """Stem, then each block's branch and projection, if any, then the classifier; found by walking the graph
+    back from the logits.
     """
 
     def before(layer):
@@ -121,7 +121,7 @@ def _pair(name: str):
 
 def _batch(dtype):
     rng = np.random.default_rng(1)
-    # Numbers that fp32 holds exactly: their network casts its input to fp32 whatever the policy.
+    # Numbers that fp32 holds exactly: the official network casts its input to fp32 under every policy.
     images = tf.constant(rng.normal(size=[BATCH, PIXELS, PIXELS, 3]).astype(np.float32), dtype)
     return images, tf.constant(rng.integers(0, CLASSES, BATCH))
 

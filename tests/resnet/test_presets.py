@@ -1,4 +1,4 @@
-"""Every preset: sound, as published, with a header that the stock checker takes or docs that say why not."""
+"""Tests every ResNet preset: valid, as published, and accepted by the stock checker or documented as rejected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOGS = {
     "tpu-v3-8192": (65536, 64, 24.699, 31, 1133, 1e-4, 0.951807, 0.0),
     "tpu-v3-8192-jax": (65536, 64, 23.080977304670448, 33, 1166.25, 1e-4, 0.9537213777059405, 0.0),
 }
-# mlperf_facts 1.1: train steps, their epochs, steps per evaluation, batch-norm replicas per group.
+# Train steps, their epochs, steps per evaluation, replicas per batch-norm group (docs/sources.md, mlperf 1.1).
 ARITHMETIC = {
     "tpu-v3-32": (22536, 72.05, 1252, 1),
     "tpu-v3-128": (5634, 72.05, 313, 1),
@@ -186,7 +186,9 @@ def test_alexnet_s_solvers(name: str, rate: float, ramp: int, steps: int) -> Non
         ({"quality_target": "0.7"}, "eval_accuracy"),
     ],
 )
-def test_the_checker_notices(changes: dict[str, str], key: str, tmp_path: pathlib.Path) -> None:
+def test_the_checker_rejects_changed_values(
+    changes: dict[str, str], key: str, tmp_path: pathlib.Path
+) -> None:
     config = PRESETS["tpu-v3-8192"]
     for path, value in changes.items():
         config = configs.override(config, path, value)

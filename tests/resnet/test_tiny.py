@@ -1,4 +1,4 @@
-"""cpu-tiny's data: what is promised about it, and that no shortcut names the class."""
+"""Tests cpu-tiny's data: layout, seeds, regeneration, and that no simple feature identifies the class."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_unwritable_folder_is_one_line(tmp_path, capsys):
 
 
 def test_neither_shape_nor_texture_alone_names_the_class():
-    """Every shape comes with every texture: who sees one is right in one of three or four cases."""
+    """Every shape occurs with every texture, so that either one alone gives the class in one of three or four cases."""
     pairs = {tiny.label_of(s, t): (s, t) for s in range(len(tiny.SHAPES)) for t in range(len(tiny.TEXTURES))}
     assert sorted(pairs) == list(range(tiny.NUM_CLASSES))
     _, labels = tiny.draw(tiny.TINY, "validation", 0, 240)
@@ -141,7 +141,7 @@ def test_neither_shape_nor_texture_alone_names_the_class():
 
 
 def nearest(train, train_labels, test, test_labels):
-    """Accuracy of the nearest neighbour."""
+    """Accuracy of a nearest-neighbour classifier."""
     distances = (train**2).sum(1) - 2 * test @ train.T
     return (train_labels[distances.argmin(1)] == test_labels).mean()
 
@@ -163,12 +163,12 @@ def test_neither_colour_nor_pixels_name_the_class():
         return small - small.mean(1, keepdims=True)
 
     for view in (colours, pixels):
-        # Chance is 1/12; half of the target that a network has to reach.
+        # Chance is 1/12; the bound is half of the network's target.
         assert nearest(view(train), train_labels, view(test), test_labels) < 0.759 / 2
 
 
 def test_a_flip_keeps_the_class():
-    """Shapes and textures equal their mirror images; a turn mirrors to the opposite turn, which is as likely."""
+    """Shapes and textures equal their mirror images; a rotation mirrors to the opposite one, which is as likely."""
     line = np.arange(-40, 41) * 0.03
     u, v = (grid[None] for grid in np.meshgrid(line, line))
     for shape in range(len(tiny.SHAPES)):

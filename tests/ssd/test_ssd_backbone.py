@@ -1,4 +1,4 @@
-"""Published ResNet-34 checkpoints: their names, their layout, and what they compute."""
+"""Tests loading published ResNet-34 checkpoints: their names, their layout and their outputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def published(width: int = 4) -> dict[str, np.ndarray]:
 
 
 def forward(arrays: dict[str, np.ndarray], x: np.ndarray) -> tf.Tensor:
-    """conv4_x of a checkpoint in its own terms, NHWC; stride 1 in the third stage."""
+    """conv4_x from a checkpoint's arrays, NHWC, with stride 1 in the third stage."""
 
     def conv(x, name, stride, pad):
         kernel = tf.constant(arrays[f"{name}.weight"].transpose(2, 3, 1, 0))
@@ -94,7 +94,7 @@ def test_a_numpy_checkpoint_computes_what_it_computed(tmp_path, s2d):
 
 
 def after(network: tf_keras.Model, name: str) -> tf.Tensor:
-    """The block's output: the sum that the layer `name` goes into, through its ReLU."""
+    """A block's output: the sum that takes the layer `name`, and its ReLU."""
     layer = network.get_layer(name)
     for _ in range(2):
         layer = layer.outbound_nodes[0].outbound_layer
@@ -117,7 +117,7 @@ def test_a_tensorflow_checkpoint_is_read_too(tmp_path):
     np.testing.assert_array_equal(layer.merged_mean, arrays["layer2.0.downsample.1.running_mean"])
 
 
-def test_what_does_not_fit_is_one_line(tmp_path):
+def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path):
     network = model.build(CONFIG, Single(), precision("fp64"))
     np.savez(tmp_path / "wide.npz", **published(8))
     with pytest.raises(UserError, match="has shape .* is config.width 64"):
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_one_line(tmp_path):
 
 
 def test_a_damaged_file_is_one_line_and_closed(tmp_path):
-    """Cut, the file is none; with a byte changed its arrays are read until the one that is damaged."""
+    """A truncated file cannot be opened; one with a changed byte fails at the damaged array."""
     network, path = model.build(CONFIG, Single(), precision("fp64")), tmp_path / "w.npz"
     np.savez(path, **published())
     whole = path.read_bytes()

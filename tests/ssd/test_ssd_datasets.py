@@ -1,4 +1,4 @@
-"""init_datasets.sh against a small copy of COCO's server: download, checksums, conversion, masks."""
+"""Tests init_datasets.sh on a small copy of COCO's server: download, checksums, conversion, masks."""
 
 from __future__ import annotations
 

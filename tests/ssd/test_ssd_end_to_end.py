@@ -1,4 +1,4 @@
-"""cpu-tiny through run_and_time.sh: target and log; a model with shifted anchors misses."""
+"""Tests SSD's cpu-tiny through run_and_time.sh: target and log; a model with shifted anchors misses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_anchors_shifted_by_one_cell_miss_the_target(data_dir: pathlib.Path, tmp
 
 
 def test_a_short_run_evaluates_every_image_once(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """The whole path, evaluation in its worker included: 4 steps, aborted below the target."""
+    """Runs the whole path, with evaluation in its worker: 4 steps, aborted below the target."""
     flags = ["--config.train_steps=4", "--config.first_block_steps=4", "--config.width=4"]
     missed(run, LOG, data_dir, tmp_path, *flags)
     accuracies = [r for r in records(tmp_path / LOG) if r["key"] == "eval_accuracy"]

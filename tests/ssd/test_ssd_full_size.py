@@ -1,4 +1,4 @@
-"""The full-size network builds, traces and takes a step of 8 images of 300 pixels on synthetic data."""
+"""Tests that the full-size network builds, traces and takes a step of 8 synthetic images of 300 pixels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SINGLE = [
     [
         ("tpu-v3-2048", ["--config.precision=fp32"]),  # space-to-depth
         ("tpu-v4-128", ["--config.batch_norm_span=2"]),  # bf16, virtual groups
-        # Not in its fp16: one image took more than five minutes on a busy CPU.
+        # fp32 in place of fp16, in which one image took more than five minutes on a busy CPU.
         ("v100-8", ["--config.precision=fp32"]),
     ],
 )

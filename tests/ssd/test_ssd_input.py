@@ -1,4 +1,4 @@
-"""Records to batches: order, resuming, crops, padding, bad data; the generated set."""
+"""Tests the path from records to batches: order, resuming, crops, padding, bad data; the generated set."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_plain_image_is_only_resized():
     found, same_boxes, same_classes = augment.train(
         image, boxes, classes, tf.constant([0, 1], tf.int64), 24, plain
     )
-    # Nothing is turned or scaled, but rounding twice may tip a pixel over.
+    # No augmentation changes the image, but rounding twice may change a value by one.
     expected = augment.to_uint8(augment.resize(image, 24)).numpy()
     np.testing.assert_allclose(found.numpy().astype(int), expected, atol=1)
     np.testing.assert_array_equal(same_boxes, boxes)
@@ -107,7 +107,7 @@ def test_a_crop_is_one_that_the_paper_allows():
 
 
 def test_cropped_objects_stay_on_their_pixels():
-    """A white object on black: what the new box holds is white, and all that is white."""
+    """On a white object on black, the new box holds exactly the white pixels."""
     pixels = np.zeros([50, 80, 3], np.uint8)
     pixels[20:40, 24:64] = 255
     boxes = tf.constant([[0.4, 0.3, 0.8, 0.8], [0.0, 0.0, 0.1, 0.1]])

@@ -1,4 +1,4 @@
-"""Targets, hard-negative mining and the loss against numpy transcriptions and cases computed by hand."""
+"""Tests targets, hard-negative mining and the loss against numpy transcriptions and cases computed by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ssd.presets import PRESETS
 
 
 def by_sorting(losses: np.ndarray, positive: np.ndarray, ratio: int) -> np.ndarray:
-    """The negatives of an image in the order of their loss; those that equal the last one wanted come along."""
+    """Mines the negatives of an image by sorting their losses; ties with the last one are included."""
     mined = np.zeros(losses.shape, bool)
     for i, (row, mask) in enumerate(zip(losses, positive)):
         negatives = np.flatnonzero(~mask)
@@ -53,7 +53,7 @@ def test_mining_of_full_size_rows_compiled():
 
 
 def naive_targets(boxes, classes, anchors, overlap):
-    """One image, one anchor after the other."""
+    """The targets of one image, anchor by anchor."""
     corners = box_ops.to_corners(tf.constant(anchors)).numpy()
     codes, labels = np.zeros([len(anchors), 4]), np.zeros(len(anchors), int)
     real = [g for g, label in enumerate(classes) if label > 0]
@@ -120,7 +120,7 @@ def naive_loss(codes, logits, wanted_codes, wanted, ratio):
     return sums / np.maximum(positive.sum(1), 1)
 
 
-def test_loss_is_the_transcription_s():
+def test_loss_equals_the_transcription():
     rng = np.random.default_rng(2)
     boxes, classes = scene(rng)
     anchors = model.anchors(Config())

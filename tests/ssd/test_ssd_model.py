@@ -1,4 +1,4 @@
-"""The network against one of stock tf_keras layers, in float64; its sizes, stem and partitioning."""
+"""Tests the network against stock tf_keras layers in float64, its sizes and its stem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = dataclasses.replace(
 
 
 def stock(config: Config) -> tf_keras.Model:
-    """SSD on ResNet-34, written as the reference is: layer by layer, padding by layers of their own."""
+    """SSD on ResNet-34, layer by layer like the reference, with separate padding layers."""
 
     def conv(x, filters, size, stride=1, pad=0, bias=False):
         x = layers.ZeroPadding2D(pad, dtype="float64")(x)
@@ -69,7 +69,7 @@ def stock(config: Config) -> tf_keras.Model:
 
 
 def by_creation(network: tf_keras.Model, kinds: tuple[type, ...]) -> list[tf_keras.layers.Layer]:
-    """The layers of some kinds in the order in which they were made: their variables' ids end in a counter."""
+    """The layers of some kinds in the order of their creation, which a counter in their variables' ids gives."""
     chosen = [layer for layer in network.layers if isinstance(layer, kinds)]
     return sorted(chosen, key=lambda layer: int(layer.trainable_weights[0]._unique_id.rsplit("_", 1)[1]))
 

@@ -1,4 +1,4 @@
-"""A step on four replicas that share images by rows, or split the batch, against the same step on one device."""
+"""Tests a step on four replicas that share images by rows, or split the batch, against a step on one device."""
 
 from __future__ import annotations
 

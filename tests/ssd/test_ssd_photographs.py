@@ -1,4 +1,4 @@
-"""COCO photographs through the whole path: conversion, augmentation, steps, evaluation of 80 categories and crowds."""
+"""Tests the whole path on COCO photographs: conversion, augmentation, steps, evaluation of 80 categories, crowds."""
 
 from __future__ import annotations
 

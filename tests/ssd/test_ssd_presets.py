@@ -1,4 +1,4 @@
-"""Every SSD preset: sound, as published, with a header that the stock checker takes or docs that say why not."""
+"""Tests every SSD preset: valid, as published, and accepted by the stock checker or documented as rejected."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LOGS = {
     "tpu-v4-512": (2048, 64, 0.0025, 64.0, 1155, 5e-4, 50),
     "v100-8": (960, 120, 0.0875, 0.0, 650, 1.6e-4, 1),
 }
-# mlperf_facts 1.2: groups of replicas, replicas that share an image, peak rate, epochs, boundaries, bn group, s2d,
-# steps per loop.
+# Groups of replicas, replicas that share an image, peak rate, epochs, boundaries, batch-norm group, space-to-depth,
+# steps per loop (docs/sources.md, mlperf 1.2).
 ROWS = {
     "tpu-v3-32": (32, 1, 0.096, 64, (42.6, 53.3), 2, False, 625),
     "tpu-v3-128": (128, 1, 0.096, 64, (42.6, 53.3), 8, True, 625),

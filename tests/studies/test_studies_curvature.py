@@ -1,4 +1,4 @@
-"""The curvature along the gradient against the exact one; what measuring leaves behind: nothing."""
+"""Tests the measured curvature along the gradient against the exact one, and that measuring changes no state."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_finite_differences_give_the_exact_curvature_and_change_nothing() -> Non
         np.testing.assert_array_equal(variable, value)
 
 
-def test_the_median_of_what_is_around() -> None:
+def test_the_running_median_covers_the_neighbours() -> None:
     curve = [(4 * i, 100.0 if i == 5 else float(i)) for i in range(12)]
     smooth = legw_curvature.running_median(curve)
     assert [step for step, _ in smooth] == [step for step, _ in curve]
@@ -86,7 +86,7 @@ def test_the_fixed_batch_is_the_same_whatever_the_batch(tmp_path) -> None:
 
 
 def test_a_carried_state_is_put_back(tmp_path) -> None:
-    """The language model's training goes on as if nothing had been measured, and its fixed batch is one for all."""
+    """Measuring does not disturb the language model's training, and its fixed batch is equal for all batch sizes."""
     ptb_tiny.generate(tmp_path)
     tasks = [
         PtbTask(dataclasses.replace(PTB_PRESETS["cpu-tiny"], global_batch_size=size), str(tmp_path))
@@ -108,7 +108,7 @@ def test_a_carried_state_is_put_back(tmp_path) -> None:
         ("--factors=1000", "config.global_batch_size=128000 is more than the 60000 training images"),
     ],
 )
-def test_flags_that_cannot_be_are_one_line(tmp_path, monkeypatch, flag, message) -> None:
+def test_invalid_flags_are_one_line(tmp_path, monkeypatch, flag, message) -> None:
     monkeypatch.setattr(legw_curvature, "ROOT", tmp_path)
     parser = argparse.ArgumentParser()
     legw_curvature.add_arguments(parser)

@@ -1,4 +1,4 @@
-"""Where studies find their data: an archive, or a folder that somebody filled."""
+"""Tests where studies find their data: in an archive, or in a folder that a user filled."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_damaged_archive_is_one_line_and_leaves_nothing(places, damage) -> Non
 
 @pytest.fixture
 def zipped(places) -> pathlib.Path:
-    """The Penn Treebank as its zip file, in a folder that somebody filled."""
+    """The Penn Treebank as a zip file, in a folder that a user filled."""
     folder = places / "shared" / "data" / "text" / "ptb"
     folder.mkdir(parents=True)
     with zipfile.ZipFile(folder / "ptb.zip", "w") as archive:

@@ -1,4 +1,4 @@
-"""The tables of results in the benchmarks' READMEs are those that the studies wrote."""
+"""Tests that the tables of results in the benchmarks' READMEs equal those of the studies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = {"legw-mnist": (100, 2), "legw-ptb": (1, 1)}  # In percent; decimals.
 
 
 def cell(study: Study, qualities: list[float | None]) -> str:
-    """As the README shows runs of one kind."""
+    """The README's text for runs of one kind."""
     times, digits = SHOWN[study.name]
     values = [times * q for q in qualities if q is not None]
     if not values:

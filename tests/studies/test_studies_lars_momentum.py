@@ -1,4 +1,4 @@
-"""The study of LARS's two momenta: its runs, its table; nothing is trained here."""
+"""Tests the runs and the table of the study of LARS's two momenta; trains nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_form_has_three_seeds() -> None:
     assert {row.seed for row in table} == {0, 1, 2}
 
 
-def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
+def test_the_study_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
     trained = []
 
     def train(self: runner.Runner, row: study.Row) -> dict:
@@ -75,7 +75,7 @@ def test_it_resumes_and_compares_with_the_paper(tmp_path, monkeypatch) -> None:
     assert "| 0.929 | not in 8.2 | not in 8.2 | not in 8.2 |  | 64 |" in text
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
     assert len(rows) == 9 and rows[0]["epochs"] == "5.12" and (folder / "curves.png").is_file()
-    # A part of the runs does not replace the table of all.
+    # A partial table does not replace the complete one.
     shutil.rmtree(tmp_path / "results")
     assert study.run(parser.parse_args(["--limit=2"])) == 0
     assert (folder / "results.md").read_text() == text

@@ -1,4 +1,4 @@
-"""The table of a LEGW study, its resumption row by row, and what it writes; no row is trained here."""
+"""Tests the rows of a LEGW study, its resumption row by row, and its files; trains nothing."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_tuning_never_sees_the_test_set(study) -> None:
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
 def test_choosing_a_warmup_leaves_the_runs_that_chose_it(study, monkeypatch) -> None:
-    """They say which warmup they had; a table of tuning stays whole when the preset takes the best of them."""
+    """Tuning rows state their warmup, so that the table stays complete when the preset takes the best one."""
     before = [runner.identity(study, row) for row in legw.tune_rows(study)]
     presets = importlib.import_module(f"{study.benchmark}.presets").PRESETS
     schedule = dataclasses.replace(presets[study.preset].schedule, warmup_epochs=0.3)
@@ -109,7 +109,7 @@ def test_seven_solvers() -> None:
 
 @pytest.fixture
 def study(tmp_path, monkeypatch) -> legw.Study:
-    """A study in a folder of its own whose runs cost nothing: the quality is the row's rate."""
+    """A study in its own folder with free runs, whose quality is the row's rate."""
     monkeypatch.setattr(legw, "ROOT", tmp_path)
     monkeypatch.setattr(runner, "ROOT", tmp_path)
     trained: list[str] = []
@@ -204,7 +204,7 @@ def test_rows_of_another_version_are_one_line(study, tmp_path, content, message)
 
 
 def test_a_row_of_another_preset_is_refused(study, monkeypatch) -> None:
-    """The flags are the same, the run is not."""
+    """The flags are equal, but the preset makes another run of them."""
     legw.run(study, flags("--limit=1"))
     presets = importlib.import_module("mnist.presets").PRESETS
     monkeypatch.setitem(presets, "cpu-128", dataclasses.replace(presets["cpu-128"], lstm_units=64))
@@ -233,7 +233,7 @@ def test_a_study_goes_on_from_what_is_published(study, tmp_path) -> None:
     legw.run(study, flags("--published"))
     everything = {runner.identity(study, row) for row in legw.rows(study)}
     assert len(set(study.trained)) == len(study.trained) == len(everything) + 2 and before == 6
-    # Runs of another configuration are not done.
+    # Published runs do not stand for runs of another configuration.
     legw.run(study, flags("--published", "--limit=1", "--epochs=0.5"))
     assert len(study.trained) == len(everything) + 3
 
@@ -334,11 +334,11 @@ def test_a_failed_run_is_noticed_while_an_earlier_one_still_trains(study, monkey
             failed.set()
             raise UserError("out of memory")
         assert failed.wait(60)
-        time.sleep(0.2)  # Long enough for the other thread to begin one that it should not.
+        time.sleep(0.2)  # Long enough for the other thread to begin a run that it should not.
         return whole(self, row)
 
     whole = runner.Runner._train
     monkeypatch.setattr(runner.Runner, "_train", train)
     with pytest.raises(UserError, match="out of memory"):
         legw.run(study, flags("--jobs=2"))
-    assert len(set(study.trained)) == 2  # The one that is whole is named twice.
+    assert len(set(study.trained)) == 2  # The list names the finished run twice.

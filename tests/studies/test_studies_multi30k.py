@@ -1,4 +1,4 @@
-"""The Multi30k study: evaluations of an interrupted run, and which checkpoint belongs to the best."""
+"""Tests the Multi30k study: evaluations of an interrupted run, and the checkpoint of the best one."""
 
 import argparse
 import fcntl
@@ -56,12 +56,12 @@ def test_every_choice_has_its_preset(benchmark):
 
 
 def evaluation(epoch, minute, sacrebleu):
-    """Of a run that was killed before it was known: the next one begins with it, and without a train_loss."""
+    """The log lines of an evaluation that a resumed run begins with, without a train_loss."""
     return block(epoch, 0, minute, sacrebleu).splitlines(True)[1]
 
 
 def test_a_run_that_begins_with_an_evaluation_says_its_step(logs):
-    """After SIGKILL in it: the log of the block's steps is gone, and an older one has another step of the block."""
+    """After SIGKILL in an evaluation the log of its block is gone; an older log has another step of the block."""
     later = line("resumed_from_step", 60) + line("run_start", time_ms=10**7)
     later += evaluation(6, 10**7 / 60000 + 1, 35.0) + block(8, 80, 10**7 / 60000 + 2, 20.0)
     logs[1].write_text(later)
@@ -71,7 +71,7 @@ def test_a_run_that_begins_with_an_evaluation_says_its_step(logs):
 
 
 def test_runs_are_in_the_order_of_their_begins(logs, tmp_path):
-    """Not of their names: result_10 comes before result_2."""
+    """The order is not that of their names, in which result_10 comes before result_2."""
     later = tmp_path / "result_10.txt"
     logs[1].rename(later)
     logs[0].rename(tmp_path / "result_2.txt")
@@ -84,12 +84,12 @@ def test_an_evaluation_of_unknown_step_is_one_line(tmp_path):
     path.write_text(line("run_start") + evaluation(2, 1, 10.0))
     with pytest.raises(UserError, match="result_0.txt:2: does not say after which step"):
         multi30k.evaluations([path])
-    path.write_text(line("resumed_from_step", 60))  # Killed before it began.
+    path.write_text(line("resumed_from_step", 60))  # The run was killed before run_start.
     assert multi30k.evaluations([path]) == []
 
 
 def test_the_log_of_a_killed_run_is_not_overwritten(logs, tmp_path):
-    """The next run goes on after its evaluations, and its own log has the same name."""
+    """The next run continues after these evaluations, and its log has the same name."""
     for log in logs:
         log.rename(tmp_path / "result_0.txt.partial")
         multi30k.keep_killed(tmp_path)
@@ -109,7 +109,7 @@ def test_the_log_of_a_run_that_goes_on_stays(tmp_path):
 
 @pytest.fixture
 def captions(tmp_path, monkeypatch):
-    """The study with a converter and a training that are calls of `guarded`; what these are to do."""
+    """The study with `guarded` replaced: the returned list holds what its calls, conversion and training, do."""
     import gzip
 
     source = tmp_path / "cache" / "text" / "multi30k"
@@ -143,7 +143,7 @@ def killed(command):
 
 def test_a_conversion_that_was_interrupted_is_begun_again(captions, tmp_path):
     folder = tmp_path / "cache" / "multi30k-gnmt"
-    folder.mkdir()  # As an earlier version left it, between the shards and the test text.
+    folder.mkdir()  # A conversion by an earlier version, interrupted between the shards and the test text.
     (folder / "train-7").touch()
     (folder / "test.source").touch()
     captions += [killed, lambda command: converter(command, 1), converter]
@@ -152,12 +152,12 @@ def test_a_conversion_that_was_interrupted_is_begun_again(captions, tmp_path):
     with pytest.raises(UserError, match="converting .* failed"):
         multi30k._convert("gnmt")
     assert not (folder / "test.reference").exists()
-    for _ in range(2):  # The second time there is nothing to do.
+    for _ in range(2):  # The second call has nothing to do.
         assert multi30k._convert("gnmt") == folder
     assert sorted(p.name for p in folder.iterdir()) == ["test.reference", "test.source", "train-0"]
     assert (folder / "test.reference").read_text() == "de"
     assert sorted(p.name for p in folder.parent.iterdir()) == ["multi30k-gnmt", "text"]
-    # The text may be a link to a folder of data that is not the study's.
+    # The text may be a link to a folder that does not belong to the study.
     assert [p.name for p in (folder.parent / "text").iterdir()] == ["multi30k"]
 
 
@@ -172,7 +172,7 @@ def test_a_conversion_onto_a_full_disk_is_one_line(captions, monkeypatch):
 
 
 def training(*lines):
-    """Writes a log and ends with 1, as after a missed target and after an exception."""
+    """A training that writes a log and ends with 1, the status of a missed target and of an exception."""
 
     def run(command, env):
         folder = pathlib.Path(env["RESULT_DIR"], env["SYSTEM"], "gnmt")

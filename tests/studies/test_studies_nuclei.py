@@ -1,4 +1,4 @@
-"""What a study of the nuclei does with the results that it finds; nothing is trained here."""
+"""Tests how the study of nuclei treats existing results; trains nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASKED = {"preset": "a", "flags": ["--config.num_train_examples=3"]}
 
 
 def write_log(path: pathlib.Path, **stop: str) -> None:
-    """A log of two evaluations, with a run_stop if there is something to say in it."""
+    """Writes a log of two evaluations, with a run_stop if `stop` has fields for it."""
     quality = {"BBOX_AP50": 0.7, "SEGM_AP50": 0.65, "AP50": 0.7, "epoch_num": 4}
     lines = [line("run_start"), line("eval_accuracy", 0.3, 60000, **quality)]
     lines += [line("run_stop", None, 120000, **stop)] if stop else []
@@ -27,7 +27,7 @@ def write_log(path: pathlib.Path, **stop: str) -> None:
 
 
 def begun(folder: pathlib.Path, asked: dict = ASKED) -> pathlib.Path:
-    """A folder as a benchmark leaves it; its checkpoint."""
+    """Makes a folder like a benchmark's results, and returns its checkpoint."""
     assert nuclei.prepare(folder, asked)
     checkpoint = folder / "checkpoints" / "step-00000010"
     checkpoint.mkdir(parents=True)
@@ -100,7 +100,7 @@ def test_a_study_that_was_killed_in_its_second_benchmark_trains_only_that(tmp_pa
 @pytest.mark.parametrize(
     ("flag", "message"), [("train_epoch=3", "no field 'train_epoch'"), ("seed=-1", "config.seed=-1: must be")]
 )
-def test_flags_that_cannot_be_are_refused_before_results_are_touched(flag, message) -> None:
+def test_invalid_flags_are_refused_before_results_are_touched(flag, message) -> None:
     with pytest.raises(UserError, match=message):
         nuclei._asked("ssd", [f"--config.{flag}"])
 
@@ -122,7 +122,7 @@ def test_a_run_without_an_evaluation_is_one_line(tmp_path) -> None:
 
 
 def test_a_real_log_of_mask_rcnn_is_a_result_and_stays(tmp_path, monkeypatch) -> None:
-    """Its qualities are two by their names, and not a number."""
+    """The log's quality is two values by name, not a number."""
     folder = tmp_path / nuclei.SYSTEM / "maskrcnn"
     real = ROOT / "studies" / "nuclei" / "maskrcnn_result_0.txt"
 

@@ -1,4 +1,4 @@
-"""What the study of photographs publishes, and of which runs; nothing is trained here."""
+"""Tests which runs the study of photographs publishes, and its files; trains nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MISSED, DIVERGED = "the target was not reached in 90 steps", "loss is nan at ste
 
 
 def write_run(folder: pathlib.Path, seed: int, values: list[float], reason: str) -> None:
-    """A log of a minute, its record and its curve, as common/run/run.py leaves them."""
+    """Writes a log of a minute, its record and its curve, like those of common/run/run.py."""
     status = "aborted" if reason else "success"
     lines = [line("run_start"), *(line("eval_accuracy", v, 1) for v in values)]
     lines.append(line("run_stop", None, 60000, status=status, reason=reason))
@@ -30,13 +30,13 @@ def write_run(folder: pathlib.Path, seed: int, values: list[float], reason: str)
     runs[f"result_{seed}.txt"] = {"seed": seed, "quality": quality, "quality_target": 0.55, "status": status}
     runs[f"result_{seed}.txt"]["digest"] = "0123456789abcdef"
     path.write_text(json.dumps({"schema": 1, "runs": runs}))
-    if seed:  # The first could not draw its own.
+    if seed:  # The first run failed to draw its curve.
         (folder / f"curve_{seed}.png").touch()
 
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """The study with runs that end as told; what it writes."""
+    """Returns run(*ends), the study with runs of given endings, which returns the folder of its files."""
     monkeypatch.setattr(study, "ROOT", tmp_path)
     monkeypatch.setattr(study, "FOLDER", tmp_path / "studies")
     monkeypatch.setattr(study, "unpack", lambda _: tmp_path / "cache" / "images")
@@ -84,7 +84,9 @@ def test_a_run_that_an_exception_ended_is_not_published(photos, tmp_path, values
         (1, "--config.seed=-1", "config.seed=-1: must be"),
     ],
 )
-def test_what_cannot_be_is_refused_before_logs_are_touched(photos, tmp_path, seeds, flag, message) -> None:
+def test_invalid_arguments_are_refused_before_logs_are_touched(
+    photos, tmp_path, seeds, flag, message
+) -> None:
     photos(([0.61], ""))
     (log,) = tmp_path.glob("results/*/*/*/result_0.txt")
     with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""What a study does with the processes of its runs: benchmarks that fail, and signals. Nothing is trained here."""
+"""Tests how a study handles the processes of its runs: benchmarks that fail, and signals; trains nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from studies import __main__ as studies_main
 from studies import legw_mnist, runner
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# A benchmark that writes a log as its seed says, and ends with 1 as a missed target and an exception do.
+# A benchmark that writes a log chosen by its seed, and ends with 1, the status of a missed target and an exception.
 MAIN = """
 import json, pathlib, sys
 flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
@@ -65,7 +65,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "ROOT", tmp_path)
     monkeypatch.setattr(
         runner, "identity", lambda study, row, extra: ("", row.seed)
-    )  # It has no configuration.
+    )  # The benchmark has no configuration.
     return lambda seed: runner.Runner(Study(), None, None).run_all([Row(seed)])[0]
 
 
@@ -140,8 +140,8 @@ def test_a_study_that_is_ended_while_it_makes_its_data_leaves_nothing_running(tm
     assert time.monotonic() - began < 60 and not alive(sleeper)
 
 
-def test_what_is_no_field_of_the_configuration_is_refused() -> None:
-    """The seed is the row's: three seeds would be one run."""
+def test_overrides_that_name_no_field_are_refused() -> None:
+    """A seed as an override is refused, because it would turn the rows of three seeds into one run."""
     with pytest.raises(UserError, match="--seed=7: only --config.FIELD=VALUE may follow --"):
         runner.Runner(Study(), None, None, ["--config.precision=fp32", "--seed=7"])
 
@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caps
     assert error.count("\n") == 1 and "Not a directory; make it writable or free some space" in error
 
 
-# A run_and_time.sh whose runs end as REASONS say, "none" without a log, and with the exit status STATUS.
+# A run_and_time.sh whose runs end with REASONS, "none" without a log, and with the exit status STATUS.
 SCRIPT = """
 import json, os, pathlib, sys
 reasons = json.loads(os.environ["REASONS"])
@@ -188,7 +188,7 @@ sys.exit(int(os.environ["STATUS"]))
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Runs run_and_time.sh; the names of the logs."""
+    """Returns run(*reasons), which runs run_and_time.sh and returns the names of the logs."""
     path = tmp_path / "idle" / "run_and_time.sh"
     path.parent.mkdir()
     path.write_text(f"#!{sys.executable}" + SCRIPT)
@@ -214,7 +214,7 @@ def test_a_missed_target_of_run_and_time_is_a_result(script) -> None:
 @pytest.mark.parametrize("status", [0, 1])
 @pytest.mark.parametrize("last", ["none", "index out of range", "SIGTERM"])
 def test_a_run_of_run_and_time_that_did_not_end_is_an_error(script, last, status) -> None:
-    """Whatever came before it: an exception ends Python with 1, as a missed target does."""
+    """Earlier runs do not matter: an exception ends Python with 1, as a missed target does."""
     with pytest.raises(UserError, match="idle: the run failed; see above") as error:
         script(MISSED, last, status=status)
     assert error.value.exit_code == 1

@@ -1,4 +1,4 @@
-"""The study of UCF101: its split, its rows, its paired tests, its tables; nothing is trained here."""
+"""Tests the UCF101 study: its split, its rows, its paired tests and its tables; trains nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSES = ("Lunges", "PullUps")
 
 @pytest.fixture
 def source(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A list of two clips a group, as the archive has it."""
+    """The archive's list of clips, with two clips per group."""
     folder = tmp_path / "source"
     (folder / "metadata").mkdir(parents=True)
     lines = ["path,label,group,split"]
@@ -97,7 +97,7 @@ def test_the_flip_test_is_exact() -> None:
 
 
 @pytest.mark.parametrize(("better", "worse"), [(30, 12), (12, 30), (7, 7), (1, 0)])
-def test_with_one_seed_it_is_mcnemar_s_exact_test(better: int, worse: int) -> None:
+def test_with_one_seed_the_flip_test_is_mcnemar_s_exact_test(better: int, worse: int) -> None:
     count, low = better + worse, min(better, worse)
     want = min(1.0, 2 * sum(math.comb(count, k) for k in range(low + 1)) / 2**count)
     got = report.flip_p_value([1] * better + [-1] * worse + [0] * 50)
@@ -105,7 +105,7 @@ def test_with_one_seed_it_is_mcnemar_s_exact_test(better: int, worse: int) -> No
 
 
 def predictions(right: Sequence[bool]) -> list[report.Prediction]:
-    """Of the eight test clips, in the order of their names."""
+    """Predictions for the eight test clips, in the order of their names."""
     names = [(c, f"v_{c}_{g}_c0{n}.mp4") for c in CLASSES for g in GROUPS["test"] for n in (1, 2)]
     other = dict(zip(CLASSES, reversed(CLASSES)))
     return [report.Prediction(n, c, c if hit else other[c]) for (c, n), hit in zip(names, right, strict=True)]
@@ -121,7 +121,7 @@ def finished(model: str, seed: int, right: Sequence[bool]) -> report.Run:
 def test_clips_of_a_group_count_as_one_in_the_test_by_group() -> None:
     runs = [finished("tsm", 0, [True] * 8), finished("tsn", 0, [False] * 8), finished("tsm", 1, [True] * 8)]
     found = report.compare(runs)
-    # Only seed 0 has both: 8 clips of 4 groups, all in favour of the first.
+    # Only seed 0 has both networks: 8 clips of 4 groups, all in favour of the first.
     assert (found.seeds, found.clips, found.groups, found.difference) == (1, 8, 4, 1.0)
     assert (found.by_clip, found.by_group) == (2 / 2**8, 2 / 2**4)
     assert report.compare(runs[::2]) is None
@@ -131,13 +131,13 @@ def test_clips_of_a_group_count_as_one_in_the_test_by_group() -> None:
 
 @pytest.fixture
 def scripted(source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch) -> list[str]:
-    """No training: TSM is right about six of eight clips, TSN about three; the rows that were trained."""
+    """Replaces training: TSM is right about six of eight clips, TSN about three; returns the trained rows."""
     trained: list[str] = []
     right = {"tsm": [True] * 6 + [False] * 2, "tsn": [True] * 3 + [False] * 5}
 
     def train(self: runner.Runner, row: ucf101.Row) -> dict:
         folder = tmp_path / row.checkpoints
-        assert not folder.exists()  # Nothing to go on from.
+        assert not folder.exists()  # The run starts without checkpoints.
         folder.mkdir(parents=True)
         if len(trained) == 3 and not (tmp_path / "once").exists():
             (tmp_path / "once").touch()
@@ -229,7 +229,7 @@ def test_every_try_is_kept_the_best_first(scripted, tmp_path) -> None:
 
 
 def test_predictions_are_those_of_the_evaluation_clip_by_clip(tmp_path, monkeypatch) -> None:
-    """Real clips, real shards and a saved network of random weights, at a few pixels."""
+    """Uses real clips, real shards and a saved network of random weights, at a few pixels."""
     from common.distributed import replicas
     from common.train import checkpoint
     from common.train.loop import Loop

@@ -1,4 +1,4 @@
-"""python -m systems predict: output, speed of start, and one line for bad input."""
+"""Tests python -m systems predict: output, speed of start, and one line for bad input."""
 
 import json
 import subprocess
@@ -94,7 +94,7 @@ def test_a_picture_without_matplotlib_is_one_line(tmp_path, capsys, monkeypatch)
 
 
 def test_an_update_that_the_preset_does_not_shard_is_among_the_assumptions(capsys):
-    """The published rows, by which the interval was found, are taken to shard it."""
+    """The published rows, to which the interval was fitted, are assumed to shard the update."""
     said = []
     for flags in ([], ["--weight-update-sharding"], ["--no-weight-update-sharding"]):
         assert main(["predict", "resnet", "--system=tpu-v3-2048", "--json", *flags]) == 0
@@ -170,7 +170,7 @@ def test_a_default_that_was_taken_is_printed(field, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("text", ["1.5.3 GHz", "0 GHz", "0.0 GHz", "-1 GHz", ". GHz", "9" * 400 + " GHz"])
-def test_a_frequency_that_is_none_is_one_line(text, tmp_path, capsys):
+def test_an_invalid_frequency_is_one_line(text, tmp_path, capsys):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(systems.load("summit-8") | {"accelerator_frequency": text}))
     assert main(["predict", "tsm_kinetics", f"--system={path}"]) == 2

@@ -1,4 +1,4 @@
-"""The cached costs: what bench/programs/hlo.py reads from a program, and that the files are what it reads today."""
+"""Tests the cached costs: what bench/programs/hlo.py reads from a program, and that the committed files are current."""
 
 import dataclasses
 import importlib
@@ -28,7 +28,7 @@ def test_a_product_and_what_follows_it():
     assert (product.m, product.n, product.k) == (64, 512, 256)
     assert product.flops == 2 * 64 * 512 * 256
     assert product.bytes == 4 * (64 * 256 + 256 * 512 + 64 * 512)
-    # ReLU and the factor are one kernel: read once, written once.
+    # ReLU and the factor are one kernel, with one read and one write.
     assert [k.bytes for k in kernels if k.kind == "elementwise"] == [2 * 4 * 64 * 512]
 
 
@@ -60,7 +60,7 @@ def test_lines_need_programs_that_differ_in_size_alone():
 
 
 def test_only_write_writes(tmp_path, monkeypatch, capsys):
-    """`make bench` runs it without arguments: that compares, and says how the files differ by its status."""
+    """Without arguments, as in `make bench`, the command compares, and its status says whether files differ."""
     monkeypatch.setattr(costs, "FOLDER", tmp_path)
     monkeypatch.setattr(costs, "NETWORKS", {"resnet50": costs.NETWORKS["resnet50"]})
     monkeypatch.setattr(costs, "cost", lambda name: {"network": name, "parameters": 2})
@@ -79,18 +79,18 @@ def test_the_committed_costs_are_what_the_program_says(network):
     assert costs.differences(network) == []
 
 
-# Network -> benchmark, preset, and examples whose length makes one of the formula's.
+# Network -> benchmark, preset, and the number of its examples that equal one of the formula's in length.
 BY_HAND = {
     "mnist_lstm": ("mnist", "cpu-128", 1.0),
     "ptb_lstm": ("ptb", "cpu-20", 1.0),
-    # GNMT's network is counted at the longest sentence of training.
+    # GNMT's network is counted at the longest training sentence.
     "gnmt": ("gnmt", "tpu-v3-32", formulas.GNMT_LENGTH / 48),
     "maskrcnn": ("maskrcnn", "tpu-v3-128", 1.0),
 }
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_what_is_counted_by_hand_is_what_the_network_multiplies(name):
+def test_hand_counted_costs_equal_the_full_size_networks(name):
     """Forward multiply-adds of the full-size network: to 1 %; parameters to 0.5 %."""
     assert set(BY_HAND) == set(formulas.NETWORKS)
     benchmark, preset, share = BY_HAND[name]
@@ -101,7 +101,7 @@ def test_what_is_counted_by_hand_is_what_the_network_multiplies(name):
     model = module.Task(config, None).build(Single(), precision("fp32", 1.0))
     macs = forward_macs(model) * share
     if name == "maskrcnn":
-        # Evaluation's regions and masks against training's: its batch of regions, the objects among them.
+        # Replaces the regions and masks of evaluation by training's: a batch of regions, and the objects among them.
         box = 12544 * 1024 + 1024 * 1024 + 1024 * 455
         mask = 14 * 14 * 4 * 9 * 256 * 256 + 28 * 28 * (256 * 256 + 256 * 91)
         macs += box * (512 - config.rpn_eval_post_nms) + mask * (128 - config.detections)

@@ -1,4 +1,4 @@
-"""systems predict: the terms against their definitions, the fit, the page, the event simulation."""
+"""Tests systems predict: the terms against their definitions, the fit, the page, the event simulation."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ def test_occupancy_pads_to_tiles():
     row = next(r for r in published.tested() if r.family == "tpu-v3")
     tpu = published.machine_of(row)
     assert compute.occupancy(1, 1024, 128, 128, tpu) == 1
-    assert compute.occupancy(1, 1024, 64, 128, tpu) == 1  # rows and columns change places
+    assert compute.occupancy(1, 1024, 64, 128, tpu) == 1  # rows and columns swap
     assert compute.occupancy(1, 1024, 128, 64, tpu) == 0.5
     gpu = published.kinetics_machine(1)
     assert compute.occupancy(1, 128 * 80, 128, 256, gpu) == 1
@@ -50,7 +50,7 @@ def test_occupancy_pads_to_tiles():
 
 
 def test_a_partition_takes_whole_rows():
-    """38 rows on 4 cores: ten of them on the busiest."""
+    """Of 38 rows on 4 cores, the busiest has ten."""
     rows = network.Kernels.of([formulas.product((0, 38 * 38), 256, 256), formulas.memory(1.0, kind="gather")])
     assert compute.partition_shares(rows, 4).tolist() == [10 / 38, 1.0]
     assert compute.partition_shares(rows, 1).tolist() == [1.0, 1.0]
@@ -187,7 +187,7 @@ def test_without_faults_the_events_take_the_closed_form_s_time(benchmark, system
     assert result.total == pytest.approx(answer.run.total, rel=1e-12)
 
 
-def test_the_largest_of_many_is_drawn_as_such():
+def test_the_largest_of_many_is_drawn_from_its_distribution():
     rng = np.random.default_rng(0)
     drawn = simulate._largest(1000, 20_000, rng)
     naive = np.random.default_rng(1).standard_normal((2_000, 1000)).max(axis=1)
@@ -197,7 +197,7 @@ def test_the_largest_of_many_is_drawn_as_such():
 
 @pytest.mark.parametrize("slow", [0, 13])
 def test_groups_wait_as_their_members_drawn_one_by_one_do(slow):
-    """Workers drawn singly, at every barrier, against the distribution of a group's sum."""
+    """Compares workers drawn one by one, at every barrier, with the distribution of a group's sum."""
     workers, group, barriers, steps = 64, 8, 50, 300
     faults = simulate.Faults(jitter=0.02, stragglers=slow / workers, slowdown=1.1)
     fast = simulate.step_seconds(1.0, workers, faults, group, barriers, np.random.default_rng(0))
@@ -211,7 +211,7 @@ def test_groups_wait_as_their_members_drawn_one_by_one_do(slow):
 
 
 def test_failures_cost_what_they_lose():
-    """Against a loop over steps, with the same failures."""
+    """Compares with a loop over steps that has the same failures."""
     durations = np.full(1000, 1.0)
     faults = simulate.Faults(mtbf=1.0, restart=10.0, save=0.5)
     timeline = simulate._Timeline(durations, 1 / 200, faults, 50.0, np.random.default_rng(3))
@@ -242,7 +242,7 @@ def test_a_hundred_thousand_accelerators_and_the_interval_near_young_s():
         simulate.simulate(run, 100_001, faults)
 
 
-def test_what_ifs_change_what_they_should():
+def test_what_ifs_change_the_right_terms():
     def step(**changes):
         return predictor.predict("transformer", "tpu-v3-2048", WhatIf(**changes)).run.step
 
@@ -267,7 +267,7 @@ def test_the_terms_add_up():
 
 
 def test_every_network_is_as_large_as_published():
-    """mlperf_facts 2 and 1; forward multiply-adds: the networks' papers."""
+    """Sources: docs/sources.md, mlperf 1 and 2; for forward multiply-adds the networks' papers."""
     expected = {
         "resnet50": (25.56, 4.1),
         "ssd": (None, None),

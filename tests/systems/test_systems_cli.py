@@ -1,4 +1,4 @@
-"""python -m systems: output, exit statuses, and no traceback for bad input."""
+"""Tests python -m systems: output, exit statuses, and no traceback for bad input."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The committed descriptions: complete, true to their names, and alike within a family."""
+"""Tests the committed descriptions: complete, true to their names, and alike within a family."""
 
 import json
 from pathlib import Path
@@ -63,6 +63,6 @@ def test_an_unknown_name_is_answered_with_near_ones():
         systems.load("../secrets")
 
 
-def test_size_of_what_is_not_told_is_none():
+def test_size_of_an_unstated_count_is_none():
     assert systems.size(systems.load("cpu-cluster-1024")) == (None, None)
     assert systems.size({"number_of_nodes": 2, "accelerators_per_node": "²"}) == (None, None)

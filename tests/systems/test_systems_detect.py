@@ -1,4 +1,4 @@
-"""Detection from recorded outputs and a made-up /proc and /sys; nothing is guessed."""
+"""Tests detection from recorded outputs and a simulated /proc and /sys; nothing is guessed."""
 
 import pytest
 

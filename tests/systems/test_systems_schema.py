@@ -1,4 +1,4 @@
-"""The 33 fields: presence, types, vocabularies, and messages that name the field and the fix."""
+"""Tests the 33 fields: presence, types, vocabularies, and messages that name the field and the fix."""
 
 import pytest
 

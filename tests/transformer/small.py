@@ -1,4 +1,4 @@
-"""A small network and packed batches for it."""
+"""Builds a small Transformer, and packed batches for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAIN = dataclasses.replace(SMALL, residual_dropout=0.0, attention_dropout=0.0, 
 
 
 def build(config: Config = PLAIN, name: str = "fp64") -> model.Transformer:
-    """The network with biases and norms drawn at random, so that none hides."""
+    """The network with random biases and norms, so that each affects the output."""
     network = model.build(config, Single(), precision(name))
     rng = np.random.default_rng(1)
     for v in network.trainable_variables:
@@ -43,7 +43,7 @@ def sentence(rng: np.random.Generator, length: int) -> list[int]:
     return [*rng.integers(2, VOCABULARY, length - 1).tolist(), model.EOS]
 
 
-# Per row, (source, target) lengths of its sentence pairs.
+# (source, target) lengths of the sentence pairs in each row.
 LENGTHS = [[(5, 7), (8, 3), (6, 9)], [(10, 12), (4, 4)]]
 
 

@@ -1,4 +1,4 @@
-"""init_datasets.sh against a small copy of the servers: download, resume, checksums, conversion."""
+"""Tests init_datasets.sh on a small copy of the servers: download, resume, checksums, conversion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformer import input as pipeline
 from transformer.presets import PRESETS
 
 pytest.importorskip("official.nlp.metrics.bleu", reason="tf-models-official absent")
-# Archive: the files in it, without their language.
+# {archive: names of its files without the language}.
 CORPORA = {
     "news/training-parallel-nc-v12.tgz": "training/news-commentary-v12.de-en",
     "crawl/training-parallel-commoncrawl.tgz": "commoncrawl.de-en",
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 ("de", "das haus nummer {} ist alt"),
             ):
                 lines = [sentence.format(EACH * number + i) for i in range(EACH)]
-                # Left out, on both sides: an empty line, and one that is too long.
+                # The conversion drops the pairs of an empty line and of one that is too long.
                 lines += ["" if language == "de" else "lost", " ".join(map(str, range(90)))]
                 texts.append(folder / f"{number}.{language}")
                 texts[-1].write_text("\n".join(lines) + "\n")
@@ -59,7 +59,7 @@ def init(server: Server, data_dir: pathlib.Path, **variables: str) -> subprocess
 
 
 def test_downloads_completes_verifies_and_converts(server, tmp_path):
-    """What an interruption left of an archive is completed; what is whole is not asked for again."""
+    """A partial archive is completed, and a complete file is not downloaded again."""
     folder, raw, data = server.folder, tmp_path / "raw", tmp_path / "data"
     translation.interrupted(server, raw)
     done = init(server, data, RAW_DIR=str(raw))
@@ -75,7 +75,7 @@ def test_downloads_completes_verifies_and_converts(server, tmp_path):
     note = json.loads((data / "convert.json").read_text())
     assert (note["max_length"], note["packed_length"], note["pairs"]) == (80, 256, 3 * EACH)
     assert sum(tfrecords.count(path) for path in data.glob("train-*")) == note["packed"]
-    # The full-size presets read it, but for its numbers.
+    # The full-size presets read the data once their numbers of examples are given.
     flags = [part for part in done.stdout.split() if part.startswith("--config.")]
     changes = {name.removeprefix("--config."): int(value) for name, value in (f.split("=") for f in flags)}
     config = PRESETS["tpu-v4-16"]

@@ -1,4 +1,4 @@
-"""cpu-tiny through run_and_time.sh: target and log; broken models miss."""
+"""Tests the Transformer's cpu-tiny through run_and_time.sh: target and log; broken models miss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_p
 
 
 def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Also: a run that misses says so, and its log is right but for the target."""
+    """The runs miss their target: they say so, and their logs break no other rule."""
     short = ["--config.train_steps=4", "--config.steps_per_block=4", "--config.layers=1"]
     short += ["--config.decode.beam_size=1", "--config.decode.extra_length=0", "--config.eval_batch_size=200"]
     logs = untimed_misses(run, LOG, data_dir, tmp_path, {"a": 3, "b": 3}, *short)

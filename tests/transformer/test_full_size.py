@@ -1,4 +1,4 @@
-"""The full-size network has its published size, and takes a step on synthetic data in every precision."""
+"""Tests the full-size network: its published size, and a step on synthetic data in every precision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def output(*flags: str) -> dict:
 @pytest.mark.e2e
 def test_parameters_are_the_published() -> None:
     told = output("--describe", "--system=tpu-v3-2048")
-    assert told["parameters"] == 210_804_736  # 210.8 M: mlperf_facts 2.
+    assert told["parameters"] == 210_804_736  # 210.8 M (docs/sources.md, mlperf 2).
     assert told["quality_target"] == 25.0 and told["train_steps"] == 1897
 
 
@@ -45,5 +45,5 @@ def test_parameters_are_the_published() -> None:
 )
 def test_takes_a_step(system: str, flags: list[str]) -> None:
     loss = output(f"--system={system}", "--dry_run", *SINGLE, *flags)["loss"]
-    # Cross-entropy over 33,708 subwords starts near log(33708) = 10.4, less the 1.4 of the smoothed targets' own.
+    # Cross-entropy over 33,708 subwords starts near log(33708) = 10.4, less the smoothed targets' entropy of 1.4.
     assert math.isfinite(loss) and 7 < loss < 12

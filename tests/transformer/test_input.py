@@ -1,4 +1,4 @@
-"""Packing, conversion, batches, the task's loss and quality, and the generated pair."""
+"""Tests packing, conversion, batches, the task's loss and quality, and the generated language pair."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TINY = tiny.Tiny(train_pairs=300, eval_pairs=10, vocabulary_size=300)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """(folder, the configuration for it)."""
+    """(folder of the data, their configuration)."""
     folder = tmp_path_factory.mktemp("pair")
     counts = tiny.generate(folder, TINY)
     config = dataclasses.replace(
@@ -112,7 +112,7 @@ def test_batches_hold_every_sentence_of_an_epoch_once(data):
     assert sorted(seen) == expected
 
 
-def test_entering_late_gives_what_comes_then(data):
+def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(data):
     folder, config = data
     whole = list(itertools.islice(pipeline.train_input(config, folder, Shard(), 4).as_numpy_iterator(), 30))
     late = next(pipeline.train_input(config, folder, Shard(), 4, 29).as_numpy_iterator())
@@ -134,7 +134,7 @@ def test_synthetic_batches_look_like_real_ones(data):
 
 def test_quality_is_bleu_of_the_real_sentences(data):
     folder, config = data
-    task = pickle.loads(pickle.dumps(Task(config, folder)))  # As the worker process gets it.
+    task = pickle.loads(pickle.dumps(Task(config, folder)))  # The worker process gets the task by pickle.
     words = pipeline.Subwords(folder / config.data.vocabulary)
     texts = pipeline.references(config, folder)
     hypotheses = [texts[0].upper(), *texts[1:5], *texts[6:], texts[5]]
@@ -142,7 +142,7 @@ def test_quality_is_bleu_of_the_real_sentences(data):
     assert task.translations(arrays) == hypotheses
     quality = task.quality({}, arrays)
     assert quality.value == pytest.approx(bleu.t2t(texts, hypotheses) / 100) and quality.reached
-    assert quality.details["sacrebleu"] < quality.details["bleu"]  # Its case counts.
+    assert quality.details["sacrebleu"] < quality.details["bleu"]  # sacreBLEU is case-sensitive.
     old = Task(dataclasses.replace(config, ruleset="0.6.0", quality_target=25.0), folder).quality({}, arrays)
     assert old.value == pytest.approx(100 * quality.value)
     assert_a_lost_sentence_is_refused(task, arrays)
@@ -189,7 +189,7 @@ def test_a_word_for_word_translation_stays_below_the_target():
     sentences = grammar.pairs("eval")
     targets = [target for _, target, _ in sentences]
     assert bleu.t2t(targets, [gloss for _, _, gloss in sentences]) < 10
-    # Even with every ending right: the words of the target in the source's order, by their stems.
+    # Even with every ending right: the target's words, found by their stems, in the source's order.
     ordered = []
     for _, target, gloss in sentences:
         words = target.rstrip(".").split()
@@ -247,7 +247,7 @@ def cut_copy(source, target):
 
 @pytest.mark.parametrize("what", ["cleaned text", "vocabulary", "copied vocabulary", "note"])
 def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypatch, what):
-    """Whatever does not fit: nothing that the next conversion or a run would take for whole."""
+    """Whichever file does not fit, no file remains that a later conversion or run would read as complete."""
     train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
     vocabulary = subwords.build(tmp_path / "given", train, 40).path
     asked = ["--vocabulary", str(vocabulary)] if what == "copied vocabulary" else ["--vocabulary-size", "40"]
@@ -287,7 +287,7 @@ def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
     assert contents[0] == contents[1]
 
 
-def test_bad_training_text_is_dropped_when_told_and_counted(tmp_path, capsys):
+def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, capsys):
     train = texts(tmp_path, "t", SOURCE + b"\nx\n" + b"cat " * 90 + b"\n", TARGET + b"y\n\xff\nkatze\n")
     held = texts(tmp_path, "e", b"the cat\n", b"katze\n")
     assert run(tmp_path, train, held) == 2
@@ -340,7 +340,7 @@ def test_a_damaged_note_is_refused(data, tmp_path, note):
     (tmp_path / "convert.json").write_text(note)
     with pytest.raises(UserError, match="convert.json: no note of a conversion"):
         Task(config, tmp_path).check_input()
-    (tmp_path / "convert.json").unlink()  # Data from elsewhere.
+    (tmp_path / "convert.json").unlink()  # Data from another source have no note.
     Task(config, tmp_path).check_input()
 
 

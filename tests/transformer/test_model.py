@@ -1,4 +1,4 @@
-"""The network: sizes, packing, cached decoding, precision, and what the deliberate faults do."""
+"""Tests the network: sizes, packing, cached decoding, precision, and the effect of the deliberate faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformer.config import Config, Decode
 from transformer.model import EOS
 
 
-def test_packed_sentences_are_what_they_are_alone():
+def test_packed_sentences_equal_unpacked_ones():
     network, rows = build(), pairs()
     together = network(packed(rows), training=False).numpy()
     for i, row in enumerate(rows):
@@ -42,7 +42,7 @@ def test_a_token_sees_no_later_one_and_no_other_sentence():
 
 
 def naive_search(network, source, steps, beam):
-    """The same search, each step from the whole sequences through the packed, uncached network."""
+    """Beam search whose every step runs the whole sequences through the packed, uncached network."""
 
     def log_probs(prefix):
         targets = [*prefix, 0]
@@ -64,7 +64,7 @@ def naive_search(network, source, steps, beam):
 @pytest.mark.parametrize("likely_end", [False, True])
 def test_cached_decoding_equals_recomputing_everything(likely_end):
     network = build()
-    if likely_end:  # Hypotheses of different lengths compete.
+    if likely_end:  # Makes hypotheses of different lengths compete.
         table = network.source_input.embedding.table
         table.assign(tf.tensor_scatter_nd_update(table, [[EOS]], [network.decoder_norm.beta]))
     decode = PLAIN.decode
@@ -73,7 +73,7 @@ def test_cached_decoding_equals_recomputing_everything(likely_end):
     for i, source in enumerate(rows):
         ids[i, : len(source)] = source
     positions = np.tile(np.arange(decode.source_length, dtype=np.int32), [2, 1])
-    # Shorter, for the naive search takes a pass for every token of every hypothesis.
+    # A shorter search, because the naive one takes a pass for every token of every hypothesis.
     network.config = dataclasses.replace(PLAIN, decode=dataclasses.replace(decode, extra_length=-4))
     found = network.translate(tf.constant(ids), tf.constant(positions))
     assert found.tokens.shape == [2, 3, 6]
@@ -97,7 +97,7 @@ def test_position_signal_is_a_sine_and_a_cosine_of_each_wavelength():
 
 
 def test_full_size_has_the_published_parameters():
-    """210.8 M (mlperf_facts 2): table, 6 x (4 + 2 x 4) and 6 x (8 + 2 x 4) of 1024^2 with biases and norms."""
+    """210.8 M (docs/sources.md, mlperf 2): the table, 6 x (4 + 2 x 4) and 6 x (8 + 2 x 4) of 1024^2, biases, norms."""
     from common.distributed.replicas.single import Single
     from common.layers.precision import precision
 
@@ -142,7 +142,7 @@ def test_kinds():
 
 
 @pytest.mark.parametrize("fault", ["positions", "attend_source", "shift_targets"])
-def test_faults_are_faults(fault):
+def test_deliberate_faults_have_their_effect(fault):
     rows = pairs()
     network = build(configs.override(PLAIN, fault, "false"))
     logits = network(packed(rows)).numpy()
@@ -152,7 +152,7 @@ def test_faults_are_faults(fault):
         assert np.abs(network(packed(rows)).numpy()[0, :n] - logits[0, :n]).max() == 0
     elif fault == "shift_targets":
         rows[0][0][1][n - 2] = 2 if rows[0][0][1][n - 2] != 2 else 3
-        # A prediction changes with the token that it is to predict.
+        # With the fault, a prediction depends on the very token that it predicts.
         assert np.abs(network(packed(rows)).numpy()[0, n - 2] - logits[0, n - 2]).max() > 1e-6
     else:
         source = rows[0][0][0]
@@ -195,4 +195,4 @@ def test_bad_fields_are_one_line(path, value, message):
 
 
 def test_decode_length():
-    assert Decode().target_length == 147  # mlperf_facts 1.4: 97 and 50.
+    assert Decode().target_length == 147  # docs/sources.md, mlperf 1.4: 97 and 50.

@@ -1,7 +1,7 @@
-"""Logits and every gradient against tf-models-official's encoder and decoder, weight for weight, in float64.
+"""Tests logits and all gradients against tf-models-official's encoder and decoder, weight for weight, in float64.
 
-Their normalisation is fp32 by decree; the test gives it float64. Their embedding is fp32 too and knows no packing, so
-embedding, positions, shift and softmax are written out here.
+The official normalisation is fixed to fp32; the test changes it to float64. The official embedding is fp32 too and
+does not support packing, so embedding, positions, shift and softmax are written out here.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ WIDTH = PLAIN.width
 
 @pytest.fixture
 def theirs(monkeypatch):
-    """Their encoder and decoder, unbuilt, in float64."""
+    """tf-models-official's encoder and decoder, unbuilt, in float64."""
     transformer = pytest.importorskip(
         "official.legacy.transformer.transformer", reason="tf-models-official absent"
     )
@@ -57,7 +57,7 @@ def their_logits(encoder, decoder, table, batch):
     def equal(a, b):
         return a[:, :, None] == b[:, None, :]
 
-    # Shifted per sentence: the embeddings move one place to the right, except into another sentence.
+    # The embeddings move one place to the right, but never into another sentence.
     shifted = tf.roll(embed(targets), 1, axis=1) * tf.cast(target_positions > 0, tf.float64)[..., None]
     n = targets.shape[1]
     earlier = tf.range(n)[:, None] >= tf.range(n)[None, :]
@@ -94,7 +94,7 @@ def feed_forward_pairs(ours, theirs):
 
 
 def variable_pairs(network, encoder, decoder):
-    """(ours, theirs) of every variable but the table; theirs of an attention has the heads apart."""
+    """(our variable, official one) for all but the table; the official attention has a separate axis for heads."""
     for mine, other in zip(network.encoder_layers, encoder.layers, strict=True):
         yield from attention_pairs(mine.attention, other[0].layer)
         yield from feed_forward_pairs(mine.feed_forward, other[1].layer)
@@ -115,7 +115,7 @@ def test_logits_and_all_gradients_in_float64(theirs):
     network, batch = build(), packed(pairs())
     table = network.source_input.embedding.table
     their_table = tf.Variable(table)
-    their_logits(encoder, decoder, their_table, batch)  # Builds theirs.
+    their_logits(encoder, decoder, their_table, batch)  # Builds the official network.
     variables = [(table, their_table), *variable_pairs(network, encoder, decoder)]
     assert len(variables) == len(network.trainable_variables)
     for mine, other in variables:

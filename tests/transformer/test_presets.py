@@ -1,4 +1,4 @@
-"""Every preset: sound, as published, with a header that the stock checker takes."""
+"""Tests every Transformer preset: valid, as published, with a header that the stock checker accepts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOGS = {
     "tpu-v3-8192": (2048, 1.875, 831, 0.88, 0.92, 80),
     "tpu-v3-8192-jax": (2048, 3.3092157691415953, 664, 0.9086575725261137, 0.9198719118104947, 256),
 }
-# mlperf_facts 1.4: sequences per replica, steps per epoch, most epochs, decode batch.
+# Sequences per replica, steps per epoch, most epochs, decode batch (docs/sources.md, mlperf 1.4).
 ARITHMETIC = {
     "tpu-v3-32": (16, 1087, 4, 512),
     "tpu-v3-128": (4, 1087, 4, 512),
@@ -80,7 +80,7 @@ def test_the_schedule_is_of_the_network_s_width(name: str) -> None:
         ("max_sequence_length", "0", "max_sequence_length"),
     ],
 )
-def test_the_checker_notices(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
+def test_the_checker_rejects_changed_values(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
     config = configs.override(PRESETS["tpu-v4-512"], path, value)
     assert broken_rules(config, tmp_path / "result_0.txt") == {key}
 

@@ -1,4 +1,4 @@
-"""One step after another on one replica, on two, and in micro-batches: the same losses, weights and translations."""
+"""Tests runs on one replica, on two, and in micro-batches: the same losses, weights and translations."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def alone(run):
     ids=["replicas", "micro-batches"],
 )
 def test_equal_to_one_replica(run, alone, changes):
-    """The loss is per token of the global batch, however its sequences are dealt out."""
+    """The loss is per token of the global batch, however its sequences are split."""
     same(run(**changes), alone)
 
 
 def same(mine, other):
-    """Two runs have the same losses, weights and translations."""
+    """Asserts that two runs have the same losses, weights and translations."""
     np.testing.assert_allclose(mine[0], other[0], rtol=1e-8)
     assert mine[0][0] != mine[0][-1]
     for one, two in zip(mine[1], other[1], strict=True):
@@ -79,7 +79,7 @@ def same(mine, other):
 
 
 def test_replicas_that_share_their_sequences_are_as_one(run):
-    """Sequences are not partitioned: both replicas of a group take the same ones, and drop the same."""
+    """Sequences are not partitioned: both replicas of a group process the same ones with the same dropout."""
     dropouts = {"residual_dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1}
     shared = run(replicas="mirrored", num_replicas=2, partitions=2, **dropouts)
     same(shared, run(**dropouts))

@@ -1,4 +1,4 @@
-"""cpu-tiny through run_and_time.sh on real mp4 files: TSM reaches its target, TSN cannot; the log passes."""
+"""Tests cpu-tiny through run_and_time.sh on real mp4 files: TSM reaches its target, TSN cannot; the log is valid."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_damaged_data_are_named(data_dir: pathlib.Path, tmp_path: pathlib.Path) 
 
 @pytest.mark.e2e
 def test_without_the_shift_the_same_steps_miss(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Each single frame is useless: chance is 25 %, and TSN, which averages single frames, stays near it."""
+    """A single frame holds no information: TSN, which averages single frames, stays near the chance of 25 %."""
     assert max(missed(run, LOG, data_dir, tmp_path, "--config.model=tsn")) < 0.45
 
 

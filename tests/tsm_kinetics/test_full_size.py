@@ -1,4 +1,4 @@
-"""Every full-size network builds, traces and takes a step on synthetic data, and describes itself without any."""
+"""Tests that every full-size network builds, traces, takes a step on synthetic data, and is described without data."""
 
 from __future__ import annotations
 

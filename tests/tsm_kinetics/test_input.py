@@ -1,4 +1,4 @@
-"""Videos to shards to batches: all videos once, only the frames needed, resumption, bad files by name."""
+"""Tests the path from videos to shards to batches: all videos once, only needed frames, resuming, bad files by name."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_the_network_sees_frames_or_their_differences() -> None:
 
 
 def test_a_jittered_clip_has_its_brightness_saturation_and_contrast_changed() -> None:
-    """As Pillow's ImageEnhance does on one frame after another, but with the clip's one mean and unrounded."""
+    """The jitter equals Pillow's ImageEnhance frame by frame, except that the mean is the clip's and is not rounded."""
     clip = np.random.default_rng(0).integers(40, 120, [2, 5, 6, 3], np.uint8)
     for brightness, saturation, contrast in (
         (1, 1, 1),
@@ -218,7 +218,7 @@ def test_evaluation_sees_each_video_once_for_any_replicas(data_dir: Path, replic
 
 
 def test_evaluation_s_views_are_clips_within_crops(data_dir: Path) -> None:
-    """A view's frames follow one another, so that a reshape to [views, T] takes a video apart."""
+    """A view's frames are consecutive, so that a reshape to [views, T] separates a video's views."""
     data = dataclasses.replace(CONFIG.data, eval_crops=3)
     config = dataclasses.replace(CONFIG, data=data, eval_batch_size=5)
     index = pipeline.load(config, data_dir, training=False)
@@ -327,7 +327,7 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
 
 
 def damaged(path: Path, how: str) -> None:
-    """Cuts a file, as an interrupted copy does, or changes a byte in its middle, as a bad disk does."""
+    """Truncates a file, like an interrupted copy, or changes a byte in its middle, like a bad disk."""
     whole, middle = path.read_bytes(), path.stat().st_size // 2
     changed = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
     path.write_bytes({"cut": whole[:middle], "changed": changed, "empty": b"", "text": b"nothing"}[how])

@@ -1,4 +1,4 @@
-"""Shift, 3-D convolution and pooling against their naive forms, forward and gradient, in float64."""
+"""Tests shift, 3-D convolution and pooling against their naive forms, forward and gradient, in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def noise(*shape: int) -> tf.Tensor:
 
 
 def shifted_by_loops(x: np.ndarray, forward: int, backward: int) -> np.ndarray:
-    """Frame by frame and channel by channel; the gradient of `shift` is this of the transposed movement."""
+    """Shifts frame by frame and channel by channel; the gradient of `shift` is the opposite shift."""
     out = np.zeros_like(x)
     frames, channels = x.shape[1], x.shape[-1]
     for t in range(frames):
@@ -33,7 +33,7 @@ def test_shift_is_a_roll_and_a_mask(frames: int, forward: int, backward: int) ->
         tape.watch(x)
         y = shift(x, forward, backward)
     np.testing.assert_array_equal(y, shifted_by_loops(x.numpy(), forward, backward))
-    # Played backwards, what came from the next frame goes to the next one.
+    # The gradient is the same shift on the frames in reverse order.
     backwards = shifted_by_loops(dy.numpy()[:, ::-1], forward, backward)[:, ::-1]
     np.testing.assert_array_equal(tape.gradient(y, x, dy), backwards)
 

@@ -1,4 +1,4 @@
-"""The four networks: parameters, multiply-adds, temporal sizes, and an independent transcription in float64."""
+"""Tests the four networks: parameters, multiply-adds, temporal sizes, and an independent transcription in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = Config(
     replicas="single",
 )
 
-# Table 1 of the paper: parameters in millions, multiply-adds in G, and what ours are exactly.
+# Table 1 of the paper: parameters in millions, multiply-adds in G; PARAMETERS has our exact counts.
 PAPER = {"tsm": (24.3, 33), "tsn": (24.3, 33), "i3d_3x3x3": (47.0, 40), "i3d_3x1x1": (29.3, 33)}
 PARAMETERS = {"tsm": 24_327_632, "tsn": 24_327_632, "i3d_3x3x3": 47_018_576, "i3d_3x1x1": 28_043_472}
 
@@ -54,7 +54,7 @@ def full(name: str) -> tf_keras.Model:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_full_size_is_the_paper_s(name: str) -> None:
-    """Within 1 % of Table 1, but for the parameters of I3D 3x1x1: docs/presets/tsm_kinetics.md says why."""
+    """Within 1 % of Table 1, except the parameters of I3D 3x1x1 (docs/presets/tsm_kinetics.md has the reason)."""
     network = full(name)
     millions, giga = PAPER[name]
     assert parameters(network) == PARAMETERS[name]
@@ -82,7 +82,7 @@ def test_logits_are_in_full_precision(name: str, policy: str) -> None:
 
 
 class Naive:
-    """A transcription of the papers' tables that shares no layer with the network: 3-D everywhere, loops, moments."""
+    """The networks of the papers' tables in plain 3-D operations, loops and moments, without any layer of the code."""
 
     STEM = {"i3d_3x3x3": 1, "i3d_3x1x1": 2}
     POOLED = ("i3d_3x3x3", "i3d_3x1x1")
@@ -158,7 +158,7 @@ def test_equals_an_independent_transcription(name: str) -> None:
             loss = tf.reduce_sum(logits * weights)
         results.append([logits, *tape.gradient(loss, network.trainable_variables)])
     for got, want in zip(*results):
-        # Of some norms the gradient is zero but for rounding.
+        # The gradients of some norms are zero up to rounding.
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
 
 
@@ -176,7 +176,7 @@ def test_tsn_ignores_the_order_of_frames_and_tsm_does_not() -> None:
         assert np.allclose(network(clips), network(clips[:, ::-1]), rtol=1e-10) == same
 
 
-def test_it_takes_frames_of_other_sizes() -> None:
+def test_networks_take_frames_of_other_sizes() -> None:
     """Evaluation's crops are larger than training's."""
     for name in MODELS:
         assert build(name)(tf.zeros([3, 4, 40, 40, 3], tf.float64)).shape == [3, 5]

@@ -1,4 +1,4 @@
-"""Every preset: sound, as Table 3 has it, with a log that the repository's checker takes."""
+"""Tests every TSM preset: valid, equal to Table 3, with a log that this repository's checker accepts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_rows_of_table_3(name: str) -> None:
     assert (config.hardware, config.num_replicas) == (f"summit-{nodes}", gpus)
     assert (config.global_batch_size, config.global_batch_size * config.frames) == (clips, frames)
     assert config.micro_batch_size == (16 if nodes == 1 else 8)
-    # 0.00125 for every 8 clips: 0.00125 k where each of k GPUs has 8.
+    # The rate is 0.00125 per 8 clips: 0.00125 k where each of k GPUs has 8.
     rate = config.optimizer.base_learning_rate
     assert rate == pytest.approx(0.00125 * (2 * gpus if nodes == 1 else gpus))
     assert (config.train_epochs, config.schedule.kind, config.schedule.warmup_epochs) == (100, "cosine", 5)
@@ -83,7 +83,7 @@ def test_the_log_of_a_preset_breaks_nothing_but_the_target(name: str, tmp_path: 
     config = PRESETS[name]
     assert config.division == ("open" if name.startswith("cpu-") else "closed")
     found = faults(config, tmp_path / "result_0.txt")
-    # No division takes less than the benchmark's target.
+    # No division accepts a target below the benchmark's.
     low = config.quality_target < 0.74
     broken = ["eval_accuracy.target", "run_stop.status"] if low else []
     assert [fault.partition(":")[0] for fault in found] == broken
@@ -97,7 +97,7 @@ def test_the_log_of_a_preset_breaks_nothing_but_the_target(name: str, tmp_path: 
         ("num_train_examples", "1000", "train_samples"),
     ],
 )
-def test_the_checker_notices(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
+def test_the_checker_rejects_changed_values(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
     config = configs.override(PRESETS["summit-1"], path, value)
     assert any(key in fault for fault in faults(config, tmp_path / "result_0.txt"))
 

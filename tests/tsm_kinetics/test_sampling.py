@@ -1,4 +1,4 @@
-"""Frames and windows: the published rules, and nothing outside a video."""
+"""Tests sampled frames and crop windows: the published rules, and nothing outside a video."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tsm_kinetics.config import Data
     st.integers(0, 9),
     st.integers(1, 12),
 )
-def test_frames_exist(count: int, frames: int, kind: str, epoch: int, clips: int) -> None:
+def test_sampled_frames_lie_inside_the_video(
+    count: int, frames: int, kind: str, epoch: int, clips: int
+) -> None:
     data = Data(sampling=kind, eval_clips=clips)
     rng = sampling.generator(1, epoch, 2)
     trained, tested = (
@@ -35,7 +37,7 @@ def test_frames_exist(count: int, frames: int, kind: str, epoch: int, clips: int
 
 
 def test_dense_frames_are_eight_apart_from_every_start() -> None:
-    """Window 64, 8 frames; 70 frames leave the starts 0 .. 6."""
+    """With a window of 64 and 8 frames, a video of 70 frames has the starts 0 .. 6."""
     starts = set()
     for epoch in range(200):
         frames = sampling.train_frames(70, 8, Data(), sampling.generator(0, epoch, 0))

@@ -1,4 +1,4 @@
-"""The task: averages over views, counting, accumulation, initial weights, the three efficiencies."""
+"""Tests the task: averages over views, counting, accumulation, initial weights, the three efficiencies."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_video_s_score_is_the_mean_softmax_of_its_views() -> None:
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("batch", [2, 4])
 def test_each_video_counts_once_for_any_batch_and_replicas(replicas: int, batch: int) -> None:
-    """Six videos and padding, dealt to replicas; the sums are those of the videos one by one."""
+    """Six videos and padding, split between replicas, give the sums of the videos one by one."""
     task = Task(SMALL, None)
     network = task.build(Single(), precision("fp64"))
     videos, labels = frames(6, 6, 36), np.array([0, 1, 2, 3, 4, 0], np.int32)
@@ -107,7 +107,7 @@ def stepped(config: Config, batch: dict[str, tf.Tensor], replicas: object = None
 
 
 def batch_of_four() -> dict[str, tf.Tensor]:
-    """Twice the same two clips: every half has the batch-norm statistics of the whole."""
+    """The same two clips twice, so that each half has the batch-norm statistics of the whole."""
     two = frames(2, 1, 32)
     return {
         "frames": tf.constant(np.concatenate([two, two])),
@@ -189,7 +189,7 @@ def test_bad_weights_are_one_line(tmp_path: pathlib.Path) -> None:
 
 
 def test_damaged_weights_are_one_line(tmp_path: pathlib.Path) -> None:
-    """An interrupted download, and a byte that a disk changed: zipfile's errors are no OSError."""
+    """Covers an interrupted download and a changed byte: zipfile's errors are not OSErrors."""
     network, path = model.build(SMALL, Single(), precision("fp64")), tmp_path / "w.npz"
     np.savez(path, **imagenet(network))
     whole, middle = path.read_bytes(), path.stat().st_size // 2

@@ -1,4 +1,4 @@
-"""Decoding real files, and what is refused by name."""
+"""Tests the decoding of real files, and errors that name bad files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tsm_kinetics import video
 
 
 def ramp(frames: int, height: int = 64, width: int = 96) -> np.ndarray:
-    """Frames whose grey value tells their number, brighter on the left."""
+    """Frames whose grey value gives their number, brighter on the left."""
     values = 40 + 8 * np.arange(frames)[:, None, None, None] + np.linspace(60, 0, width)[:, None]
     return np.broadcast_to(values, [frames, height, width, 3]).astype(np.uint8)
 
@@ -60,7 +60,7 @@ def test_a_turned_video_is_turned_back(tmp_path: Path) -> None:
 
 def test_a_variable_frame_rate_is_evened_out(tmp_path: Path) -> None:
     path = tmp_path / "variable.mp4"
-    times = [0, 1, 2, 6, 7, 8]  # In fifths of a second: the third frame is shown four times as long.
+    times = [0, 1, 2, 6, 7, 8]  # In fifths of a second; the third frame lasts four times as long.
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=5)
         stream.height, stream.width, stream.pix_fmt = 64, 96, "yuv420p"

@@ -1,1 +1,1 @@
-"""How the documents are made: their links, their generated tables, their site."""
+"""Builds the documents: checks their links, writes their tables of measurements, makes their site."""

@@ -1,4 +1,4 @@
-"""The repository's Markdown files: which there are, what each links to, and the anchors each offers."""
+"""Reads the repository's Markdown files: their paths, links and anchors."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import markdown
 from pymdownx import slugs
 
 ROOT = Path(__file__).resolve().parents[2]
-# What mkdocs.yml asks for: tables, code blocks, and headings' anchors as GitHub makes them.
+# The extensions in mkdocs.yml: tables, code blocks, and anchors of headings like GitHub's.
 EXTENSIONS = ("tables", "pymdownx.superfences", "toc")
 OPTIONS = {"toc": {"slugify": slugs.slugify(case="lower")}}
 
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """What a rendered file offers and asks for: the anchors in it, and the targets of its links and pictures."""
+    """A rendered file: the anchors in it, and the targets of its links and pictures."""
 
     anchors: frozenset[str]
     links: tuple[str, ...]
 
 
 def tracked(*patterns: str) -> list[str]:
-    """Files of the repository that match, as paths from its root: those git tracks, and new ones it does not ignore.
+    """Lists matching files of the repository, as paths from its root: those in git, and new ones not ignored.
 
     Raises:
-      subprocess.CalledProcessError: this is no checkout.
+      subprocess.CalledProcessError: the folder is no checkout.
     """
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run([*command, "--", *patterns], capture_output=True, text=True, check=True)
@@ -38,21 +38,21 @@ def tracked(*patterns: str) -> list[str]:
 
 
 def parse(text: str) -> Page:
-    """The anchors and links of Markdown text; those inside code are neither."""
+    """Finds the anchors and links of Markdown text, except those inside code."""
     reader = _Reader()
     reader.feed(markdown.markdown(text, extensions=list(EXTENSIONS), extension_configs=OPTIONS))
     return Page(frozenset(reader.anchors), tuple(reader.links))
 
 
 def page(name: str) -> Page:
-    """The `Page` of a file, named from the root."""
+    """Parses a file, whose path is relative to the root."""
     return parse((ROOT / name).read_text(encoding="utf-8"))
 
 
 def target(name: str, link: str) -> tuple[str, str] | None:
-    """(file, anchor) that a link in the file `name` means, the file named from the root.
+    """Resolves a link in the file `name` to (file, anchor); the file's path is relative to the root.
 
-    None is for links that leave the repository: another site, or mail. A file outside of the root keeps its "..".
+    Returns None for links to another site or mail. A file outside the root keeps its "..".
     """
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:

@@ -1,4 +1,4 @@
-"""What bench/results/*.json say, as rows of tables: the time of ours, and of each peer in the same run."""
+"""Reads bench/results/*.json into rows of tables: this project's time, and each peer's time in the same run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
-# What the files call a peer, and its name.
+# {peer in the files: name in the tables}.
 PEERS = {
     "tfm_orbit": "tf-models under orbit",
     "tf_models": "tf-models",
@@ -54,7 +54,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """A measurement and the bound it was to keep."""
+    """A measurement and its bound."""
 
     what: str
     measured: str
@@ -70,7 +70,7 @@ def load(name: str) -> dict[str, Any]:
 def _peers(
     case: str, ours: str, contenders: dict[str, Any], file: str, goals: dict[str, float | None]
 ) -> Iterator[Comparison]:
-    """A row for each contender that has a name here; variants of ours that are no peers have none."""
+    """Yields a row for each contender in PEERS; variants of this project's own code are not in it."""
     for key, row in contenders.items():
         if key in PEERS:
             goal = goals.get(key, row.get("bar"))
@@ -78,7 +78,7 @@ def _peers(
 
 
 def training() -> Iterator[Comparison]:
-    """Training steps of whole networks."""
+    """Yields rows of the training steps of whole networks."""
     file = "resnet_step.json"
     for precision, contenders in load(file)["step"].items():
         ours = f"{contenders['ours']['images_per_second']:.1f} images/s"
@@ -99,7 +99,7 @@ def training() -> Iterator[Comparison]:
 
 
 def _translation(file: str, network: str, sizes: dict[str, str]) -> Iterator[Comparison]:
-    """The goal of these is for the fastest TensorFlow peer."""
+    """Yields rows of a translation network, whose goal applies to the fastest TensorFlow peer."""
     for name, case in load(file)["cases"].items():
         kind = {"big": " big", "full": ""}.get(name, f" of `cpu-{name}`")
         ours = f"{case['contenders']['ours']['seconds']:.2f} s"
@@ -119,7 +119,7 @@ def _video(what: str, batch: int) -> Iterator[Comparison]:
 
 
 def small() -> Iterator[Comparison]:
-    """Networks so small that what surrounds the arithmetic counts."""
+    """Yields rows of networks so small that the overhead around the arithmetic counts."""
     file = "lstm_small.json"
     titles = {
         "mnist": ("MNIST LSTM, batch 128", "images"),
@@ -149,7 +149,7 @@ def inference() -> Iterator[Comparison]:
 
 
 def parts() -> Iterator[Comparison]:
-    """Operations of the detectors."""
+    """Yields rows of the detectors' operations."""
     file = "detection.json"
     titles = {
         "topk": "the k largest of 32 x 8,732, k of each row its own",
@@ -164,13 +164,13 @@ def parts() -> Iterator[Comparison]:
     for name, title in titles.items():
         contenders = cases[name]["contenders"]
         ours = f"{1e3 * contenders['ours']['seconds']:.1f} ms"
-        # The goal is for the first peer of each case.
+        # The goal applies to the first peer of each case.
         first = next(key for key in contenders if key != "ours")
         yield from _peers(title, ours, contenders, file, {first: cases[name]["bar"]})
 
 
 def layers() -> Iterator[Comparison]:
-    """One LSTM layer of 1,024 units, forward and backward."""
+    """Yields rows of one LSTM layer of 1,024 units, forward and backward."""
     file = "lstm_layer.json"
     for name, case in load(file)["cases"].items():
         ours = f"{1e3 * case['contenders']['ours']['seconds']:.1f} ms"
@@ -179,7 +179,7 @@ def layers() -> Iterator[Comparison]:
 
 
 def inputs() -> Iterator[Comparison]:
-    """What feeds the networks, on one core."""
+    """Yields rows of the input pipelines on one core."""
     file = "resnet_input.json"
     found = load(file)
     for ours, key in (("ours, bicubic", ""), ("ours, bicubic, normalised", "_with_normalisation")):
@@ -213,7 +213,7 @@ def inputs() -> Iterator[Comparison]:
 
 
 def limits() -> Iterator[Limit]:
-    """What was to keep a bound."""
+    """Yields the measurements that have a bound."""
     loop = load("resnet_step.json")["fused_loop"]
     over, bar = loop["overhead"], loop["bar"]
     text = "the fused loop beyond the bare step, 64 pixels, batch 32"
@@ -237,7 +237,7 @@ def limits() -> Iterator[Limit]:
 
 
 def _bucketing() -> Iterator[Limit]:
-    """Padding of one shape, and of each replica's longest, over that of buckets."""
+    """Yields the padding of a single shape, and of each replica's longest sentence, relative to that of buckets."""
     file = "bucketing.json"
     found = load(file)
     others = {"unbucketed": "in one shape", "unbucketed_longest": "at each replica's longest"}
@@ -253,7 +253,7 @@ def _bucketing() -> Iterator[Limit]:
 
 
 def update() -> Table:
-    """The weight update, whole and sharded; the paper's share of a step is that of 2,048 TPU cores."""
+    """The table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
     paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.
     head = (
         "network",
@@ -286,7 +286,7 @@ def update() -> Table:
 
 
 def exchange() -> Table:
-    """Gradient sums of ResNet-50 between local processes."""
+    """The table of ResNet-50's gradient sums between local processes."""
     head = ("backend, processes", "variant", "MB sent per replica", "s per step", "CPU s", "MB of slots")
     rows = [
         (
@@ -304,7 +304,7 @@ def exchange() -> Table:
 
 
 def faults() -> Table:
-    """Seconds from an injected fault to the last exit, what the launcher said, and how the log ends."""
+    """The table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
     found = load("faults.json")["runs"]
     rows = []
     for fault in next(iter(found.values())):
@@ -322,7 +322,7 @@ def date(path: Path) -> str:
 
 
 def machine(path: Path) -> tuple[str, str]:
-    """(processor, cores) that a file names; files of older scripts name fewer."""
+    """(processor, cores) in a file; files of older scripts lack some of them."""
     found = load(path.name).get("machine", {})
     processor = found.get("cpu") or found.get("processor") or "not recorded"
     return str(processor), str(found.get("cores") or found.get("cpus") or "")

@@ -1,6 +1,6 @@
 """Writes the tables of measurements into the documents, from bench/results/*.json: `python -m tools.docs.performance`.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; a test holds every page to the files.
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; a test compares every page with the files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tools.docs.measurements import ROOT, Comparison
 
 PAGES = ("README.md", "docs/performance.md", "docs/scaling-results.md", "docs/reliability.md")
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
-# The rows of README.md: a case, and what README calls it.
+# The rows of README.md: {case: its name in README.md}.
 SHORT = {
     "ResNet-50, 224 pixels, batch 16, fp32": "ResNet-50 training step",
     "Transformer big, 4 x 64 tokens, fp32": "Transformer big training step",
@@ -26,7 +26,7 @@ SHORT = {
     "MNIST LSTM, batch 128, fp32": "MNIST LSTM training step",
     "MNIST perceptron, 4 layers, batch 100, fp32": "MNIST perceptron, an epoch",
 }
-OTHERS = ("PyTorch", "JAX")  # Peers that are not TensorFlow's.
+OTHERS = ("PyTorch", "JAX")  # Peers without TensorFlow.
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -35,7 +35,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def comparison_table(rows: Iterable[Comparison]) -> str:
-    """A row for each peer of each case."""
+    """The table with a row for each peer of each case."""
     cells = [
         (row.case, row.ours, row.peer, f"{row.ratio:.2f}", row.goal_text, row.verdict, _link(row.file))
         for row in rows
@@ -44,7 +44,7 @@ def comparison_table(rows: Iterable[Comparison]) -> str:
 
 
 def short() -> str:
-    """README's table: the fastest peers of a few cases."""
+    """The table in README.md: the fastest peers of a few cases."""
     found = [*measurements.training(), *measurements.small()]
     rows = []
     for case, name in SHORT.items():
@@ -56,7 +56,7 @@ def short() -> str:
 
 
 def _fastest(rows: Sequence[Comparison]) -> str:
-    """The peer whose time is the smallest multiple of ours."""
+    """The peer with the smallest ratio to this project's time."""
     if not rows:
         return ""
     row = min(rows, key=lambda row: row.ratio)
@@ -64,7 +64,7 @@ def _fastest(rows: Sequence[Comparison]) -> str:
 
 
 def limits() -> str:
-    """What is measured against a bound, not against a peer's time."""
+    """The table of measurements with a bound instead of a peer."""
     rows = [
         (row.what, row.measured, row.goal, "met" if row.met else "missed", _link(row.file))
         for row in measurements.limits()
@@ -101,7 +101,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def fill(text: str) -> str:
-    """The text of a page with its tables written anew.
+    """Returns the text of a page with its tables replaced by current ones.
 
     Raises:
       KeyError: the page names a table that TABLES lacks.
@@ -110,12 +110,12 @@ def fill(text: str) -> str:
 
 
 def names(text: str) -> list[str]:
-    """The tables of a page."""
+    """The names of the tables in a page."""
     return [found[2] for found in _TABLE.finditer(text)]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Exit status 0, or 1 where --check finds a page that differs from the files."""
+    """Returns 0, or 1 where --check finds a page that differs from the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; say which pages are out of date")
     options = parser.parse_args(arguments)

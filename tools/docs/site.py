@@ -1,4 +1,4 @@
-"""The hook of mkdocs.yml: the site is every Markdown file of the repository, and the files these link to.
+"""Makes the site of every Markdown file of the repository and the files that they link to: the hook of mkdocs.yml.
 
 Pages keep their paths from the repository's root, so that a link that holds on disk holds in the site.
 """
@@ -17,7 +17,7 @@ from tools.docs import markdown  # noqa: E402
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Replaces the files of docs/ by those of the repository; what comes with the theme stays."""
+    """Replaces the files of docs/ by those of the repository; the theme's files stay."""
     pages = markdown.tracked("*.md")
     found = {markdown.target(name, link) for name in pages for link in markdown.page(name).links}
     linked = {name for name, _ in filter(None, found) if (markdown.ROOT / name).is_file()}

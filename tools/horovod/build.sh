@@ -3,9 +3,9 @@
 #
 # Usage: tools/horovod/build.sh [PYTHON]     PYTHON: of the environment that holds TensorFlow; .venv/bin/python if absent
 #
-# A pip extra cannot do this: the build needs TensorFlow present, and pip's own cache knows a wheel by Horovod's version
+# A pip extra cannot do this: the build needs TensorFlow installed, and pip's cache keys a wheel by Horovod's version
 # alone, though it works only with the TensorFlow it was built against. Wheels are kept in .cache/wheels/, by the
-# versions of TensorFlow and Python. Two minutes on two cores; from the kept wheel, seconds.
+# versions of TensorFlow and Python. A build takes two minutes on two cores, an installation from a kept wheel seconds.
 #
 # HOROVOD_GPU_OPERATIONS=NCCL and Horovod's other variables are passed on (a GPU build has not been tried here).
 set -euo pipefail
@@ -19,7 +19,7 @@ fail() { echo "error: horovod: $1" >&2; exit 1; }
 key=$(TF_CPP_MIN_LOG_LEVEL=3 "$python" -c 'import sys, tensorflow as tf
 print("tf{}-cp{}{}-{}".format(tf.__version__, *sys.version_info[:2], sys.platform))' 2>/dev/null) ||
   fail "$python cannot import tensorflow; run make setup first"
-# Another patch, another wheel.
+# The key includes the patch's checksum, so that another patch gives another wheel.
 key+=-p$(cksum <"$here/process_sets.patch" | cut -d' ' -f1)
 [[ -n ${HOROVOD_GPU_OPERATIONS:-} ]] && key+=-${HOROVOD_GPU_OPERATIONS,,}
 wheels=$root/.cache/wheels/horovod-$key
@@ -38,10 +38,10 @@ build() (
   echo "building Horovod for $key (once, about two minutes on two cores)" >&2
   rm -rf "$work"
   mkdir -p "$work"/{out,source} "$wheels"
-  # pip is among the tools because an environment that uv made has none.
+  # The tools include pip, because an environment made by uv has none.
   install --target "$work/tools" -r "$here/build-requirements.txt"
   export PATH=$work/tools/bin:$PATH PYTHONPATH=$work/tools${PYTHONPATH:+:$PYTHONPATH}
-  # MPI is off: Gloo, which Horovod brings along, and NCCL need none. -Wl,-s: 1 MB in place of 15.
+  # MPI is off: neither Gloo, which Horovod bundles, nor NCCL needs it. -Wl,-s strips the library from 15 MB to 1 MB.
   export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 \
     HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 \
     CXXFLAGS="-I$here/include ${CXXFLAGS:-}" LDFLAGS="-Wl,-s ${LDFLAGS:-}" MAKEFLAGS=-j$(nproc) \

@@ -1,4 +1,4 @@
-"""The clock: blocks partition the steps however a run is cut, and published step counts come out."""
+"""Tests the clock: blocks partition the steps of any interrupted run, and give the published step counts."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_blocks_partition_the_steps_and_their_epochs_increase(config):
 
 
 @given(configs(), st.data())
-def test_a_run_resumed_at_any_step_does_the_rest(config, data):
+def test_a_run_resumed_at_any_step_runs_the_remaining_steps(config, data):
     clock = clock_of(config)
     if clock is None:
         return
@@ -100,7 +100,7 @@ def test_evaluation_pads_less_than_a_batch(config):
 
 
 @given(configs())
-def test_whole_steps_per_epoch_round_as_told(config):
+def test_whole_steps_per_epoch_follow_the_configured_rounding(config):
     clock = clock_of(config)
     if clock is None:
         return
@@ -109,7 +109,7 @@ def test_whole_steps_per_epoch_round_as_told(config):
     assert clock.whole_steps_per_epoch == max(1, rounded)
 
 
-# mlperf_facts 1.1: steps, steps between evaluations, and the epochs of the evaluations in the published logs.
+# Steps, steps between evaluations, and epochs of the evaluations in the published logs (docs/sources.md, mlperf 1.1).
 @pytest.mark.parametrize(
     "name, steps, per_block, evaluations",
     [
@@ -132,7 +132,7 @@ def test_published_steps(name, steps, per_block, evaluations):
     [("tpu-v3-32", 22536, 1252), ("tpu-v3-2048", 2983, 157), ("tpu-v3-8192", 1738, 79)],
 )
 def test_published_steps_follow_from_the_epochs(name, steps, per_block):
-    """Without the numbers written in the preset: 72, 76 and 88 epochs, an evaluation every 4, rounded up."""
+    """72, 76 and 88 epochs and an evaluation every 4, rounded up, give the numbers that the presets state."""
     epochs = {22536: 72, 2983: 76, 1738: 88}[steps]
     config = replace(PRESETS[name], train_steps=0, steps_per_block=0, train_epochs=float(epochs))
     clock = Clock.of(config)

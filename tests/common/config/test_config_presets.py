@@ -1,4 +1,4 @@
-"""What the presets of several benchmarks share: names, LEGW's families, logged keys."""
+"""Tests what the presets of several benchmarks share: names, LEGW's families, logged keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LEGW's arithmetic: Table 1 of its paper, both directions, on every benchmark's presets and from the flags."""
+"""Tests LEGW's arithmetic: Table 1 of its paper, both directions, every benchmark's presets, and the flag."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def config_of(values: tuple[int, float, float, float]) -> RunConfig:
 
 
 @given(rows, powers)
-def test_back_and_forth_is_where_it_began(values, k) -> None:
+def test_scaling_by_a_factor_and_its_inverse_is_the_identity(values, k) -> None:
     config = config_of(values)
     assert numbers(legw(legw(config, k), 1 / k)) == pytest.approx(numbers(config), rel=1e-12)
 
 
 @given(rows, powers, st.sampled_from([1.0, 2.0, 4.0]))
-def test_two_factors_are_their_product(values, k, then) -> None:
+def test_two_factors_equal_their_product(values, k, then) -> None:
     config = config_of(values)
     assert numbers(legw(legw(config, k), then)) == pytest.approx(numbers(legw(config, k * then)), rel=1e-12)
 
 
 @given(rows, powers)
-def test_rate_by_the_root_and_warmup_as_many_steps(values, k) -> None:
+def test_the_rate_scales_by_the_root_and_the_warmup_keeps_its_steps(values, k) -> None:
     config = config_of(values)
     got = legw(config, k)
     assert got.optimizer.base_learning_rate == pytest.approx(values[1] * math.sqrt(k), rel=1e-12)
@@ -91,7 +91,7 @@ def test_rate_by_the_root_and_warmup_as_many_steps(values, k) -> None:
     ) == dataclasses.replace(config, global_batch_size=1, optimizer=Optimizer(), schedule=Schedule())
 
 
-def test_what_is_counted_in_steps_keeps_its_epochs() -> None:
+def test_fields_in_steps_keep_their_epochs() -> None:
     schedule = Schedule(warmup_steps=40, decay_start_step=600, decay_interval=50)
     config = dataclasses.replace(
         row(1024, 1.0, 0.5), train_steps=1001, steps_per_block=100, schedule=schedule
@@ -103,14 +103,14 @@ def test_what_is_counted_in_steps_keeps_its_epochs() -> None:
 
 
 @pytest.mark.parametrize("k", [0, -1, 1 / 3])
-def test_refuses_what_is_no_batch(k: float) -> None:
+def test_a_factor_that_gives_no_whole_batch_is_refused(k: float) -> None:
     with pytest.raises(UserError, match="no whole batch"):
         legw(row(1024, 1.0, 1.0), k)
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
-def test_any_preset_trains_as_many_epochs(benchmark: str) -> None:
-    """Or the doubled batch does not fit the preset's data, pieces or replicas, which one line says."""
+def test_every_preset_keeps_its_epochs(benchmark: str) -> None:
+    """Where the doubled batch does not fit the preset's data, pieces or replicas, a one-line error says so."""
     fitting = 0
     for name, config in importlib.import_module(f"{benchmark}.presets").PRESETS.items():
         got = configs.override(config, "legw", "2")
@@ -126,7 +126,7 @@ def test_any_preset_trains_as_many_epochs(benchmark: str) -> None:
     assert fitting
 
 
-def test_the_flag_scales_what_the_other_flags_set_wherever_it_stands() -> None:
+def test_the_flag_scales_the_values_of_other_flags_in_any_order() -> None:
     flags = ["--config.legw=4", "--config.optimizer.base_learning_rate=0.5", "--config.global_batch_size=16"]
     for argv in (flags, flags[::-1]):
         overrides, rest = configs.split_overrides(argv)

@@ -1,4 +1,4 @@
-"""Overrides, their errors, JSON and digest of configurations."""
+"""Tests overrides of configurations, their errors, their JSON form and their digest."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ def test_json_round_trip_and_digest(config: Config) -> None:
     assert digest(changed) != digest(config)
 
 
-def test_digest_does_not_hang_on_the_session() -> None:
-    """The same in another process with another hash seed."""
+def test_digest_does_not_depend_on_the_process() -> None:
+    """The digest is equal in another process with another hash seed."""
     code = (
         "from common.config.digest import digest; from common.config.schema import RunConfig; "
         "print(digest(RunConfig()))"
@@ -189,7 +189,7 @@ def test_digest_does_not_hang_on_the_session() -> None:
     assert out.stdout.strip() == digest(RunConfig())
 
 
-def test_from_dict_refuses_what_it_does_not_know() -> None:
+def test_from_dict_refuses_unknown_fields() -> None:
     values = to_dict(Config())
     with pytest.raises(UserError, match="config.sede: unknown field .did you mean seed"):
         from_dict(Config, {**values, "sede": 1})

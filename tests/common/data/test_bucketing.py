@@ -1,4 +1,4 @@
-"""Bucketed batches: every example once, one bucket per step on all replicas, little padding."""
+"""Tests bucketed batches: every example once, one bucket per step on all replicas, little padding."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LIMITS = [10, 20, 30, 40, 48]
 
 
 def drawn(count: int, seed: int = 0) -> np.ndarray:
-    """Lengths that are spread as those of sentences are."""
+    """Draws lengths distributed like those of sentences."""
     return np.clip(np.random.default_rng(seed).gamma(4, 5, count), 1, 48).astype(int)
 
 
 @given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 5), st.integers(0, 3))
-def test_every_example_once_in_as_few_steps_as_can_be(count, batch, seed, epoch):
+def test_every_example_comes_once_in_the_fewest_steps(count, batch, seed, epoch):
     buckets = Buckets(drawn(count, seed), LIMITS)
     plan = buckets.epoch(seed, epoch, batch)
     assert plan.steps == buckets.steps_per_epoch(batch) == -(-count // batch)
@@ -43,8 +43,8 @@ def test_no_example_is_longer_than_its_bucket(count, shards, part, seed):
 
 
 @given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.integers(1, 10), st.integers(0, 5))
-def test_shards_make_the_global_batch_without_talking(count, shards, part, seed):
-    """Each host makes its own plan; in a step all have the same bucket, and their parts are the whole."""
+def test_shards_form_the_global_batch_without_communication(count, shards, part, seed):
+    """Each host makes its own plan; in a step all use the same bucket, and their parts make up the global batch."""
     lengths = drawn(count, seed)
     whole = Buckets(lengths, LIMITS).epoch(seed, 1, shards * part)
     parts = [
@@ -56,7 +56,7 @@ def test_shards_make_the_global_batch_without_talking(count, shards, part, seed)
 
 
 @given(st.integers(1, 300), st.integers(1, 5))
-def test_hosts_in_turns_make_every_step_once(count, hosts):
+def test_hosts_that_take_turns_make_every_step_once(count, hosts):
     plan = Buckets(drawn(count), LIMITS).epoch(0, 0, 8)
     turns = [plan.round_robin(host, hosts) for host in range(hosts)]
     assert sorted(itertools.chain(*turns)) == list(range(plan.steps))
@@ -64,7 +64,7 @@ def test_hosts_in_turns_make_every_step_once(count, hosts):
 
 
 @given(st.integers(1, 100), st.integers(1, 9), st.integers(0, 60))
-def test_a_stream_entered_later_goes_on_as_the_first_would(count, batch, start):
+def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(count, batch, start):
     buckets, shard = Buckets(drawn(count), LIMITS), Shard(0, 1)
     first = list(itertools.islice(buckets.endless(7, batch, shard), start + 10))[start:]
     later = list(itertools.islice(buckets.endless(7, batch, shard, start), 10))
@@ -80,7 +80,7 @@ def test_seeds_and_epochs_differ():
 
 
 def test_each_bucket_is_a_plain_queue():
-    """Against the plain form: a queue per bucket over the shuffled examples."""
+    """The plan equals the plain form: a queue per bucket over the shuffled examples."""
     buckets = Buckets(drawn(1000), LIMITS)
     plan = buckets.epoch(3, 2, 32)
     queues, expected = {b: [] for b in range(len(LIMITS))}, []
@@ -95,7 +95,7 @@ def test_each_bucket_is_a_plain_queue():
 
 
 def padding_shares(lengths: np.ndarray, limits: list[int], batch: int, replicas: int):
-    """Padding of: our plan; batches in random order, padded to their longest; the longest of all replicas' steps."""
+    """Padding shares: our plan; random batches padded to their longest example, or to the longest on any replica."""
     buckets = Buckets(lengths, limits)
     ours = buckets.padding_share(buckets.epoch(0, 0, batch))
     order = np.random.default_rng(0).permutation(len(lengths))
@@ -110,7 +110,7 @@ def test_padding_is_a_third_or_less_of_unbucketed():
 
 
 def test_padding_against_tf_data():
-    """tf.data's own bucketing per replica pads as little, but its replicas differ in a step."""
+    """tf.data's bucketing per replica pads as little, but the replicas of a step have different buckets."""
     lengths, replicas, batch = drawn(4000), 4, 16
     limits = [8, 16, 24, 32, 40, 48]
 
@@ -125,7 +125,7 @@ def test_padding_against_tf_data():
     steps = min(map(len, theirs))
     waits = np.array([t[:steps] for t in theirs])
     imbalance = (waits.max(0) - waits.min(0)).mean() / waits.mean()
-    assert imbalance > 0.3  # Replicas wait for the one that drew the longest bucket.
+    assert imbalance > 0.3  # Replicas wait for the one with the longest bucket.
     plan = Buckets(lengths, limits).epoch(0, 0, batch * replicas)
     lengths_of = [limits[b] for b in plan.buckets]
     assert all(

@@ -1,4 +1,4 @@
-"""Padded evaluation counts each example once, and gives every replica equally many batches."""
+"""Tests padded evaluation: each example counts once, and every replica gets equally many batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No data set that a run reads is tuned by tf.data, and what is not tuned is said."""
+"""Tests that tf.data autotunes none of the data sets that a run reads, and that their parallelism is explicit."""
 
 import os
 
@@ -10,7 +10,7 @@ from common.train.loop import Loop
 from tests.common.train import toy
 
 
-def test_whatever_a_run_iterates_is_untuned(monkeypatch):
+def test_data_sets_that_a_run_reads_are_not_autotuned(monkeypatch):
     config = toy.config()
     replicas = backends.make(config)
     read, dataset = [], replicas.dataset
@@ -30,7 +30,7 @@ def test_whatever_a_run_iterates_is_untuned(monkeypatch):
         assert read and all(data.options().autotune.enabled is False for data in read)
 
 
-def test_untuned_data_keep_their_elements_and_other_options():
+def test_disabling_autotune_keeps_elements_and_other_options():
     options = tf.data.Options()
     options.deterministic = False
     options.threading.private_threadpool_size = 3
@@ -39,6 +39,6 @@ def test_untuned_data_keep_their_elements_and_other_options():
     assert data.options().deterministic is False and data.options().threading.private_threadpool_size == 3
 
 
-def test_parallel_calls_are_the_threads():
+def test_parallel_calls_default_to_the_available_cores():
     assert pipeline.parallel_calls(48) == 48
     assert pipeline.parallel_calls() == len(os.sched_getaffinity(0))

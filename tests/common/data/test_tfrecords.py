@@ -1,4 +1,4 @@
-"""TFRecord streams: an exact partition, one order for every cache, entry at any record, named damage."""
+"""Tests TFRecord streams: exact partition, one order for every cache, entry at any record, damage by file name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_shards_partition_the_records(num_files, num_shards, per_file):
         seen |= mine
         sizes.append(len(mine))
     assert len(seen) == num_files * per_file
-    # Uneven only by the rounding of files that several shards read.
+    # Sizes differ only by the rounding of files that several shards read.
     assert max(sizes) - min(sizes) <= num_files % num_shards + 1
 
 
@@ -127,7 +127,7 @@ def test_records_carry_their_place(files):
         assert value.numpy() == b"%d-%d" % (file, record)
 
 
-def test_count_hops_over_the_records(files):
+def test_count_gives_the_number_of_records_of_each_file(files):
     assert [tfrecords.count(file) for file in files] == [20, 21, 22, 23, 24]
 
 
@@ -143,7 +143,9 @@ def damaged(files, tmp_path):
 
 def test_diagnose_names_file_and_record_of_a_corrupt_one(damaged):
     with open(damaged[2], "r+b") as file:
-        file.seek(7 * 19 + 13)  # Each of the first records takes 12 + 3 + 4 bytes: inside number 7.
+        file.seek(
+            7 * 19 + 13
+        )  # Each of the first records takes 12 + 3 + 4 bytes, so that this is inside record 7.
         file.write(b"x")
     with pytest.raises(tf.errors.DataLossError):
         take(record_stream.endless(damaged, Shard(), 1, 16), 200)
@@ -198,7 +200,7 @@ def test_example_round_trip():
 
 @pytest.mark.parametrize("file, left", [(0, 4), (2, 0)])
 def test_a_file_cut_off_between_two_records_is_named(tmp_path, file, left):
-    """It reads like a whole one; each record here takes 16 + 3 bytes."""
+    """Such a file reads like a complete one; each record here takes 16 + 3 bytes."""
     paths = [str(tmp_path / tfrecords.shard_name("train", i, 3)) for i in range(3)]
     for i, path in enumerate(paths):
         tfrecords.write(path, [f"{i}-{n}".encode() for n in range(6)])

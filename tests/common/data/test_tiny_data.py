@@ -1,4 +1,4 @@
-"""Notes beside generated data: made once, anew after an interruption, and never in another benchmark's folder."""
+"""Tests generated data and its note: made once, remade after an interruption, never in another benchmark's folder."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def test_files_that_were_added_are_kept(tmp_path):
 
 
 def test_a_note_without_a_name_holds_for_the_same_data_only(tmp_path):
-    """As earlier versions wrote it."""
+    """Earlier versions wrote such notes."""
     generate, shard = MAKERS["ssd"]
     generate(tmp_path)
     note = tmp_path / "tiny.json"
     settings = json.loads(note.read_text())["settings"]
     note.write_text(json.dumps(settings))
-    generate(tmp_path)  # Made anew: such a note does not say of which files.
+    generate(tmp_path)  # Made again, because such a note does not list its files.
     before = state(tmp_path)
     note.write_text(json.dumps({**settings, "seed": 3}))
     with pytest.raises(UserError, match="without a benchmark's name"):

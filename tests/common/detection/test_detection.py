@@ -1,4 +1,4 @@
-"""Boxes, anchors, matching, top-k and suppression against tf-models-official, numpy transcriptions and plain loops."""
+"""Tests boxes, anchors, matching, top-k and NMS against tf-models-official, numpy transcriptions and plain loops."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_overlap_is_that_of_tf_models():
     rng = np.random.default_rng(0)
     a, b = random_boxes(rng, 2, 30), random_boxes(rng, 2, 7)
     theirs = official("box_ops").bbox_overlap(tf.constant(a), tf.constant(b))
-    # Theirs adds 1e-8 to the union.
+    # tf-models adds 1e-8 to the union.
     np.testing.assert_allclose(boxes.iou(tf.constant(a), tf.constant(b)), theirs, rtol=1e-4)
     for i in range(2):
         np.testing.assert_allclose(
@@ -87,7 +87,7 @@ def test_clip_and_flip():
 
 
 def naive_anchors() -> np.ndarray:
-    """One anchor after the other, (cy, cx, h, w), as the SSD paper and mlperf_facts 2 describe them."""
+    """Makes the anchors one by one, (cy, cx, h, w), after the SSD paper and docs/sources.md, mlperf 2."""
     found = []
     for level in range(6):
         size, step = (38, 19, 10, 5, 3, 1)[level], (8, 16, 32, 64, 100, 300)[level]
@@ -132,7 +132,7 @@ def naive_match(iou: np.ndarray, valid: np.ndarray, positive: float, negative: f
 @pytest.mark.parametrize(
     ("positive", "negative", "force"), [(0.5, 0.5, True), (0.7, 0.3, True), (0.5, 0.5, False)]
 )
-def test_matching_is_the_loop_s(positive, negative, force):
+def test_matching_equals_the_loop(positive, negative, force):
     rng = np.random.default_rng(2)
     for case in range(30):
         grid, truths = random_boxes(rng, 40), random_boxes(rng, 6)
@@ -163,7 +163,7 @@ def test_matching_is_that_of_tf_models():
         )
 
 
-def test_truths_that_want_one_anchor_do_not_lose_the_first():
+def test_the_first_object_keeps_an_anchor_that_two_objects_prefer():
     iou = tf.constant([[[0.3, 0.1], [0.4, 0.2]]])
     found = matching.match(iou, 0.5, 0.5, True)
     assert found.state.numpy().tolist() == [[1, 0]] and found.index.numpy()[0, 0] == 0
@@ -181,7 +181,7 @@ numbers = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(numbers, min_size=12, max_size=12), st.integers(0, 14), st.booleans())
-def test_topk_mask_is_sorting_s_ties_included(values, k, double):
+def test_topk_mask_equals_sorting_ties_included(values, k, double):
     row = np.array(values, np.float64 if double else np.float32)
     if double:
         row *= 1 + 1e-12
@@ -198,7 +198,7 @@ def test_topk_mask_of_rows_with_their_own_k_compiled():
 
 
 def greedy(corners: np.ndarray, valid: np.ndarray, threshold: float) -> np.ndarray:
-    """The definition: go through the boxes from the best on, keep those that overlap no kept one too much."""
+    """Greedy suppression by definition: from the best box on, keep each that overlaps no kept box too much."""
     iou = naive_iou(corners, corners)
     kept: list[int] = []
     for j in range(len(corners)):
@@ -208,7 +208,7 @@ def greedy(corners: np.ndarray, valid: np.ndarray, threshold: float) -> np.ndarr
 
 
 def chain(count: int) -> np.ndarray:
-    """Each suppresses the next only: every other one stays, and a tile needs as many rounds as it has boxes."""
+    """Boxes that each suppress only the next: every other one stays, and a tile needs as many rounds as boxes."""
     shift = np.arange(count)[:, None] * 0.25 * np.array([[1.0, 0, 1, 0]])
     return np.array([[0.0, 0, 1, 1]]) + shift
 
@@ -236,7 +236,7 @@ def test_tiled_suppression_is_greedy_on_a_thousand_cases(tile):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_suppression_compiles_and_is_tensorflow_s():
+def test_suppression_compiles_and_equals_tensorflow():
     rng = np.random.default_rng(5)
     cases = random_boxes(rng, 3, 300).astype(np.float32)
     compiled = tf.function(lambda b: nms.suppress(b, tf.fill([3, 300], True), 0.5, 128), jit_compile=True)
@@ -256,7 +256,7 @@ def naive_detections(corners, scores, score_threshold, iou_threshold, candidates
     return sorted(found, key=lambda d: -d[0])[:detections]
 
 
-def test_detections_per_class_are_the_loop_s():
+def test_detections_per_class_equal_the_loop():
     rng = np.random.default_rng(6)
     corners, scores = random_boxes(rng, 4, 60), rng.random([4, 60, 5])
     scores[3] = 0.01

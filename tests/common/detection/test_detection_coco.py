@@ -1,4 +1,4 @@
-"""COCO records and COCO's evaluation: against tf-models-official's decoder, plain pycocotools, and an oracle."""
+"""Tests COCO records and COCO's evaluation against tf-models-official's decoder, plain pycocotools and an oracle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from common.detection import coco_eval, coco_records, coco_write, convert
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 
-IDS = (3, 7, 44)  # Original category ids, with gaps as COCO's.
+IDS = (3, 7, 44)  # Original category ids, with gaps like COCO's.
 SIZE = (40, 60)
 
 
@@ -66,7 +66,7 @@ def scene(images: int = 12, seed: int = 0) -> dict:
 
 
 def write(folder: pathlib.Path, content: dict, masks: bool = False) -> tuple[str, list[str], list[str]]:
-    """(annotation file, TFRecords, what was dropped)."""
+    """Writes a COCO file: (annotation file, TFRecords, messages about dropped objects)."""
     dropped: list[str] = []
     annotations = folder / "instances.json"
     annotations.write_text(json.dumps(content))
@@ -98,7 +98,7 @@ def test_records_are_read_as_tf_models_decoder_reads_them(tmp_path):
     assert seen == len(scene()["annotations"])
 
 
-def test_tf_models_own_converter_s_records_are_read(tmp_path):
+def test_records_of_tf_models_converter_are_read(tmp_path):
     converter = pytest.importorskip(
         "official.vision.data.create_coco_tf_record", reason="tf-models-official absent"
     )
@@ -192,7 +192,7 @@ NOTHING = object()
         ("width", 0, ": width is 0"),
     ],
 )
-def test_what_an_evaluation_would_stumble_over_is_found_before_it(tmp_path, field, value, message):
+def test_annotations_that_break_an_evaluation_are_found_before_it(tmp_path, field, value, message):
     content = scene()
     bad = content["annotations"][3]
     image = next(i for i in content["images"] if i["id"] == bad["image_id"])
@@ -206,7 +206,7 @@ def test_what_an_evaluation_would_stumble_over_is_found_before_it(tmp_path, fiel
     with pytest.raises(UserError, match=f"image {image['id']}.*{message}.*get a sound copy"):
         coco_records.check_evaluation(path, None, len(content["images"]), masks=True)
     if field == "segmentation" and (value is NOTHING or not value):
-        coco_records.check_evaluation(path, None, len(content["images"]))  # Boxes need none.
+        coco_records.check_evaluation(path, None, len(content["images"]))  # Boxes need no masks.
         results = [{"image_id": image["id"], "category_id": 3, "bbox": [0.0, 0, 9, 9], "score": 0.5}]
         assert coco_eval.average_precision(path, results, "bbox")["AP"] < 0.5
 
@@ -221,7 +221,7 @@ def test_unknown_categories_are_refused(tmp_path):
 
 
 def convert_scene(folder: pathlib.Path, content: object, *flags: str, zipped: bool = False) -> int:
-    """Runs the command on `content` as both splits."""
+    """Runs the conversion command on `content` as both splits."""
     for image in scene()["images"]:
         (folder / image["file_name"]).write_bytes(jpeg(image["id"]))
     notes = folder / "notes.json"
@@ -286,7 +286,7 @@ def test_masks_are_asked_for_only_where_they_are_written(tmp_path, capsys):
 
 
 def test_a_full_disk_at_the_annotation_file_is_one_line(tmp_path, capsys, monkeypatch):
-    """What was converted stays; the same command goes on."""
+    """Finished shards stay, and the same command resumes."""
     before = pathlib.Path.write_bytes
 
     def full(path, data):
@@ -320,7 +320,7 @@ def test_damage_is_named_by_image(tmp_path):
 
 
 def oracle(content: dict, pad: int = 3) -> dict[str, np.ndarray]:
-    """The arrays of a network that sees the ground truth, crowds excepted, and `pad` rows of padding."""
+    """Output arrays of a network that predicts the ground truth, crowds excepted, and `pad` rows of padding."""
     n, most = len(content["images"]), 6
     arrays = {
         "image_id": np.array([i["id"] for i in content["images"]] + [-1] * pad),

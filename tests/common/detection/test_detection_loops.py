@@ -1,4 +1,4 @@
-"""Both detectors' loops on generated pictures: one replica and two, straight through and resumed, train alike."""
+"""Tests both detectors' loops on generated pictures: two replicas and resumed runs train as one replica does."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ SMALL = {
 }
 
 
-# Mask R-CNN has two programs for its two orientations, in training and in evaluation: minutes.
+# Mask R-CNN takes minutes: it compiles a program per orientation, for training and for evaluation.
 @pytest.fixture(scope="module", params=["ssd", pytest.param("maskrcnn", marks=pytest.mark.e2e)])
 def make(request, tmp_path_factory) -> Callable[..., Loop]:
-    """(changes) -> a loop of four steps on generated pictures; its task keeps the arrays that it scored."""
+    """Returns make(**changes), a loop of four steps on generated pictures whose task keeps the scored arrays."""
     benchmark = request.param
     folder = tmp_path_factory.mktemp(benchmark)
     importlib.import_module(f"{benchmark}.tiny").generate(folder, PICTURES)
@@ -43,8 +43,9 @@ def make(request, tmp_path_factory) -> Callable[..., Loop]:
     Task = importlib.import_module(f"{benchmark}.task").Task  # noqa: N806
 
     class Here(Task):
-        """Scores in this process. Without the losses that each replica divides by its own number of objects, as
-        published: they make two replicas of two images another run than one of four.
+        """Scores in this process, and omits the losses that each replica divides by its own number of objects.
+
+        With these losses, as published, two replicas of two images train differently from one replica of four.
         """
 
         evaluate_in_worker = False

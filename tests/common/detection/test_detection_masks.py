@@ -1,4 +1,4 @@
-"""Masks pasted and encoded, and the scores of a pool: against definitions and plain pycocotools; oracles."""
+"""Tests pasted and encoded masks and the scores of a pool against definitions, plain pycocotools and oracles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = (37, 53)
 
 
 def pasted_by_definition(mask: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """Pixel by pixel: the bilinear value at its centre, of the mask's cells and zeros around them."""
+    """Pastes pixel by pixel: the bilinear value at the pixel's centre, of the mask's cells with zeros around them."""
     cells = len(mask)
     around = np.zeros([cells + 2, cells + 2])
     around[1:-1, 1:-1] = mask
@@ -96,7 +96,7 @@ def generated(folder: pathlib.Path, images: int = 40) -> tuple[str, dict]:
 
 
 def oracle(content: dict, image: dict, columns: int) -> dict[str, np.ndarray]:
-    """The arrays, of one image, of a network that sees the objects, crowds excepted: masks at twice its resolution."""
+    """One image's output of a network that predicts the objects, without crowds, with masks at twice the resolution."""
     height, width = image["height"], image["width"]
     items = [a for a in content["annotations"] if a["image_id"] == image["id"] and not a["iscrowd"]]
     assert len(items) <= columns
@@ -137,7 +137,7 @@ def test_an_oracle_scores_one_for_boxes_and_masks(tmp_path):
 
 
 def test_an_oracle_scores_one_on_photographs_with_crowds(tmp_path):
-    """Forty of the hundred: all that hold a crowd, and others; whole photographs take a while."""
+    """Scores forty of the hundred photographs: all with a crowd, and others; all hundred would take too long."""
     try:
         source = unpack("coco200") / "instances_val2017_100.json"
     except UserError as error:

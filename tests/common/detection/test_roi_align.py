@@ -1,4 +1,4 @@
-"""ROIAlign against tf-models-official and a numpy transcription, forward and gradient; the crops of masks."""
+"""Tests ROIAlign, forward and gradient, and mask crops against tf-models-official and a numpy transcription."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pyramid(rng: np.random.Generator, images: int, channels: int, dtype=np.float
 
 
 def some_boxes(rng: np.random.Generator, images: int, count: int) -> np.ndarray:
-    """Of all sizes, inside of the image, some at its border, one empty and one whole."""
+    """Boxes of all sizes inside the image, some at its border, one empty and one the whole image."""
     low = rng.uniform(0, 0.9, [images, count, 2])
     high = low + (1 - low) * rng.uniform(0, 1, [images, count, 2]) ** 2
     found = np.concatenate([low, high], -1) * [HEIGHT, WIDTH, HEIGHT, WIDTH]
@@ -31,7 +31,7 @@ def some_boxes(rng: np.random.Generator, images: int, count: int) -> np.ndarray:
 
 
 def naive(features: dict[int, np.ndarray], boxes: np.ndarray, size: int, sampling: int) -> np.ndarray:
-    """One bin after the other, as sections 3 of Mask R-CNN and 4.2 of FPN describe it."""
+    """ROIAlign bin by bin, after section 3 of Mask R-CNN and section 4.2 of FPN."""
     images, count = boxes.shape[:2]
     found = np.zeros([images, count, size, size, features[2].shape[-1]])
     for b in range(images):
@@ -72,7 +72,7 @@ def with_gradients(function, features: dict[int, np.ndarray], seed: int = 9):
 
 
 @pytest.mark.parametrize(("size", "sampling"), [(3, 1), (2, 2), (2, 3)])
-def test_is_the_transcription_s(size, sampling):
+def test_equals_the_transcription(size, sampling):
     rng = np.random.default_rng(0)
     features, boxes = pyramid(rng, 2, 3), some_boxes(rng, 2, 9)
     found = roi_align.roi_align(
@@ -82,13 +82,13 @@ def test_is_the_transcription_s(size, sampling):
 
 
 @pytest.mark.parametrize(("size", "sampling"), [(7, 1), (7, 2), (14, 2)])
-def test_is_that_of_tf_models_forward_and_backward(size, sampling):
-    """Theirs samples once per bin: several samples are the mean of its smaller bins."""
+def test_equals_tf_models_forward_and_backward(size, sampling):
+    """tf-models samples once per bin, so several samples equal the mean over its smaller bins."""
     ops = pytest.importorskip("official.vision.ops.spatial_transform_ops", reason="tf-models-official absent")
     rng = np.random.default_rng(1)
     features = pyramid(rng, 2, 5)
     boxes = some_boxes(rng, 2, 40)
-    # Theirs takes the logarithm of 0 for an empty box's level.
+    # tf-models takes the logarithm of 0 for the level of an empty box.
     boxes[:, 0] = [3, 4, 5, 6]
 
     def theirs(inputs):
@@ -159,7 +159,7 @@ def naive_crop(mask: np.ndarray, inside: np.ndarray, box: np.ndarray, size: int)
     return found
 
 
-def test_crops_of_masks_are_the_transcription_s():
+def test_crops_of_masks_equal_the_transcription():
     rng = np.random.default_rng(3)
     masks = rng.integers(0, 2, [2, 6, 12, 12]).astype(np.uint8)
     inside, boxes = some_boxes(rng, 2, 6), some_boxes(rng, 2, 6)
@@ -170,7 +170,7 @@ def test_crops_of_masks_are_the_transcription_s():
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_box_that_is_the_object_s_shows_its_mask():
+def test_the_crop_of_an_object_s_own_box_shows_its_mask():
     masks = np.random.default_rng(4).integers(0, 2, [3, 28, 28]).astype(np.uint8)
     boxes = tf.constant([[1.0, 2, 30, 50], [0, 0, 7, 7], [0, 0, 0, 0]], tf.float64)
     found = roi_align.crop_masks(tf.constant(masks), boxes, boxes, 28)

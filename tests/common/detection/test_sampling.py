@@ -1,4 +1,4 @@
-"""Balanced samples: exact sizes, ties, and numbers that depend on seed, step and image only; a pyramid's anchors."""
+"""Tests balanced samples (exact sizes, ties, noise from seed, step and image only) and a pyramid's anchors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_exact_mask_has_k_elements_the_first_of_equal_ones(values, k, double):
 
 
 def naive_sample(positive, negative, noise, size, positives):
-    """By sorting: the candidates of the largest noise, the first of equal ones."""
+    """Samples by sorting: the candidates with the largest noise, the first of equal ones."""
 
     def draw(candidates, count):
         order = sorted(candidates.nonzero()[0], key=lambda i: (-noise[i], i))
@@ -35,7 +35,7 @@ def naive_sample(positive, negative, noise, size, positives):
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_sample_is_sorting_s_and_exact(ties):
+def test_sample_equals_sorting_and_has_exact_sizes(ties):
     rng = np.random.default_rng(0)
     for size, positives in ((16, 8), (16, 4), (60, 30), (1, 0)):
         kind = rng.choice(3, [20, 50], p=[0.3, 0.4, 0.3])
@@ -102,7 +102,7 @@ def test_a_compiled_sample_is_the_same():
 
 
 def naive_anchors(height: int, width: int) -> np.ndarray:
-    """mlperf_facts 2: sides 8 * 2^l, aspects (1, 1), (1.4, .7), (.7, 1.4) of (width, height), l = 2 ... 6."""
+    """Sides 8 * 2^l, l = 2 ... 6, (width, height) times (1, 1), (1.4, .7), (.7, 1.4) (docs/sources.md, mlperf 2)."""
     found = []
     for level in range(2, 7):
         stride = 2**level
@@ -122,7 +122,7 @@ def test_a_pyramid_s_anchors():
 
 
 def test_a_pyramid_s_anchors_are_those_of_tf_models():
-    """Theirs have the aspects exactly, of equal area: sqrt(2) where the published ones have 1.4."""
+    """tf-models' aspects keep the area exactly: sqrt(2) where the published ones have 1.4."""
     anchor = pytest.importorskip("official.vision.ops.anchor", reason="tf-models-official absent")
     levels = anchor.Anchor(2, 6, 1, [1.0, 2.0, 0.5], 8.0, (128, 192)).multilevel_boxes
     theirs = np.concatenate([levels[str(level)].numpy().reshape(-1, 4) for level in range(2, 7)])

@@ -1,5 +1,7 @@
-"""Gradient summation against numpy: buckets, routes, and the bf16 wire within its bound. Mirrored; `test_sharding`
-runs `sums` in several processes too."""
+"""Tests gradient sums against numpy: buckets, routes, and the bf16 wire within its error bound.
+
+The tests here run on mirrored replicas; test_sharded_update.py also runs `sums` in several processes.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,14 @@ CASES = {
 
 
 def gradients_of(replica: int, dtype: type) -> list[np.ndarray]:
-    """Magnitudes from 1e-4 to 1e4; some sums nearly cancel."""
+    """Gradients with magnitudes from 1e-4 to 1e4; some sums nearly cancel."""
     rng = np.random.default_rng(replica)
     values = [rng.normal(size=s) * 10 ** rng.uniform(-4, 4, size=s) * (-1) ** replica for s in SHAPES]
     return [np.asarray(v, dtype) for v in values]
 
 
 def sums(backend: str, number: int, dtype: str) -> dict[str, list[list[np.ndarray]]]:
-    """Of every case, on every local replica: the summed gradients."""
+    """The summed gradients of every case, on every local replica."""
     replicas = replicas_of(backend, number)
     columns = [np.stack(c) for c in zip(*(gradients_of(r, np.dtype(dtype)) for r in range(number)))]
 
@@ -55,7 +57,7 @@ def sums(backend: str, number: int, dtype: str) -> dict[str, list[list[np.ndarra
 
 
 def check_sums(results: dict[str, list[list[np.ndarray]]], number: int, dtype: str) -> None:
-    """`results` of all replicas; also that all have the same bits."""
+    """Compares the `results` of all replicas with numpy, and bitwise with each other."""
     all_of = [gradients_of(r, np.dtype(dtype)) for r in range(number)]
     for name, copies in results.items():
         plan = route(CASES[name], number)
@@ -76,7 +78,7 @@ def test_every_route_and_wire_sums_as_numpy_does(number, dtype):
     check_sums(sums("mirrored", number, dtype), number, dtype)
 
 
-def test_one_replica_has_the_sums_already():
+def test_one_replica_returns_its_gradients_unchanged():
     gradients = [tf.constant(g) for g in gradients_of(0, np.float64)]
     for case in (Communication(), Communication("2d", wire="bf16")):
         assert gradient_sum.sum_gradients(replicas_of("single", 1), gradients, case) == gradients
@@ -105,7 +107,7 @@ def test_bf16_bound_counts_the_roundings():
 
 
 class Spy:
-    """Counts what a replica sends: n (k - 1) / k for each half of an all-reduce."""
+    """Counts the bytes that a replica sends: n (k - 1) / k for each half of an all-reduce."""
 
     def __init__(self, replicas, monkeypatch):
         self.inside, self.across, self.calls = 0.0, 0.0, []
@@ -117,7 +119,7 @@ class Spy:
         def spied(x, *args, groups=None):
             groups = args[-1] if args else groups
             k = len(groups[0]) if groups else replicas.num_replicas
-            # Of one replica of those that trace this.
+            # Counts one of the replicas that trace this.
             whole = x.shape.num_elements() * x.dtype.size * (k if name == "all_gather" else 1)
             sent = factor * whole * (k - 1) / k / replicas.num_replicas
             self.calls.append(name)
@@ -176,7 +178,7 @@ def test_buckets_hold_every_tensor_once_and_keep_to_the_limit(sizes, doubles, li
 
 
 def test_a_bucket_leaves_when_it_is_full_not_when_it_begins():
-    """Tensors 5, 4, ... are ready in this order; the large one, 3, is before 2 and 1 fill the bucket of 5 and 4."""
+    """Tensors become ready as 5, 4, ...; the large tensor 3 leaves before 2 and 1 fill the bucket of 5 and 4."""
     tensors = [tf.TensorSpec([n]) for n in (2, 2, 2, 90, 2, 2)]
     assert gradient_sum.buckets(tensors, 100) == [[3], [5, 4, 2, 1, 0]]
     assert gradient_sum.buckets(tensors, 70)[0] == [3]
@@ -189,7 +191,7 @@ def test_2d_rows_are_the_divisor_nearest_to_the_root(number, row):
     assert found == row or found * row == number
 
 
-def test_nodes_are_processes_unless_told():
+def test_nodes_are_processes_unless_configured():
     assert route(Communication("hierarchical"), 8, node_size=4).row == 4
     assert route(Communication("hierarchical"), 8, node_size=1).columns is None
     assert route(Communication("hierarchical", 2), 8, node_size=4).row == 2

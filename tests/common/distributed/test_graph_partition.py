@@ -1,4 +1,4 @@
-"""Branches on different replicas against all branches on each, float64 to 1e-8."""
+"""Tests branches on different replicas against all branches on each replica, float64 to 1e-8."""
 
 import numpy as np
 import pytest
@@ -42,11 +42,11 @@ def loss_of(results):
 
 def run(replicas, size, run_heads, dynamic=False, traced=False):
     """(results by replica, gradients of the input and the variables, summed over replicas) of one loss per
-    group of `size`, of which each replica takes its part.
+    group of `size`, which is split between the group's replicas.
     """
     groups = contiguous_groups(replicas.num_replicas, size)
     heads = Heads(replicas)
-    if dynamic:  # As a backend of one program for all replicas has it.
+    if dynamic:  # As on a backend with one program for all replicas.
         number = replicas.replica_id
         replicas.replica_id = lambda: tf.raw_ops.PlaceholderWithDefault(input=number(), shape=[])
 
@@ -74,7 +74,7 @@ def everywhere(replicas, functions, groups):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("replicas, size", [(2, 2), (4, 4), (4, 2), (2, 1)])
 def test_branches_equal_every_head_on_every_replica(replicas, size, dynamic):
-    """Three heads on groups of 2 (one replica runs two of them), of 4 (one runs none) and of 1."""
+    """Three heads on groups of 2 (one replica runs two heads), of 4 (one runs none) and of 1."""
     check(Mirrored(replicas), size, dynamic)
 
 
@@ -118,7 +118,7 @@ def test_a_replica_runs_its_own_branches_only():
     assert sorted(calls) == ["a", "b", "c"]
 
 
-def test_one_device_runs_them_all():
+def test_one_device_runs_all_branches():
     functions = Heads(Single()).functions(tf.ones([2, FEATURES], tf.float64))
     results = branches(Single(), functions, [[0]])
     assert results[1].shape == [2, 4] and results[2].shape == [2, 3, 3]
@@ -133,7 +133,7 @@ def test_results_of_unknown_shape_are_refused():
 
 
 def test_layers_can_be_branches():
-    """Keras layers that exist before."""
+    """The branches are Keras layers built beforehand."""
     replicas = Mirrored(2)
     with replicas.scope():
         layers = [tf_keras.layers.Dense(n) for n in (2, 3)]

@@ -1,4 +1,4 @@
-"""The sharded update against the whole one: four optimizers and more, every route, on every backend that runs here."""
+"""Tests the sharded update against the whole one: optimizers and routes, on every backend that runs here."""
 
 import functools
 import pathlib
@@ -52,7 +52,7 @@ def test_every_route_equals_the_whole_update(optimizer, route):
     check(updates.free_run("mirrored", 4, optimizer, ROUTES[route]), optimizer)
 
 
-def test_on_one_replica_without_a_backend():
+def test_one_replica_equals_the_whole_update_without_a_backend():
     check(updates.free_run("single", 1, "lars", sharded()), "lars")
 
 
@@ -75,13 +75,13 @@ def test_one_small_all_reduce_carries_the_norms_of_all_layers(monkeypatch):
 
     monkeypatch.setattr(runner.replicas, "all_reduce", spy)
     runner.steps(1)
-    # Each replica traces the step: two kernels and the table, a weight's norm and a gradient's of each.
+    # Each replica traces the step: norms of the weight and of the gradient, for two kernels and the table.
     assert sizes.count([6]) == 2
 
 
 # -- In several processes --------------------------------------------------------------------------------------------
 
-# With 2 replicas each route is the flat one.
+# With 2 replicas every route is the flat one.
 IN_PROCESSES = {
     "sgd": sharded(),
     "lars": ROUTES["2d"],
@@ -92,7 +92,7 @@ IN_PROCESSES = {
 
 
 def resumed(backend, number, folder):
-    """Five steps, a checkpoint, fifteen more; then the fifteen again from the checkpoint. Weights, slots, moments."""
+    """Trains 5 steps, saves, trains 15 more, then repeats the 15 from the checkpoint: weights, slots, moments."""
     first = updates.Runner(backend, number, "lazy_adam", sharded())
     first.steps(5)
     first.state.step.assign(5)

@@ -1,4 +1,4 @@
-"""A small task with an embedding, biases and uneven shapes, and free-running steps of it on any backend."""
+"""Trains a small task with an embedding, biases and uneven shapes for some steps on any backend."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPTIMIZERS = {
 
 
 class Task(toy.Task):
-    """Two integers that look up rows of a table, and six floats, to one of four classes; sizes are uneven."""
+    """Classifies two integers, which look up rows of a table, and six floats into four classes; sizes are uneven."""
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         policy = precision.layer
@@ -82,7 +82,7 @@ def config(
 
 @functools.cache
 def replicas_of(backend: str, number: int) -> Replicas:
-    """One per process: a backend cannot be started twice."""
+    """Makes the replicas once per process: a backend cannot be started twice."""
     return backends.make(toy.config(replicas=backend, num_replicas=number))
 
 
@@ -120,7 +120,7 @@ class Runner:
         return [float(self._run(tf.constant(i, tf.int64))) for i in range(first, first + count)]
 
     def weights(self) -> list[np.ndarray]:
-        """Of the first local replica."""
+        """The weights of the first local replica."""
         return [values[0] for values in self.copies()]
 
     def copies(self) -> list[list[np.ndarray]]:
@@ -129,11 +129,11 @@ class Runner:
         return [[x.numpy() for x in local(w)] for w in self.state.model.trainable_variables]
 
     def slots(self) -> list[np.ndarray]:
-        """In the shapes of the weights."""
+        """The optimizer's slots in the shapes of the weights."""
         return [x for slots in self.state.update.read_slots() for x in slots.values()]
 
     def slot_elements(self) -> int:
-        """Of one replica."""
+        """The number of slot elements on one replica."""
         slots = [x for slots in self.state.update.slots for x in slots.values()]
         return sum(self.replicas.local_results(x)[0].shape.num_elements() for x in slots)
 
@@ -150,11 +150,11 @@ def free_run(
 
 
 def sharded(**changes: Any) -> Communication:
-    """A bucket of five weights, and a weight that travels alone."""
+    """A sharded update with a bucket of five weights, and a weight in a bucket of its own."""
     return dataclasses.replace(Communication(shard_weight_update=True, bucket_bytes=2500), **changes)
 
 
 def furthest(mine: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
-    """Largest relative L2 distance of two lists of arrays."""
+    """Largest relative L2 distance between the arrays of two lists."""
     tiny = np.finfo(np.float64).tiny
     return max(np.linalg.norm(a - b) / max(np.linalg.norm(b), tiny) for a, b in zip(mine, other, strict=True))

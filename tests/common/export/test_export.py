@@ -1,4 +1,4 @@
-"""Exported steps: rules that both ends follow, counted costs, replays by jax equal to TensorFlow's compiled step."""
+"""Tests exported steps: shared rules, counted costs, and replays by jax equal to TensorFlow's compiled step."""
 
 import copy
 import dataclasses
@@ -23,7 +23,7 @@ from common.export.steps import Steps
 from common.export.write import write
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# Both of TensorFlow's interpreter if jax is there (extra `dev`), or another one.
+# The interpreter with jax: this one if jax is installed (extra `dev`), or REPLAY_PYTHON.
 PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
 needs_jax = pytest.mark.skipif(not PYTHON, reason="no jax here; pip install jax==0.7.1, or set REPLAY_PYTHON")
 # Small steps of every benchmark.
@@ -81,14 +81,14 @@ def test_rules_make_the_same_bits_everywhere():
     assert set(integers) == set(range(2, 9))
 
 
-def test_rules_fill_in_parts(monkeypatch):
+def test_rules_fill_arrays_in_chunks_with_equal_values(monkeypatch):
     rule = {"rule": "uniform", "low": 0.0, "high": 1.0, "key": [1, 1]}
     whole = rules.make(rule, [100, 7], "float64", {})
     monkeypatch.setattr(rules, "_CHUNK", 64)
     assert (rules.make(rule, [100, 7], "float64", {}) == whole).all()
 
 
-def test_rules_refuse_what_they_do_not_know():
+def test_unknown_rules_are_refused():
     with pytest.raises(ValueError, match="newer"):
         rules.make({"rule": "magic"}, [1], "float32", {})
     with pytest.raises(ValueError, match="expected"):
@@ -107,7 +107,7 @@ def test_a_digest_tells_arrays_apart():
     "size, taps, stride, padding", [(9, 3, 1, "SAME"), (12, 5, 2, "SAME"), (11, 3, 2, "VALID")]
 )
 def test_costs_of_a_convolution_and_its_gradients(size, taps, stride, padding):
-    """Each of the three products of a convolution multiplies the same pairs of elements, holes left out."""
+    """Each of a convolution's three products multiplies the same pairs of elements, without the padding."""
     x = tf.constant(np.ones([2, size, size, 3], np.float32))
     w = tf.Variable(np.ones([taps, taps, 3, 4], np.float32))
 
@@ -150,7 +150,7 @@ def test_costs_of_a_loop_count_its_body_once():
 
 
 @pytest.mark.parametrize("benchmark", SMALL)
-def test_every_preset_has_a_replica_that_can_be_alone(benchmark):
+def test_every_preset_reduces_to_a_single_replica(benchmark):
     for config in importlib.import_module(f"{benchmark}.presets").PRESETS.values():
         alone = config.single_replica()
         assert alone.num_replicas == 1
@@ -166,7 +166,7 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path):
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("what", ["write_bytes", "savez_compressed", "write_text"])
 def test_a_full_disk_is_one_line_and_leaves_the_folder_to_be_used_again(tmp_path, monkeypatch, what, there):
-    """Whichever file does not fit: nothing is left, and the same command works once there is space."""
+    """Whichever file does not fit, no partial export remains, and the same command works once there is space."""
     folder = tmp_path / "mnist"
     if there:
         folder.mkdir()
@@ -200,7 +200,7 @@ def test_replay_says_what_is_missing(tmp_path):
 
 
 def check_float64(folder, manifest, task, config):
-    """The first step's loss and every updated weight to 1e-9, all losses to 1e-6, the evaluation to 1e-9."""
+    """Compares the first loss and every updated weight to 1e-9, all losses to 1e-6, the evaluation to 1e-9."""
     steps = Steps(task, config)
     names = {
         kind: [p["name"] for p in manifest["programs"] if p["kind"] == kind] for kind in ("train", "eval")
@@ -216,7 +216,7 @@ def check_float64(folder, manifest, task, config):
 
 
 def check_training_step(folder, manifest, steps, name, batch):
-    """A training program beside TensorFlow's compiled step on the same batch."""
+    """Compares a training program with TensorFlow's compiled step on the same batch."""
     saved = folder.parent / f"{name}.npz"
     done, report = replayed(folder, "--steps=0", f"--program={name}", f"--save={saved}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -229,7 +229,7 @@ def check_training_step(folder, manifest, steps, name, batch):
     steps.reset()
     steps.train({key: tf.constant(a.value) for key, a in batch.items()})
     found, moved = np.load(saved), 0
-    # By position: Keras numbers the layers of a process on.
+    # Pairs by position, because Keras continues the layer numbers within a process.
     for about, (path, variable) in zip(manifest["state"], steps.variables.items(), strict=True):
         expected, before = variable.numpy(), steps.state[path].value
         moved += not np.array_equal(expected, before)
@@ -288,8 +288,8 @@ def test_mnist_replays_in_float32_and_is_timed(tmp_path):
 
 
 @needs_jax
-def test_a_changed_program_is_found_out(mnist, tmp_path):
-    """An expected weight that is off by little makes the replay fail."""
+def test_a_changed_expected_weight_fails_the_replay(mnist, tmp_path):
+    """A small error in an expected weight makes the replay fail."""
     folder = shutil.copytree(mnist[0], tmp_path / "mnist")
     manifest = copy.deepcopy(mnist[1])
     name = next(a["name"] for a in manifest["state"] if a["role"] == "weight")
@@ -310,7 +310,7 @@ def test_replays_in_float32(benchmark, tmp_path):
     for program in report["programs"]:
         errors = program["loss_errors"]
         print(f"{program['program']}: {errors}")
-        # Of a step that chooses, replay.py's own wider bounds, which the status above holds.
+        # A step that makes choices has replay.py's wider bounds, which the status above covers.
         assert program["chooses"] or max(errors) <= 1e-6
     assert report["programs"][0]["chooses"] == (benchmark in ("ssd", "maskrcnn"))
 

@@ -1,4 +1,4 @@
-"""Child processes end with their parent, however it ends, and all that they started with them."""
+"""Tests that child processes, and all that they started, end with their parent, however it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from common.launch import children, procfs
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 
-# A program whose command starts a process of its own, as run_and_time.sh does.
+# A program whose command starts a further process, as run_and_time.sh does.
 PROGRAM = """
 import concurrent.futures, sys
 from common.launch.children import Children
@@ -65,7 +65,7 @@ def test_the_exit_status_is_the_commands() -> None:
 
 
 def test_the_command_runs_in_the_folder_that_is_asked_for(tmp_path, monkeypatch) -> None:
-    """By default in this process's, wherever that is: the guard is found all the same."""
+    """The default is this process's folder; the guard program is found from any folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
     for folder in (None, "other"):
@@ -82,13 +82,13 @@ def test_a_command_that_cannot_start_is_one_line(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("deaf", ["command", "what it started"])
-def test_what_ignores_sigterm_is_killed_after_the_grace(deaf) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(deaf) -> None:
     ignore = "trap '' TERM; "
     inner = f'bash -c "{ignore}sleep 120" & echo $!; wait'
     command = ignore + inner if deaf == "command" else inner
     guard = children.start(["bash", "-c", command], grace_seconds=1, stdout=subprocess.PIPE, text=True)
     sleeper = int(guard.stdout.readline())
-    time.sleep(0.2)  # Until the inner shell ignores it.
+    time.sleep(0.2)  # Time for the inner shell to start ignoring the signal.
     began = time.monotonic()
     guard.terminate()
     assert children.exit_status(guard.wait(30)) == 128 + signal.SIGKILL
@@ -96,7 +96,7 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(deaf) -> None:
     soon(lambda: gone(sleeper))
 
 
-def test_what_ends_within_the_grace_keeps_its_status() -> None:
+def test_a_process_that_ends_within_the_grace_period_keeps_its_status() -> None:
     script = "trap 'sleep 0.5; echo saved; exit 7' TERM; echo runs; while :; do sleep 0.01; done"
     guard = children.start(["bash", "-c", script], stdout=subprocess.PIPE, text=True)
     assert guard.stdout.readline() == "runs\n"
@@ -130,7 +130,7 @@ def test_an_error_of_the_caller_ends_the_child() -> None:
 
 
 def test_a_session_is_killed_as_a_whole() -> None:
-    script = "set -m; sleep 120 & echo $!; wait"  # With a process group of its own.
+    script = "set -m; sleep 120 & echo $!; wait"  # The command has its own process group.
     leader = subprocess.Popen(
         ["bash", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True
     )
@@ -153,7 +153,7 @@ sys.exit(Children().run(["bash", "-c", "exit 5"]))
 
 
 def test_the_guard_is_found_under_another_parent(tmp_path) -> None:
-    """The project as a part of another package, which is on the path."""
+    """The guard is found where the project is a part of another package."""
     for name in MODULES:
         target = tmp_path / "parent" / name
         target.parent.mkdir(parents=True, exist_ok=True)

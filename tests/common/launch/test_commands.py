@@ -1,4 +1,4 @@
-"""The command of every preset against its system's description; run_and_time.sh shows it without running."""
+"""Tests the command of every preset against its system's description, and run_and_time.sh's display of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command_of(benchmark, name, by="auto"):
 
 @pytest.mark.parametrize("benchmark, name", EVERY)
 def test_the_printed_command_fits_the_preset_s_system(benchmark, name):
-    """Hosts, accelerators of a host and processes, from the text of the command."""
+    """Compares hosts, accelerators per host and processes, read from the text of the command."""
     config = importlib.import_module(f"{benchmark}.presets").PRESETS[name]
     system = commands.describe(config.hardware)
     hosts, accelerators = system["number_of_nodes"], int(system["accelerators_per_node"] or 0)
@@ -196,12 +196,12 @@ def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, runs, tm
         env={**environment, "NEXP": str(runs)},
         stdout=subprocess.PIPE,
         text=True,
-        # Tests that a shell runs in the background ignore it, and a shell cannot trap what was ignored before it.
+        # A shell cannot trap a signal that was ignored at its start, as in tests that a shell runs in the background.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout.readline() == "runs\n"
     process.send_signal(number)
-    # Of several runs none follows the one that was stopped.
+    # No further run follows the one that was stopped.
     assert process.communicate(timeout=30)[0] == "saved\n"
     assert process.returncode == 143
 
@@ -241,7 +241,7 @@ def test_an_override_decides_the_launcher_too():
     ],
 )
 def test_a_configuration_that_cannot_run_is_one_line(name, field, message, capsys):
-    """Before its command is made of it: the run itself would say so on every host."""
+    """The error comes before the command is made, not from the run on every host."""
     flags = ["resnet", "--print_command", "--", f"--system={name}", f"--config.{field}"]
     assert preset.main(flags) == 2
     text = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Who is left of a run, and the ranks they get; the processes are threads here."""
+"""Tests the membership of an elastic run and the ranks of the remaining processes, which are threads here."""
 
 import concurrent.futures
 import time
@@ -13,22 +13,22 @@ def membership(processes, least=1):
 
 
 def places(members, keys):
-    """What each of `keys` is answered when all ask at once."""
+    """The answers to `keys` when all processes ask at once."""
     with concurrent.futures.ThreadPoolExecutor(len(keys)) as pool:
         return [f.result(timeout=20).decode() for f in [pool.submit(members.rejoin, key) for key in keys]]
 
 
-def test_those_left_get_ranks_in_the_old_order():
+def test_remaining_processes_get_ranks_in_the_old_order():
     members, plans = membership(3)
     assert members.lose(1)
     assert places(members, ["localhost:2", "localhost:0"]) == ["1,2,1,2,0,1", "0,2,0,2,0,1"]
     assert [[r.rank for r in p] for p in plans] == [[0, 1]]
-    # The one that was rank 2 is rank 1 now; it is lost under its first number.
+    # The former rank 2 is rank 1 now; it is reported lost under its first number.
     assert members.lose(2) and len(members) == 1
     assert places(members, ["localhost:0"]) == ["0,1,0,1,0,1"]
 
 
-def test_the_answer_waits_for_the_lost_to_be_known():
+def test_ranks_are_assigned_once_the_lost_process_is_known():
     members, _ = membership(3)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(members.rejoin, f"localhost:{i}") for i in (0, 1)]

@@ -1,4 +1,4 @@
-"""python -m common.launch: what it refuses, in one line each."""
+"""Tests that python -m common.launch refuses bad arguments in one line each."""
 
 from __future__ import annotations
 

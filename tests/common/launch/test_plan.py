@@ -1,4 +1,4 @@
-"""Which process runs where: hosts from flags, files and SLURM, and the ranks on them."""
+"""Tests the placement of processes: hosts from flags, files and SLURM, and the ranks on them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_ranks_of_uneven_hosts():
     assert [r.launcher for r in found] == [0, 0, 1, 2]
 
 
-def test_ranks_are_horovod_s():
-    """Against its own assignment, where it is installed."""
+def test_ranks_equal_horovod_s():
+    """Compares with Horovod's own assignment, where it is installed."""
     hosts = pytest.importorskip("horovod.runner.common.util.hosts")
     for text in ("a:4", "a:3,b:1,c:2", "a:2,b:2"):
         theirs = hosts.get_host_assignments(hosts.parse_hosts(text), 1)

@@ -1,4 +1,4 @@
-"""What each of several runs has of a machine."""
+"""Tests the share of a machine's cores that each of several runs gets."""
 
 from __future__ import annotations
 

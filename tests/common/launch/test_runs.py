@@ -1,4 +1,4 @@
-"""Whole runs under the launcher: a killed run resumes to the same weights; an elastic one goes on to them."""
+"""Tests whole runs under the launcher: killed runs resume, and elastic runs continue, to the right weights."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(data, folder, backend, processes=1, *flags):
 
 
 def run_and_kill(data, folder, backend, processes, rank, *flags):
-    """A run one of whose processes is killed once two blocks have ended; (exit status, what was said)."""
+    """Kills one process of a run after two blocks; returns (exit status, output)."""
     line = command(data, folder, backend, processes, *flags)
     launcher = subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
     wait_for_checkpoints(folder, launcher)
@@ -77,7 +77,7 @@ def wait_for_checkpoints(folder, launcher):
 
 
 def process_of(launcher, rank, mark=""):
-    """The process of that rank: the launcher's child, or the one whose environment has the mark."""
+    """The process of a rank: the launcher's child, or the process with the mark in its environment."""
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[1]
@@ -140,7 +140,7 @@ def test_an_elastic_run_loses_one_of_three_and_ends_with_the_right_weights(data,
     records = log_records(tmp_path)
     changed = [r for r in records if r["key"] == "num_replicas"]
     assert [r["value"] for r in changed] == [2] and changed[0]["metadata"]["step"] % EPOCH == 0
-    # Every block once, with its evaluation, however often it was begun.
+    # The log has every block once, with its evaluation, even where a block began twice.
     for key in ("run_start", "block_start", "block_stop", "eval_accuracy"):
         assert len([r for r in records if r["key"] == key]) == (1 if key == "run_start" else STEPS // EPOCH)
     for name, value in weights(tmp_path).items():
@@ -205,5 +205,5 @@ def test_the_sbatch_file_runs_two_tasks(data, tmp_path, backend):
     ]
     submit += [f"--replicas={backend}", "--processes=2", "--", *flags]
     result = subprocess.run(submit, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
-    assert result.returncode == 1, output.read_text()  # That of rank 0: the target is out of reach.
+    assert result.returncode == 1, output.read_text()  # The status of rank 0, whose target is out of reach.
     assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")

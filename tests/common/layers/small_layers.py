@@ -1,4 +1,4 @@
-"""What tests compare layers by."""
+"""Computes a layer's value and gradients, by which tests compare layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Span batch norm against numpy: groups, gradients, moving averages, merged moments."""
+"""Tests span batch norm against numpy: groups, gradients, moving averages, merged moments."""
 
 import numpy as np
 import pytest
@@ -24,9 +24,7 @@ def _layer(replicas, span, name="fp64", **kwargs) -> SpanBatchNorm:
 
 
 def _naive(x: np.ndarray, groups: int, gamma, beta, upstream):
-    """Output and gradients (x, gamma, beta) of batch norm per group of consecutive images, one group at a
-    time.
-    """
+    """Output and gradients (x, gamma, beta) of batch norm, one group of consecutive images at a time."""
     out, dx, dgamma, dbeta, means, variances = [], [], 0.0, 0.0, [], []
     for part, up in zip(np.split(x, groups), np.split(upstream, groups)):
         count = part.size // CHANNELS
@@ -70,7 +68,7 @@ def test_virtual_groups_equal_a_loop_over_groups(span, groups):
 def _on_replicas(
     replicas, x: np.ndarray, upstream: np.ndarray, layer: SpanBatchNorm
 ) -> list[list[np.ndarray]]:
-    """(y, dx, dgamma, dbeta), each by replica: equal parts of x go to the replicas in order."""
+    """(y, dx, dgamma, dbeta), each by replica; the replicas get equal parts of x in order."""
     batch = len(x) // replicas.num_replicas
 
     @tf.function(autograph=False)
@@ -89,7 +87,7 @@ def _on_replicas(
     return [[v.numpy() for v in replicas.local_results(value)] for value in step()]
 
 
-# Grids of four replicas, and who then shares statistics.
+# Grids of four replicas, and the replicas that share statistics on them.
 TILES = {
     "contiguous": (2, {}, [[0, 1], [2, 3]]),
     "rows of a grid": (2, {"grid_columns": 2}, [[0, 1], [2, 3]]),
@@ -101,7 +99,7 @@ TILES = {
 
 @pytest.mark.parametrize("size, tile, groups", TILES.values(), ids=TILES.keys())
 def test_groups_of_replicas_equal_virtual_groups(size, tile, groups):
-    """4 replicas of 2 images against one replica of 8 whose images are sorted by group."""
+    """4 replicas of 2 images equal one replica of 8 images sorted by group."""
     x, upstream = _images(8), _images(8, seed=1)
     replicas = Mirrored(4)
     with replicas.scope():

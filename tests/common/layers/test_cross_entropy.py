@@ -1,4 +1,4 @@
-"""The cross-entropy that keeps its exponentials against TensorFlow's; and where logits are large."""
+"""Tests the cross-entropy that keeps its exponentials against TensorFlow's, also with large logits."""
 
 from __future__ import annotations
 

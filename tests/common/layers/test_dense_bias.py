@@ -1,4 +1,4 @@
-"""Layers with a bias: equal to the stock ones, but for bfloat16's gradient, which is summed in full precision."""
+"""Tests layers with a bias: equal to the stock ones, except that a bfloat16 gradient is summed in full precision."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_equals_the_stock_layer(name: str) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, tf_keras.layers.Layer) else "",
 )
 def test_the_gradient_of_a_bfloat16_bias_is_a_sum_in_full_precision(layer, shape: list[int]) -> None:
-    """TensorFlow's own is off by 57 % here: a sum of 4,096 numbers of one sign."""
+    """The gradient is a sum of 4,096 numbers of one sign; TensorFlow's own is off by 57 % here."""
     rng = np.random.default_rng(0)
     with tf.GradientTape() as tape:
         y = layer(tf.constant(rng.normal(size=shape), tf.bfloat16))

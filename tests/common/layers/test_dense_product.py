@@ -1,4 +1,4 @@
-"""Products with gradients of their own against tf.matmul's."""
+"""Tests matrix products with custom gradients against tf.matmul."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tf_keras
 from common.layers.dense import FEW_ROWS, LastAxisDense, product, product_transposed, times_transposed
 
 ROWS = (1, FEW_ROWS, FEW_ROWS + 1)
-TOLERANCE = {"float32": 2e-6, "float64": 1e-14}  # Of the largest element, for sums of 40 products.
+TOLERANCE = {"float32": 2e-6, "float64": 1e-14}  # Relative to the largest element, for sums of 40 products.
 
 
 def normal(*shape: int, dtype: str) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Dropout under XLA: new masks at every draw from one program."""
+"""Tests dropout under XLA: one program makes a new mask at every draw."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from common.layers.dropout import Dropout
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
 def test_masks_under_xla(dtype):
-    """The counter is an argument of the program: what is compiled for one draw serves all."""
+    """The counter is an argument of the program, so that one compilation serves all draws."""
     layer, x = Dropout(Single(), 0.4, seed=3, dtype=dtype.name), tf.ones([5, 7], dtype)
     step = tf.function(lambda x: layer(x, training=True), jit_compile=True, autograph=False)
     text = step.experimental_get_compiler_ir(x)(stage="stablehlo")
@@ -25,7 +25,7 @@ def test_masks_under_xla(dtype):
 
 @pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.75])
 def test_masks_are_the_same_with_and_without_xla(rate):
-    """And those of a uniform number in [0, 1) that TensorFlow's own kernel makes."""
+    """The masks are also those of a uniform number in [0, 1) from TensorFlow's own kernel."""
     x = tf.ones([6, 32])
     layers = [Dropout(Single(), rate, seed=5) for _ in range(2)]
     step = tf.function(lambda: layers[1](x, training=True), jit_compile=True, autograph=False)

@@ -1,4 +1,4 @@
-"""The hoisted LSTM against the plain one, tf_keras's and a transcription in numpy."""
+"""Tests the hoisted LSTM against the plain one, tf_keras's and a transcription in numpy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_batch_stays_whole_beside_a_gpu(monkeypatch) -> None:
 
 @pytest.mark.parametrize("hoisted", [False, True])
 @pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
-def test_compiled_equals_as_it_is(hoisted, steps) -> None:
+def test_compiled_equals_uncompiled(hoisted, steps) -> None:
     x, made = tf.constant(values(steps, BATCH, INPUTS, seed=0)), layer(hoisted)
     made(x)
 
@@ -173,7 +173,7 @@ def test_beyond_its_length_an_example_keeps_its_state_and_outputs_zeros(hoisted)
 
 
 def test_one_product_per_weight_gradient() -> None:
-    """Hoisted: T products forward, T backward, and four outside the loops; plain: 3 T."""
+    """Hoisted: T products forward, T backward and four outside the loops; plain: 3 T products."""
     made, products = {}, {}
     for hoisted in (True, False):
         made[hoisted] = layer(hoisted)
@@ -202,7 +202,7 @@ def test_lower_precision_is_near_and_keeps_its_variables_in_fp32(name) -> None:
 
 
 def test_gradients_in_bf16_are_near_those_in_fp64() -> None:
-    """What the PTB study trains in; relative to the largest element of each gradient."""
+    """bf16 is the PTB study's precision; errors are relative to the largest element of each gradient."""
     policy, found = precision("bf16"), []
     for made in (layer(True), layer(True, policy=policy)):
         x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0), made.compute_dtype)

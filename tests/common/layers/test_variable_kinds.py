@@ -1,4 +1,4 @@
-"""Kinds of variables come from the layers that own them."""
+"""Tests that the kinds of variables come from the layers that own them."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Clipping of each replica's own gradient: a step of two replicas against numpy."""
+"""Tests clipping of each replica's own gradient: a step of two replicas against numpy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from common.train.loop import Loop
 from tests.common.train import toy
 
 RATE = 0.5
-# Of the first replica's gradient, which is not clipped, and the second's, which is.
+# The limit lies between the norms of the first replica's gradient and of the second's: only the second is clipped.
 LIMIT = 1.5
 
 
 class Linear(toy.Task):
-    """One matrix and a bias, on the toy's vectors; those that the second replica gets are five times as long."""
+    """One matrix and a bias, on the toy's vectors; the second replica's vectors are five times as long."""
 
     def build(self, replicas, precision):
         inputs = replicas.model_input([toy.FEATURES], self.config.micro_batch_size, precision.variable)
@@ -31,7 +31,7 @@ class Linear(toy.Task):
 
 
 def mean_gradients(weights, x, labels):
-    """Of the mean cross-entropy over these examples, by matrix and bias."""
+    """The gradients of the mean cross-entropy over these examples, of the matrix and the bias."""
     kernel, bias = weights
     powers = np.exp(x @ kernel + bias)
     above = (powers / powers.sum(-1, keepdims=True) - np.eye(toy.CLASSES)[labels]) / len(x)
@@ -43,7 +43,7 @@ def norm(gradients):
 
 
 def one_step(limit):
-    """(weights after a step, what they are in numpy: each replica's mean gradient clipped, then averaged)."""
+    """(weights after a step, expected weights in numpy: each replica's mean gradient clipped, then averaged)."""
     config = toy.config(
         replicas="mirrored",
         num_replicas=2,
@@ -78,7 +78,7 @@ def test_each_replica_s_own_mean_gradient_is_clipped_then_averaged(limit):
 
 
 def test_the_limit_is_of_a_replica_s_own_mean_not_of_its_part_of_the_sum(monkeypatch):
-    """The comparison notices a limit that is not divided by the number of replicas."""
+    """The comparison detects a limit that is not divided by the number of replicas."""
     plain = optimizers.clipped
     monkeypatch.setattr(optimizers, "clipped", lambda gradients, limit: plain(gradients, 2 * limit))
     mine, expected = one_step(LIMIT)

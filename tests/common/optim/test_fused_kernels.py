@@ -1,4 +1,4 @@
-"""Updates by TensorFlow's kernels against the rules they stand for."""
+"""Tests updates by TensorFlow's kernels against the rules that they replace."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_momentum_and_adam_have_kernels() -> None:
     assert fused_kernels.has_kernel(CONFIGS["adam"], Whole("embedding"))
 
 
-def test_a_rate_and_a_decay_that_take_away_most_of_a_weight_are_left_to_the_rule() -> None:
-    """The kernel divides by 1 - rate decay."""
+def test_the_rule_handles_a_rate_and_decay_that_remove_most_of_a_weight() -> None:
+    """The kernel divides by 1 - rate * decay."""
     plain = Optimizer("sgd", momentum=0.0, base_learning_rate=0.5, weight_decay=1.0)
     assert not fused_kernels.has_kernel(plain, Whole("kernel"))
-    assert fused_kernels.has_kernel(plain, Whole("bias", ("bias",)))  # Does not decay.
+    assert fused_kernels.has_kernel(plain, Whole("bias", ("bias",)))  # A bias does not decay.
     assert fused_kernels.has_kernel(dataclasses.replace(plain, momentum=0.9), Whole("kernel"))
 
 
@@ -77,7 +77,7 @@ def test_equals_the_rule_over_20_steps(name: str, compiled: bool) -> None:
 
 
 def test_the_first_step_of_adam_keeps_its_digits_in_single_precision() -> None:
-    """1 - 0.999f has three digits."""
+    """1 - 0.999 has only three correct digits in single precision."""
     optimizer, gradient = Optimizer("adam", beta_2=0.999, epsilon=1e-8), np.float32(0.3)
     weight = tf.Variable(np.float32(0))
     slots = {name: tf.Variable(np.float32(0)) for name in ("m", "v")}

@@ -1,4 +1,4 @@
-"""LARS and SGD against their formulas in numpy and against other libraries, whole against flat; clipping."""
+"""Tests LARS and SGD against numpy formulas and other libraries, flat shards against whole variables, and clipping."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = {
 
 
 def transcribed(c: Optimizer, weights: dict, gradients: list[dict], rates: np.ndarray) -> dict:
-    """The formulas of figures 5 and 6 of the TPU-v3 paper, a line per line."""
+    """Figures 5 and 6 of the TPU-v3 pods paper, line by line in numpy."""
     result = {}
     for name, w in weights.items():
         adapts, v = KINDS[name] in ("kernel", "embedding"), np.zeros_like(w)
@@ -107,7 +107,7 @@ def flatten(values: dict, padding: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", RULES)
 def test_flat_shard_equals_whole_variables(name: str) -> None:
-    """As weight-update sharding sees it: all variables in one padded vector."""
+    """Weight-update sharding passes all variables as one padded vector."""
     config, padding = RULES[name], 3
     weights, gradients, rates = problem()
     sizes = [int(np.prod(s)) for s in SHAPES.values()] + [padding]
@@ -172,7 +172,7 @@ def test_zero_norms_give_a_trust_of_one(scaled: bool) -> None:
 
 
 def test_epsilon_of_zero_is_zero() -> None:
-    """Keras turns `epsilon or backend.epsilon()` into 1e-7, which a gradient of 1e-9 would feel."""
+    """Keras's `epsilon or backend.epsilon()` would replace 0 by 1e-7, which changes the step for a gradient of 1e-9."""
     tiny = step_once(Optimizer("lars", eta=0.001, epsilon=0.0), [3.0, 4.0], [0.6e-9, 0.8e-9])
     np.testing.assert_allclose(tiny, [3 - 2 * 0.005 * 0.6, 4 - 2 * 0.005 * 0.8], rtol=1e-12)
     damped = step_once(Optimizer("lars", eta=0.001, epsilon=1e-5), [3.0, 4.0], [0.6e-9, 0.8e-9])

@@ -1,4 +1,4 @@
-"""Adam, LazyAdam, Adagrad, RMSprop and Adadelta against their formulas in numpy and against Keras."""
+"""Tests Adam, LazyAdam, Adagrad, RMSprop and Adadelta against their formulas in numpy and against Keras."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from common.errors import UserError
 from common.optim import optimizers
 from tests.common.run.rules import KINDS, STEPS, problem, run, worst
 
-# GNMT's Adam, the Transformer's LazyAdam at 512 and 2048 sequences (mlperf_facts 1.4, 1.5), and the study's solvers.
+# GNMT's Adam, the Transformer's LazyAdam at 512 and 2048 sequences (docs/sources.md, mlperf 1.4 and 1.5), and the
+# solvers of the LEGW studies.
 ADAPTIVE = {
     "adam": Optimizer("adam", epsilon=1e-8),
     "adam with decay": Optimizer("adam", epsilon=1e-8, weight_decay=1e-2, l2_in_loss=1e-2),
@@ -29,8 +30,10 @@ RATE = 1 / 64  # Exact in every precision: tf_keras keeps its rate in float32.
 
 
 def transcribed_adaptive(c: Optimizer, weights: dict, gradients: list[dict], rate: float) -> dict:
-    """Kingma and Ba's Adam with "epsilon hat", row-wise where lazy; Duchi's Adagrad; Hinton's RMSprop; Zeiler's
-    Adadelta."""
+    """Runs the rules in numpy: Adam (Kingma and Ba, "epsilon hat"), row-wise where lazy; Adagrad; RMSprop; Adadelta.
+
+    Sources: Duchi et al. for Adagrad, Hinton's lecture for RMSprop, Zeiler for Adadelta.
+    """
     result = {}
     for name, w in weights.items():
         w = w.copy()
@@ -92,7 +95,7 @@ def keras_optimizer(c: Optimizer) -> tf_keras.optimizers.Optimizer:
 def test_adaptive_rules_equal_keras(name: str) -> None:
     for dtype, bound in ((np.float64, 1e-10), (np.float32, 1e-6)):
         weights, gradients, _ = problem(dtype)
-        # tf_keras rounds what it is given to float32: 0.875 and 0.984375 are what it says they are.
+        # tf_keras rounds its arguments to float32, which holds 0.875 and 0.984375 exactly.
         config = dataclasses.replace(
             ADAPTIVE[name],
             rho=0.875,

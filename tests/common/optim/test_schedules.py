@@ -1,4 +1,4 @@
-"""Learning rates at their knots, against the published formula, and LEGW's decay against section 3.2 of its paper."""
+"""Tests learning rates at their knots and against published formulas, among them section 3.2 of LEGW's paper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rates(
 
 
 def published(step: np.ndarray, base: float, batch: int, warmup_epochs: int, train_steps: int) -> np.ndarray:
-    """G7 resnet-research-TF-tpu-v3-8192/lars_util.py, as mlperf_facts 1.1 describes it."""
+    """The schedule of G7 resnet-research-TF-tpu-v3-8192/lars_util.py (docs/sources.md, mlperf 1.1)."""
     epoch = step * batch / IMAGENET
     start = warmup_epochs * IMAGENET // batch
     decayed = np.minimum(np.maximum(1, step - start), train_steps - start + 1)
@@ -137,14 +137,14 @@ def test_bad_schedules(schedule: Schedule, message: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 2_000_000), st.integers(1, 70_000), st.integers(0, 100), st.integers(1, 64))
 def test_decay_starts_where_the_warmup_ends(examples: int, batch: int, epochs: int, part: int) -> None:
-    """The schedule gets a float of steps per epoch, published code computes warm*N//B: no step apart."""
+    """The schedule takes a float of steps per epoch, published code computes warm*N//B; they agree at every step."""
     config = RunConfig(
         num_train_examples=examples, num_eval_examples=1, global_batch_size=batch, train_steps=10
     )
     clock, warmup = Clock.of(config), epochs / part
     start = Schedule(warmup_epochs=warmup).decay_start(clock.steps_per_epoch)
     exact = math.floor(fractions.Fraction(warmup) * examples / batch)
-    # 1/3 as a float is a little less than a third: there the schedule takes the step that it nearly is.
+    # 1/3 as a float is slightly less than a third; the schedule then rounds to the nearest whole step.
     nearly = exact + 1 - fractions.Fraction(warmup) * examples / batch < 1e-6
     assert start == (exact + 1 if nearly else exact)
 

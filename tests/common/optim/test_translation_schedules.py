@@ -1,4 +1,4 @@
-"""The Transformer's and GNMT's learning rates against the published formulas, step by step."""
+"""Tests the Transformer's and GNMT's learning rates against the published formulas, step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of optimizer rules share: variables of every kind, gradients, and a rule run over them."""
+"""Helpers for the tests of optimizer rules: variables of every kind, gradients, and a run of a rule over them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def problem(dtype: type = np.float64) -> tuple[dict, list[dict], np.ndarray]:
     rng = np.random.default_rng(0)
     weights = {n: rng.normal(size=s).astype(dtype) for n, s in SHAPES.items()}
     gradients = [{n: 0.1 * rng.normal(size=s).astype(dtype) for n, s in SHAPES.items()} for _ in range(STEPS)]
-    for gradient in gradients:  # Rows of the table that were not looked up, and one that never is.
+    for gradient in gradients:  # Zeroes the gradient of table rows that were not looked up; one row never is.
         gradient["table"][[*rng.permutation(8)[:4], 8]] = 0
     rates = (3 * np.minimum(np.arange(STEPS) / 5, 1) * (1 - np.arange(STEPS) / 40) ** 2).astype(dtype)
     return weights, gradients, rates
@@ -27,7 +27,7 @@ def problem(dtype: type = np.float64) -> tuple[dict, list[dict], np.ndarray]:
 def run(
     c: Optimizer, weights: dict, gradients: list[dict], rates: np.ndarray, compiled: bool = False
 ) -> dict:
-    """The rule under test, variable by variable."""
+    """Runs the rule under test, variable by variable."""
     rule = optimizers.rule(c)
     update = tf.function(rule.update, jit_compile=True) if compiled else rule.update
     result = {}

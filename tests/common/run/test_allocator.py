@@ -1,4 +1,4 @@
-"""The allocator's setting, seen from the kernel: how many pages a process was given."""
+"""Tests the allocator's settings by the number of pages that the kernel gives a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from common.config.schema import RunConfig
 from common.run import allocator
 
-# Takes blocks of 12 and of 96 MiB and touches them, six times; prints the pages it was given for the last three.
+# Allocates and touches blocks of 12 and 96 MiB six times; prints the page faults of the last three times.
 STEPS = """
 import ctypes, resource, sys, threading
 from common.run import allocator
@@ -88,7 +88,7 @@ def test_another_c_library_is_left_alone(monkeypatch):
     ids=["any", "half a heap", "none"],
 )
 def test_a_glibc_that_bounds_the_threshold(monkeypatch, most, kept, calls):
-    """Where it takes none, the others would make it worse: they end its raising the threshold by itself."""
+    """Where glibc refuses the threshold, the other settings are left out: they would stop it from growing by itself."""
     taken = []
 
     def mallopt(number, value):

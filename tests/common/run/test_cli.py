@@ -1,4 +1,4 @@
-"""`python -m resnet`: bad arguments, bad data, full disks and signals; one line each, no traceback, true logs."""
+"""Tests `python -m resnet` with bad arguments, bad data, full disks and signals: one-line errors and true logs."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ TINY = [
     *(f"--config.{field}" for field in ("num_eval_examples=20", "global_batch_size=8", "eval_batch_size=8")),
     *(f"--config.{field}" for field in ("train_epochs=8", "epochs_per_block=1")),
 ]
-# The benchmark's other network starts twice as fast, for what does not depend on the network.
+# AlexNet starts twice as fast, for tests that do not depend on the network.
 QUICK = [*TINY, "--config.model=alexnet_bn", "--config.width=8", "--config.image_size=67"]
 
 
@@ -46,7 +46,7 @@ def run(*arguments, **environment):
 
 
 def refused(done, code, *parts):
-    """Ended by one line that holds all of `parts`."""
+    """Asserts the exit status, and one error line that holds all of `parts`."""
     assert done.returncode == code, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and done.stderr.splitlines()[-1] == errors[0], done.stderr
@@ -87,7 +87,7 @@ def write_data(folder, images, label=lambda i: i % 12 + 1):
 
 # -- Arguments: refused before TensorFlow is imported --------------------------------------------------------
 
-# An import of TensorFlow fails, so that what is refused was refused without it.
+# Makes an import of TensorFlow fail, which proves that arguments are refused without it.
 NO_TENSORFLOW = "raise ImportError('TensorFlow was imported')"
 
 
@@ -207,7 +207,7 @@ def test_damaged_data_is_named_and_the_run_aborted(tmp_path, images, fault):
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_truncated_file_is_named_before_the_run(tmp_path, images, inside):
-    """Cut off inside a record, or exactly between two."""
+    """The file is cut off inside a record, or exactly between two."""
     data = write_data(tmp_path / "data", images)
     if inside:
         path, parts = data / "validation-00000-of-00001", ["record 19 is damaged"]
@@ -307,7 +307,7 @@ def small_disk(folder, kilobytes):
 
 
 def test_full_disk_during_a_run(tmp_path, data):
-    """Room for the log and not for a checkpoint: the log still ends with the truth."""
+    """With room for the log but not for a checkpoint, the log still ends with the true status."""
     with small_disk(tmp_path / "disk", 128) as disk:
         out, saved = disk / "out", disk / "saved"
         done = run(*QUICK, f"--data_dir={data}", f"--result_dir={out}", f"--checkpoint_dir={saved}")

@@ -1,4 +1,4 @@
-"""`python -m resnet` in two processes under Horovod: one log, one checkpoint, one voice."""
+"""Tests `python -m resnet` in two processes under Horovod: one log, one checkpoint, messages from one process."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def data(tmp_path, images):
 
 
 def launched(*arguments):
-    """The command line under our launcher, on two processes of this machine."""
+    """The command line under common.launch, with two processes on this machine."""
     return [
         sys.executable,
         "-m",
@@ -45,7 +45,7 @@ def test_a_run_of_two_processes(tmp_path, data):
         check=False,
     )
     assert first.returncode == 1, first.stderr
-    # The second process says nothing, and the launcher nothing of a run that ended as it said.
+    # The second process prints nothing, and the launcher nothing about a run that ended as announced.
     assert "rank 1" not in first.stderr and first.stderr.count("initialising") == 1
     assert first.stdout.splitlines()[1] == "score    none: aborted"
 

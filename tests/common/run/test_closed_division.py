@@ -1,4 +1,4 @@
-"""What a closed run may change of its preset; what it starts from, and how its log says so."""
+"""Tests which fields of a preset a closed run may change, its initial weights, and their lines in the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def changed(benchmark, system, *overrides):
 @pytest.mark.parametrize(
     ("benchmark", "system", "overrides", "named"),
     [
-        # The network, the loss and the input, of which no line of the header speaks.
+        # Fields of the network, the loss and the input without a line in the header.
         ("resnet", "tpu-v4-512", ["width=32"], "config.width=32"),
         ("resnet", "tpu-v4-512", ["residual=false", "seed=3"], "config.residual=False"),
         ("resnet", "tpu-v4-512", ["data.resize=bilinear"], "config.data.resize=bilinear"),
@@ -37,7 +37,7 @@ def changed(benchmark, system, *overrides):
         ("transformer", "tpu-v4-16", ["decode.beam_size=8"], "config.decode.beam_size=8"),
         ("transformer", "tpu-v4-16", ["layers=2", "heads=8"], "config.layers=2, config.heads=8"),
         ("ssd", "tpu-v4-16", ["anchor_shift=1"], "config.anchor_shift=1.0"),
-        # Said in the header, but by no line that the closed rules ask for.
+        # Fields in the header, but in no line that the closed rules require.
         ("tsm_kinetics", "summit-8", ["optimizer.momentum=0.8"], "config.optimizer.momentum=0.8"),
         ("resnet", "tpu-v3-512", ["optimizer.momentum=0.93"], "config.optimizer.momentum=0.93"),
         ("mnist", "cpu-128", ["lstm_units=64"], "config.lstm_units=64"),
@@ -45,7 +45,7 @@ def changed(benchmark, system, *overrides):
         # The rules themselves.
         ("resnet", "tpu-v4-512", ["ruleset=0.6.0"], "config.ruleset=0.6.0"),
         ("resnet", "tpu-v4-512", ["quality_target=0.7"], "config.quality_target=0.7"),
-        # The problem, though a line that the rules ask for moves with it.
+        # Fields of the problem, although a line that the rules require follows them.
         ("resnet", "v100-8", ["num_train_examples=640000"], "config.num_train_examples=640000"),
         ("ssd", "tpu-v3-32", ["logged_rate_batch=64"], "config.logged_rate_batch=64"),
         ("maskrcnn", "v100-8", ["short_side=400", "long_side=640"], "config.short_side=400"),
@@ -75,7 +75,7 @@ def test_a_closed_run_cannot_hide_a_field(benchmark, system, overrides, named):
         ("gnmt", "v100-8", ["num_train_examples=3900000", "vocabulary_size=32320"]),
     ],
 )
-def test_what_the_rules_free_may_change(benchmark, system, overrides):
+def test_fields_that_the_rules_free_may_change(benchmark, system, overrides):
     closed_division.check(*changed(benchmark, system, *overrides))
 
 

@@ -1,4 +1,4 @@
-"""What an elastic run reports: each event of it once, over the loops that a lost process makes it take."""
+"""Tests that an elastic run reports each event once, over all loops that lost processes make it start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.train import events
 
 
 class LostError(Exception):
-    """What Horovod's operations raise when a process is gone."""
+    """Stands in for the error of Horovod's operations when a process is gone."""
 
 
 def block(index: int, steps: int = 4) -> Block:
@@ -32,7 +32,7 @@ def whole(index: int) -> list[events.Event]:
 
 
 def again(index: int) -> list[events.Event]:
-    """The block of which the checkpoint lacks the result alone."""
+    """The events of a block whose checkpoint lacks only the result of the evaluation."""
     one = block(index, steps=0)
     return [
         events.BlockStarted(0.0, one),
@@ -50,7 +50,7 @@ START, STOP = events.RunStarted(0.0, 0), events.RunStopped(0.0, "aborted", 8, ""
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *loops: list[events.Event]) -> list[events.Event]:
-    """What is reported of loops of which all but the last lose a process at their end."""
+    """The reported events of loops that lose a process at their end, except the last one."""
     left = list(loops)
 
     def run(_: object) -> object:
@@ -84,7 +84,7 @@ def test_a_block_whose_result_was_awaited_is_not_logged_again(monkeypatch) -> No
 
 
 def test_a_result_that_was_known_is_not_logged_again(monkeypatch) -> None:
-    """The process was lost after the result, before a checkpoint that says so."""
+    """The process is lost after the result, but before a checkpoint that contains it."""
     first = [START, *whole(0), evaluated(block(0))]
     second = [START, *again(0), evaluated(block(0, 0)), *whole(1), STOP]
     assert lines(told(monkeypatch, first, second)) == logged(*first, *whole(1), STOP)
@@ -99,7 +99,7 @@ def test_what_is_trained_again_is_logged_again_but_for_its_start(monkeypatch) ->
 
 
 def test_an_evaluation_that_was_cut_short_is_logged_when_it_ran(monkeypatch) -> None:
-    """SIGKILL between the steps of a block and the end of its evaluation."""
+    """SIGKILL comes between the steps of a block and the end of its evaluation."""
     first = [START, *whole(0)[:3]]
     second = [START, *again(0), evaluated(block(0, 0)), STOP]
     assert lines(told(monkeypatch, first, second)) == logged(*first, *again(0)[1:], evaluated(block(0)), STOP)

@@ -1,4 +1,4 @@
-"""`--evaluate`: a checkpoint gives the quality that its run logged; other data, batches and networks; what fails."""
+"""Tests `--evaluate`: a checkpoint gives the logged quality, also in other batches; bad checkpoints and data fail."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from tests.common.train import toy
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """(data, checkpoints, qualities by evaluation) of a run whose checkpoints all stayed."""
+    """(data, checkpoints, qualities by evaluation) of a run that kept all its checkpoints."""
     import numpy as np
 
     folder, rng = tmp_path_factory.mktemp("evaluate"), np.random.default_rng(0)
@@ -41,7 +41,7 @@ def test_every_checkpoint_gives_the_quality_that_was_logged(trained):
     data, checkpoints, qualities = trained
     assert len(checkpoints) == len(qualities) == 3
     assert [evaluated(data, c) for c in checkpoints[:1]] == pytest.approx(qualities[:1])
-    # The newest of a folder; in other batches than those of the run.
+    # A folder stands for its newest checkpoint; the batches differ from those of the run.
     assert evaluated(data, checkpoints[0].parent, "--config.eval_batch_size=4") == pytest.approx(
         qualities[-1]
     )
@@ -105,7 +105,7 @@ def test_too_little_memory_is_one_line(saved, monkeypatch):
         cli._dry_run(toy.Task(toy.config()))
 
 
-def test_a_process_that_is_lost_is_told_and_what_nobody_knows_stays(monkeypatch):
+def test_a_lost_peer_is_reported_and_unknown_errors_pass_unchanged(monkeypatch):
     replicas = backends.make(toy.config())
     unknown = tf.errors.InternalError(None, None, "who knows")
     with pytest.raises(tf.errors.InternalError), step_errors.steps_explained(replicas, "", lambda _: None):

@@ -1,4 +1,4 @@
-"""Logs of both rulesets against the stock checker; full disks, forbidden lines, other writers."""
+"""Tests logs of both rulesets against the stock checker, full disks, forbidden lines and concurrent writers."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ def checker(config):
 
 
 def scripted(config, path, blocks=None, reached=True, resumed=0):
-    """A log as the loop would have it written; `blocks` of them, the last of which reaches the target."""
+    """Writes a log with the events of a loop of `blocks` blocks, the last of which reaches the target."""
     log = RunLog(path, config, checker(config))
     log.header(hyperparameters(config), True)
     log.init_stop(resumed)
@@ -68,7 +68,7 @@ def test_a_log_passes_the_stock_checker(tmp_path, name):
 
 @pytest.mark.parametrize("name, key", [("cpu-tiny", "eval_accuracy"), ("tpu-v3-2048", "run_stop")])
 def test_a_run_stopped_before_its_target_has_one_finding(tmp_path, name, key):
-    """The quality; under ruleset 0.6.0, which leaves that to others, that run_stop admits no failure."""
+    """The finding is the quality; under ruleset 0.6.0, without a rule for it, that run_stop must not be a failure."""
     config = PRESETS[name]
     path = scripted(config, tmp_path / "result_0.txt", blocks=2, reached=False)
     result, messages, _ = verdict(str(path), config.ruleset)
@@ -97,7 +97,7 @@ def test_a_resumed_run_says_so(tmp_path):
 
 @pytest.mark.parametrize("name", ["cpu-tiny", "tpu-v3-32"])
 def test_every_hyperparameter_comes_from_the_configuration(tmp_path, name):
-    """Change a field, and the line changes."""
+    """A changed field changes its line in the log."""
     for field, value in (("optimizer.base_learning_rate", "1.25"), ("optimizer.momentum", "0.875")):
         config = override(dataclasses.replace(PRESETS[name], division="open"), field, value)
         log = RunLog(tmp_path / "x.txt", config)
@@ -133,7 +133,7 @@ def test_abort_writes_run_stop_once_with_the_time_of_the_failure(tmp_path):
 
 
 def test_a_line_the_rules_forbid_fails_as_it_is_written(tmp_path):
-    """In the header, that is in the first second: before TensorFlow has started."""
+    """A forbidden header line fails in the first second, before TensorFlow starts."""
     config = dataclasses.replace(PRESETS["tpu-v3-8192"], submission_status="no status of ours")
     log = RunLog(tmp_path / "result_0.txt", config, checker(config))
     with pytest.raises(UserError, match=r"result_0.txt.partial:5: .*submission_status"):
@@ -168,7 +168,7 @@ def test_two_runs_cannot_write_one_log(tmp_path):
     assert keys(tmp_path / "result_0.txt") == ["seed", "run_stop"]
 
 
-def test_what_a_killed_run_left_is_overwritten(tmp_path):
+def test_a_log_left_by_a_killed_run_is_overwritten(tmp_path):
     (tmp_path / "result_0.txt.partial").write_text("half a line of a run that was killed" * 100)
     (tmp_path / "result_0.txt.partial.reserve").write_bytes(b"0" * 5)
     path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
@@ -190,7 +190,7 @@ def small_disk(folder, kilobytes):
 
 
 def test_full_disk_while_a_run_is_on(tmp_path):
-    """The error says so, the log still ends in run_stop, and every line of it is whole."""
+    """The error names the disk, the log still ends in run_stop, and all its lines are complete."""
     with small_disk(tmp_path / "disk", 64) as disk:
         log = RunLog(disk / "result_0.txt", TINY)
         log.record(events.RunStarted(time.time(), 0))

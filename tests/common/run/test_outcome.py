@@ -1,4 +1,4 @@
-"""What a log says of how its run ended."""
+"""Tests how the end of a run is read from its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSED = {"status": "aborted", "reason": "the target was not reached in 10 steps
 
 
 def log(folder: pathlib.Path, *values: object, **stop: str) -> pathlib.Path:
-    """A log of a minute with these evaluations; without `stop` it has no run_stop."""
+    """Writes a log of a minute with these evaluations; without `stop` it has no run_stop."""
     lines = [line("run_start"), *(line("eval_accuracy", v, 1) for v in values)]
     lines += [line("run_stop", None, 60000, **stop)] if stop else []
     path = folder / "result_0.txt"

@@ -1,4 +1,4 @@
-"""What a run does with signals, with peers that leave badly, and with its record; no benchmark trains here."""
+"""Tests how a run handles signals, peers that fail, and its record; trains no benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDED = events.RunStopped(60.0, "success", 8)
 
 @pytest.fixture
 def training(monkeypatch, tmp_path) -> run.Training:
-    """A run of the toy, in a process that keeps no log."""
+    """A run of the toy task in a process that writes no log."""
     monkeypatch.setattr(run.benchmarks, "module", lambda benchmark, part: toy)
     monkeypatch.setattr(run.Training, "_listen", lambda self: None)
     return run.Training("resnet", toy.config(), RunOptions(result_dir=str(tmp_path)), ALONE)
@@ -34,7 +34,7 @@ def test_a_signal_before_training_ends_the_run(training) -> None:
 
 
 def test_a_signal_while_a_loop_is_replaced_stops_the_next_one(training) -> None:
-    """An elastic run that lost a process has no loop for a while, or one that has already been told to stop."""
+    """An elastic run that lost a process has no loop for a while, or one that is already stopping."""
     training._training = True
     training._on_signal(signal.SIGTERM, None)
     training._on_signal(signal.SIGINT, None)
@@ -91,6 +91,6 @@ def test_a_run_json_whose_runs_are_no_mapping_is_one_line(tmp_path, runs) -> Non
 
 
 def test_an_installed_package_has_no_commit(monkeypatch) -> None:
-    """A repository around site-packages is not that of the code that ran."""
+    """A repository around site-packages is not the repository of the code."""
     monkeypatch.setattr(results.files, "INSTALLED", True)
     assert results.git_state() == {"commit": "", "dirty": True}

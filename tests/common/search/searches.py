@@ -1,4 +1,4 @@
-"""A benchmark whose runs cost nothing, for searches over it: a package that writes the log of a formula."""
+"""Makes a benchmark with free runs for tests of searches: a package that writes a log computed from a formula."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ GRID = ["--space", "train_epochs=1,2,3,4", "--sampler=grid"]
 
 
 def bowl_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
-    """For a fixture: a folder from which `python -m bowl` is a benchmark."""
+    """Makes a folder, for fixtures, in which `python -m bowl` is a benchmark."""
     package = tmp_path / "packages" / "bowl"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -106,13 +106,13 @@ def search(*flags: str) -> list[str]:
 
 
 def table(folder: pathlib.Path) -> list[dict[str, str]]:
-    """The search's search.csv."""
+    """The rows of the search's search.csv."""
     with open(folder / "results" / "search" / "it" / "search.csv") as file:
         return list(csv.DictReader(file))
 
 
 def study(folder: pathlib.Path) -> optuna.Study:
-    """The search's journal."""
+    """The Optuna study in the search's journal."""
     storage = open_storage(folder / "results" / "search" / "it" / "journal.log")
     return optuna.load_study(study_name="it", storage=storage)
 

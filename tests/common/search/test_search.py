@@ -1,4 +1,4 @@
-"""The search over a benchmark whose runs cost nothing."""
+"""Tests the search on a benchmark with free runs: resuming, grids, objectives, and failed runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bowl(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pa
 
 
 def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum(bowl, monkeypatch) -> None:
-    """Two processes; SIGKILL, which nothing can catch, while two runs are on their way."""
+    """Two processes search; SIGKILL, which they cannot catch, comes while two runs are in progress."""
     monkeypatch.setenv("BOWL_SECONDS", "0.1")
     flags = search("--space", RATE, DECAY, "--trials=40", "--processes=2", "--sampler=tpe")
     first = subprocess.Popen(
@@ -77,7 +77,7 @@ def test_sigterm_ends_the_runs_and_a_later_search_begins_them_again(bowl, monkey
         time.sleep(0.1)
     first.terminate()
     assert first.wait(30) == 128 + signal.SIGTERM
-    assert len(list(folder.glob("trial-*/*/*/result_0.txt"))) == 2  # With an evaluation, and cut short.
+    assert len(list(folder.glob("trial-*/*/*/result_0.txt"))) == 2  # Cut-off runs.
     left = [t for t in study(bowl).trials if t.state == optuna.trial.TrialState.RUNNING]
     assert len(left) == 2
     monkeypatch.setenv("BOWL_SECONDS", "0")
@@ -121,7 +121,7 @@ def test_a_grid_is_every_point_once(bowl) -> None:
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, name: str, call: int) -> None:
-    """Ends the process, as far as a test can, in the call-th call of a method of the study."""
+    """Simulates the end of the process in the call-th call of a method of the study."""
     method, calls = getattr(optuna.Study, name), []
 
     def interrupted(self: optuna.Study, *args, **kwargs):
@@ -144,12 +144,12 @@ def test_a_grid_that_is_killed_as_it_is_queued_loses_no_point(bowl, monkeypatch,
 
 
 def ended() -> list:
-    """The owner of a trial: a process that is gone, here by its begin, for the number is this one's."""
+    """A trial's owner that has ended: the number is this process's, but the start time differs."""
     return [socket.gethostname(), os.getpid(), "1"]
 
 
 def leave_open(folder: pathlib.Path, count: int) -> None:
-    """A search whose grid is queued and whose owner is gone, with `count` trials open, one not wholly begun."""
+    """Leaves a search with a queued grid, an ended owner, `count` open trials, and one trial partly begun."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver.Search, "run", lambda *_: None)
         patch.setattr("common.search.report.publish", lambda *_: "")
@@ -166,16 +166,16 @@ def leave_open(folder: pathlib.Path, count: int) -> None:
     ("name", "call"), [("enqueue_trial", 1), ("enqueue_trial", 2), ("tell", 1), ("tell", 2)]
 )
 def test_a_search_that_is_killed_while_it_takes_over_loses_no_point(bowl, monkeypatch, name, call) -> None:
-    """Twice, and each time between the queue and the end of what it stands for, or before."""
+    """The search is killed twice, each time before or between queueing a point and closing the trial it replaces."""
     leave_open(bowl, 2)
     for i in range(2):
         with monkeypatch.context() as patch:
             interrupt(patch, name, call)
-            # This process lives on; what is interrupted in it must not.
+            # This process lives on, so that its start time is patched to make the interrupted search count as ended.
             patch.setattr(driver, "began", lambda number, i=i: f"ended {i}")
             with pytest.raises(KeyboardInterrupt):
                 command.main(search(*GRID))
-                raise KeyboardInterrupt  # The second time it may not come so far.
+                raise KeyboardInterrupt  # The second search may not reach the interrupted call.
     assert command.main(search(*GRID)) == 0
     assert epochs_tried(bowl) == ["1", "2", "3", "4"]
 
@@ -190,8 +190,8 @@ def test_a_point_that_two_searches_queue_is_run_once(bowl) -> None:
     assert epochs_tried(bowl) == ["1", "2", "3", "4"]
 
 
-def test_a_process_is_known_by_its_begin_too() -> None:
-    """In a container that starts again, processes have the numbers of those before."""
+def test_a_process_is_identified_by_its_start_time_too() -> None:
+    """In a restarted container, processes get the numbers of earlier ones."""
     mine = [socket.gethostname(), os.getpid(), driver.began(os.getpid())]
     assert mine[2]
 
@@ -264,7 +264,7 @@ def test_searches_that_start_together_draw_other_points(bowl, sampler) -> None:
     assert len(set(drawn)) == 6
 
 
-def test_a_random_search_that_is_taken_up_draws_other_points(bowl) -> None:
+def test_a_resumed_random_search_draws_other_points(bowl) -> None:
     for trials in (3, 6):
         assert command.main(search("--space", RATE, "--sampler=random", f"--trials={trials}")) == 0
     assert len({row["optimizer.base_learning_rate"] for row in table(bowl)}) == 6
@@ -312,8 +312,8 @@ PARTS = [
 
 @pytest.mark.parametrize(("part", "best"), [("BBOX", "10"), ("SEGM", "1")])
 @pytest.mark.parametrize("objective", ["quality", "both"])
-def test_of_several_qualities_one_counts(bowl, part, best, objective) -> None:
-    """The second is the better the fewer epochs there are."""
+def test_one_of_several_qualities_counts(bowl, part, best, objective) -> None:
+    """The second quality improves with fewer epochs."""
     rate = ["--", "--config.optimizer.base_learning_rate=0.1"]
     assert command.main([*PARTS, f"--part={part}", f"--objective={objective}", *rate]) == 0
     rows = {row["train_epochs"]: float(row["quality"]) for row in table(bowl)}
@@ -321,7 +321,7 @@ def test_of_several_qualities_one_counts(bowl, part, best, objective) -> None:
     assert (study(bowl).best_trials[0].params["train_epochs"] == best) or objective == "both"
 
 
-def test_a_trial_of_several_qualities_that_a_dead_search_left_is_told(bowl, monkeypatch) -> None:
+def test_a_trial_of_several_qualities_left_by_a_killed_search_gets_its_result(bowl, monkeypatch) -> None:
     flags = [*PARTS, "--part=SEGM"]
     with monkeypatch.context() as patch:
         interrupt(patch, "tell", 1)
@@ -334,7 +334,7 @@ def test_a_trial_of_several_qualities_that_a_dead_search_left_is_told(bowl, monk
     assert len(list((bowl / "results" / "search" / "it").glob("trial-*"))) == 2
 
 
-def test_which_of_several_qualities_counts_is_asked_for_before_anything_runs(bowl, capsys) -> None:
+def test_the_quality_that_counts_is_required_before_anything_runs(bowl, capsys) -> None:
     wants = "bowl has several qualities: say which one counts, --part=BBOX or --part=SEGM"
     for flags, message in (
         (PARTS, f"error: {wants}\n"),

@@ -1,4 +1,4 @@
-"""What a search may try: the forms of a space, and what is refused before anything runs."""
+"""Tests search spaces: their forms, and the errors before anything runs."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_a_bad_space_is_refused_in_one_line_before_anything_runs(entry: str, mes
         (["precision=fp32,fp31", "train_epochs=1..3"], "--space precision: fp31 cannot be"),
     ],
 )
-def test_a_value_with_which_nothing_is_sound_is_refused(entries, message) -> None:
+def test_a_value_without_any_valid_configuration_is_refused(entries, message) -> None:
     with pytest.raises(UserError, match=message) as error:
         space.check(space.parse(entries, BASE), BASE)
     assert "\n" not in str(error.value)
 
 
-def test_a_value_that_some_other_value_makes_sound_is_taken() -> None:
+def test_a_value_that_is_valid_with_some_other_value_is_accepted() -> None:
     """Four replicas alone do not divide a batch of 50."""
     parsed = space.parse(["num_replicas=1,4", "global_batch_size=50,64"], BASE)
     space.check(parsed, dataclasses.replace(BASE, replicas="mirrored"))

@@ -1,4 +1,4 @@
-"""What a search keeps, where the disk is full, a writer is killed, or another search was before it."""
+"""Tests the files of a search on a full disk, after a killed writer, and beside the files of another search."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_half_a_line_of_a_killed_writer_is_cut_off(bowl, half) -> None:
     assert len(study(bowl).trials) == 4
 
 
-def test_half_a_line_is_all_there_is(tmp_path) -> None:
+def test_a_journal_of_half_a_line_is_usable(tmp_path) -> None:
     path = tmp_path / "journal.log"
     path.write_bytes(b'{"op_code"')
     opened = storage.open_storage(path)
@@ -44,7 +44,7 @@ def test_half_a_line_is_all_there_is(tmp_path) -> None:
 
 
 def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bowl) -> None:
-    """The limit on the length of a file: the journal has room for the first trials only."""
+    """A limit on the length of a file leaves the journal room for the first trials only."""
     flags = search("--space", RATE, DECAY, "--trials=8", "--sampler=random")
     call = [sys.executable, "-m", "common.search", *flags]
     limit = 7000
@@ -57,7 +57,7 @@ def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bow
     assert ended.returncode == 2 and ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
     assert "File too large; free some space there" in ended.stderr
     journal = bowl / "results" / "search" / "it" / "journal.log"
-    assert not journal.read_bytes().endswith(b"\n")  # What makes the test one.
+    assert not journal.read_bytes().endswith(b"\n")  # The journal is cut off, as this test requires.
     told = [line for line in ended.stdout.splitlines() if line.startswith("trial ")]
     assert told
     assert command.main(flags) == 0
@@ -76,7 +76,7 @@ def test_logs_of_another_search_are_no_results(bowl, capsys) -> None:
 
 
 def test_a_log_that_lies_in_a_trial_s_folder_is_not_its_result(bowl) -> None:
-    """Of a run that fails before it has a log of its own."""
+    """The log is an older one, in the folder of a run that fails before it writes its own."""
     folder = bowl / "trial-0"
     run = trial.Command("bowl", ("--system=cpu-tiny",)).run
     assert run({"optimizer.momentum": 0.9}, folder, Children(), print).quality is not None
@@ -85,7 +85,7 @@ def test_a_log_that_lies_in_a_trial_s_folder_is_not_its_result(bowl) -> None:
 
 
 def test_a_lock_that_a_killed_search_left_is_found_from_any_folder(bowl) -> None:
-    """A lock is a link to the journal; one that leads nowhere Optuna waits for without an end."""
+    """A lock is a link to the journal; Optuna would wait for ever for one that is broken."""
     path = bowl / "sub" / "s.log"
     opened = storage.open_storage("sub/s.log")
     lock = opened._backend._lock
@@ -94,7 +94,7 @@ def test_a_lock_that_a_killed_search_left_is_found_from_any_folder(bowl) -> None
     lock.release()
 
 
-def test_what_is_no_journal_stays_as_it_is(bowl, capsys) -> None:
+def test_a_file_that_is_no_journal_stays_unchanged(bowl, capsys) -> None:
     notes = bowl / "notes.txt"
     notes.write_text("to buy: a disk")
     assert command.main(search(*GRID, f"--storage={notes}")) == 2

@@ -1,4 +1,4 @@
-"""Subwords, BLEU and parallel text."""
+"""Tests subwords, BLEU and parallel text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_vocabulary_is_the_same_when_read_again(vocabulary):
 
 
 def test_every_line_of_newstest_comes_back(tmp_path):
-    """With MLPerf's 33,708 subwords; the longest source has the 97 tokens that decoding is made for."""
+    """With MLPerf's 33,708 subwords the longest source has 97 tokens, the length that decoding is sized for."""
     archive = SHARED / "text.tar.xz"
     if not archive.is_file():
         pytest.skip(f"{archive} is absent (SHARED_DATA)")
@@ -96,7 +96,7 @@ def test_a_vocabulary_of_another_network_is_one_line(vocabulary, tmp_path):
 def test_a_vocabulary_that_does_not_fit_on_the_disk_is_one_line_and_not_there(
     vocabulary, tmp_path, monkeypatch
 ):
-    """Half of it would be taken for a vocabulary: of another network, or with other tokens."""
+    """A partial file would be read as a vocabulary, of another network or with other tokens."""
     before = pathlib.Path.write_text
 
     def cut(path, text, **named):
@@ -112,7 +112,7 @@ def test_a_vocabulary_that_does_not_fit_on_the_disk_is_one_line_and_not_there(
 
 
 def test_a_disk_that_is_full_for_tensorflow_is_one_line(vocabulary, tmp_path):
-    """The tokenizer writes through TensorFlow, whose errors are no OSError."""
+    """The tokenizer writes through TensorFlow, whose errors are not OSErrors."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
     try:
@@ -136,7 +136,7 @@ HYPOTHESES = [
 
 
 def test_t2t_bleu_is_sacrebleu_s_with_international_tokens():
-    """One tokenizer, mteval-v14's; sums of n-grams over the corpus are the same where every order has a match."""
+    """Both use mteval-v14's tokenizer; corpus sums of n-grams are equal where every order has a match."""
     for lowercase in (True, False):
         ours = bleu.t2t(REFERENCES, HYPOTHESES, lowercase)
         theirs = bleu.sacre(REFERENCES, HYPOTHESES, lowercase, "intl")
@@ -171,7 +171,7 @@ def test_only_line_feeds_end_lines(tmp_path):
 def test_damaged_gzip_is_one_line(tmp_path):
     packed = gzip.compress(b"".join(b"%d\n" % (i * i) for i in range(1000)))
     for side in ("en", "de"):
-        # Its header is whole; of what follows a part is other bytes, or it ends too early.
+        # The header is intact; the data are truncated, or some bytes are overwritten.
         spoilt = packed[:-40] if side == "de" else packed[:20] + b"\xff" * 40 + packed[60:]
         (tmp_path / f"a.{side}.gz").write_bytes(spoilt)
         with pytest.raises(UserError, match="get a sound copy"):

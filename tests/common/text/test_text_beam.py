@@ -1,4 +1,4 @@
-"""Beam search against a plain one in numpy, exhaustive search and tf-models-official's."""
+"""Tests beam search against a plain one in numpy, an exhaustive search and tf-models-official's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EOS, SIZE, SOURCE = 1, 5, 4
 
 
 class Network:
-    """A small recurrent decoder: its state must follow the hypotheses, or the scores come out wrong."""
+    """A small recurrent decoder whose scores are wrong unless its state follows the hypotheses."""
 
     def __init__(self, seed: int, vocabulary: int, sentences: int, eos_bias: float = 0.0):
         rng = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def score(log_prob, length, covered, real, alpha, weight):
 
 
 def naive(net, sentence, beam_size, max_length, alpha, weight, start=0):
-    """The same rules over Python lists: [(score, tokens)] of the finished, best first, or of the living."""
+    """Beam search over Python lists: [(score, tokens)], best first, of finished hypotheses, else of unfinished ones."""
     real = net.real[sentence]
     living = [(0.0, (), net.first[sentence], start, np.zeros(SOURCE))]
     finished = []
@@ -114,7 +114,7 @@ def test_equals_a_plain_search(seed, alpha, weight):
 
 @pytest.mark.parametrize("weight", [0.0, 0.2])
 def test_a_wide_beam_is_exhaustive(weight):
-    """With as many places as there are sequences, the search finds the best of all."""
+    """A beam as wide as the number of sequences finds the best of all."""
     net, length = Network(5, vocabulary=3, sentences=4), 4
     tokens, scores = found(net, 81, length, 0.6, weight)
     for i in range(4):
@@ -154,7 +154,7 @@ def test_equals_tf_models(seed):
     net, k, length = Network(seed, vocabulary=7, sentences=3), 4, 8
     step, _ = net.decoder(k)
 
-    def symbols_to_logits(ids, index, cache):  # Theirs has no float64.
+    def symbols_to_logits(ids, index, cache):  # tf-models' search has no float64.
         after = step(ids[:, 0], index, {"h": tf.cast(cache["h"], tf.float64)})
         return tf.cast(after.logits, tf.float32), {"h": tf.cast(after.state["h"], tf.float32)}
 

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: round trips, files, and that it is subword-nmt's and Moses's."""
+"""Tests byte-pair encoding: round trips, files, and equality with subword-nmt and Moses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_text_comes_back(tmp_path, merges):
 
 
 def test_tokens_are_those_of_the_tools(tmp_path):
-    """subword-nmt's own command line on Moses's tokens, and its own vocabulary."""
+    """Tokens and vocabulary equal those of subword-nmt's command line on Moses's tokens."""
     encoding = made(tmp_path, LINES * 3, 30)
     tool = apply_bpe.BPE(io.StringIO((tmp_path / "codes").read_text()))
     words = (tmp_path / "vocab").read_text().splitlines()
@@ -100,7 +100,7 @@ def test_bad_merges_are_one_line(tmp_path):
 
 
 def test_lines_of_newstest_come_back_but_for_moses_s_own_losses(tmp_path):
-    """German, 200 lines of newstest2014: what is lost is lost in Moses's tokens already."""
+    """200 German lines of newstest2014; only losses of Moses's tokenizer remain."""
     archive = SHARED / "text.tar.xz"
     if not archive.is_file():
         pytest.skip(f"{archive} is absent (SHARED_DATA)")

@@ -1,4 +1,4 @@
-"""Whole loops for the tests that hold one run to another: losses, weights, and what the task found."""
+"""Runs whole loops, for tests that compare two runs: losses, weights and the task's found values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Trained = tuple[list[float], list[np.ndarray], Any]
 
 
 def train(loop: Loop) -> Trained:
-    """Losses of the steps, the weights after them, and `loop.task.found`, which its `quality` has to keep."""
+    """Trains; returns losses, final weights and `loop.task.found`, which the task's `quality` must fill."""
     losses = [x for e in loop.run() if isinstance(e, events.Trained) for x in e.losses]
     weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
     return losses, weights, loop.task.found
 
 
 def train_compiled(loop: Loop) -> Trained:
-    """`train`, of which nothing may be traced once the loop is compiled."""
+    """Like `train`, and asserts that nothing is traced once the loop is compiled."""
     loop.compile()
     traced = loop._block.experimental_get_tracing_count()
     found = train(loop)
@@ -31,7 +31,7 @@ def train_compiled(loop: Loop) -> Trained:
 
 
 def train_resumed(make: Callable[..., Loop], folder: os.PathLike) -> Trained:
-    """`train` by two of `make`'s loops: one until a checkpoint after three steps, another from there."""
+    """Like `train` with two loops of `make`: one until a checkpoint after three steps, another from there."""
     first, losses = make(steps_per_block=3), []
     for event in first.run():
         if isinstance(event, events.Trained):
@@ -45,7 +45,7 @@ def train_resumed(make: Callable[..., Loop], folder: os.PathLike) -> Trained:
 
 
 def assert_alike(found: Trained, expected: Trained, losses: float, weights: float, least: float) -> None:
-    """Losses to the relative tolerance `losses`, weights to `weights`, or to `least` where that is more."""
+    """Compares losses to the relative tolerance `losses`, weights to `weights`, or to `least` where that is larger."""
     np.testing.assert_allclose(found[0], expected[0], rtol=losses)
     for mine, other in zip(found[1], expected[1], strict=True):
         np.testing.assert_allclose(mine, other, rtol=weights, atol=least)

@@ -1,4 +1,4 @@
-"""What processes decide together; here they are threads that exchange integers."""
+"""Tests the joint decisions of processes, which are threads that exchange integers here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.train.agreement import Agreement, Decision
 
 
 class Peers:
-    """`agree` of several processes."""
+    """Implements `agree` between several threads."""
 
     def __init__(self, number):
         self.number, self._values = number, [0] * number
@@ -36,7 +36,7 @@ class Replicas:
 
 
 def decided(*told):
-    """What processes of which each was `told` (success, reason, since) decide: all the same."""
+    """The common decision of processes, each of which was `told` (success, reason, since)."""
     peers, found = Peers(len(told)), [None] * len(told)
 
     def decide(rank):
@@ -56,7 +56,7 @@ def decided(*told):
     [
         ([(False, "", 0.0)] * 3, Decision()),
         ([(False, "SIGTERM", 5.0), (True, "", 0.0), (False, "", 0.0)], Decision(success=True)),
-        # In a step longer than the launcher waits, it passes rank 1's signal on to the others.
+        # The step is longer than the launcher's wait, so that it passes rank 1's signal to the others.
         (
             [(False, "SIGTERM", 1e9 + 1.5), (False, "SIGTERM", 1e9), (False, "SIGTERM", 1e9 + 1.5)],
             Decision(reason="SIGTERM on rank 1"),
@@ -72,5 +72,5 @@ def decided(*told):
         ([(False, "", 0.0), (False, "a reason", 1e9)], Decision(reason="told to stop on rank 1")),
     ],
 )
-def test_the_first_that_was_told_is_named(told, decision):
+def test_the_first_process_with_a_reason_is_named(told, decision):
     assert decided(*told) == decision

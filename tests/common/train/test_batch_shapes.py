@@ -1,4 +1,4 @@
-"""Batches of several shapes: the right program for each, all of them compiled before the clock, on any replicas."""
+"""Tests batches of several shapes: a program for each, all compiled before the clock starts, on any replicas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTHS = (2, 3, 5)
 
 
 class Task(toy.Task):
-    """The toy's vectors, repeated so often as the step's number says; it notes what is traced and what is run."""
+    """Repeats the toy's vectors by a factor from the step's number; records the traced and the run shapes."""
 
     batch_shapes = tuple({"x": [n, toy.FEATURES]} for n in LENGTHS)
 
@@ -110,7 +110,7 @@ def test_compiled_by_xla_it_is_compiled_once_per_shape():
 
 
 class Evaluating(toy.Task):
-    """The toy, evaluated on vectors that are repeated so often as the batch's number says."""
+    """Evaluates the toy on vectors repeated by a factor from the batch's number."""
 
     eval_batch_shapes = Task.batch_shapes
 
@@ -164,7 +164,7 @@ class Both(Evaluating, Task):
 
 
 def whole_run(**changes: Any) -> dict[str, list]:
-    """Losses, values of evaluations, weights, and (traced length, length) of every step that ran here."""
+    """Losses, values of evaluations, weights, and (traced length, length) of every step of this process."""
     task = Both(toy.config(train_epochs=2, precision="fp64", num_replicas=2, quality_target=2.0, **changes))
     loop = Loop(task, replicas.make(task.config))
     loop.compile()
@@ -186,7 +186,7 @@ def test_two_processes_take_the_same_shape_in_a_step_and_train_as_one_does(backe
     found = processes.run(backend, 2, calls, timeout=200)["run"]
     one = whole_run(replicas="mirrored")
     assert len(one["losses"]) == 8 and len(one["values"]) == 2
-    # The first process alone works out an evaluation's value, from what all have seen.
+    # Only the first process computes an evaluation's value, from the outputs of all.
     assert [mine["values"] for mine in found] == [one["values"], []]
     for mine in found:
         np.testing.assert_allclose(mine["losses"], one["losses"], rtol=1e-10)

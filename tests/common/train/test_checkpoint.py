@@ -1,4 +1,4 @@
-"""Resumed runs end with the weights of uninterrupted ones; other replicas; damaged, foreign and unwritable files."""
+"""Tests checkpoints: resumed runs equal uninterrupted ones, other replicas; damaged, foreign and unwritable files."""
 
 import dataclasses
 import errno
@@ -46,8 +46,8 @@ def run_until(loop, folder, step=None):
 
 
 @pytest.mark.parametrize("replicas, number", [("single", 1), ("mirrored", 4)])
-def test_resumed_toy_is_the_uninterrupted_one(tmp_path, replicas, number):
-    """Bitwise on one replica. Four in one process were once seen to differ in a last bit, on a busy machine."""
+def test_resumed_toy_equals_the_uninterrupted_one(tmp_path, replicas, number):
+    """Equality is bitwise on one replica. Four in one process once differed in a last bit, on a busy machine."""
     changes = {"batch_norm_span": 8, "train_epochs": 4}
     whole = toy_loop(replicas, number, **changes)
     list(whole.run())
@@ -81,7 +81,7 @@ def images(tmp_path_factory):
 
 
 def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
-    """Full depth, a sixteenth of the width, real augmentation; stopped as SIGTERM does, within a block."""
+    """Full depth, a sixteenth of the width, real augmentation; the run stops within a block, as after SIGTERM."""
     config = dataclasses.replace(
         PRESETS["cpu-tiny"],
         width=4,
@@ -103,7 +103,7 @@ def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
     run_until(first, tmp_path, 5)
     stopped = int(first.state.step)
     assert 5 <= stopped < 30
-    # The same network, its state spoilt: cheaper than a third one.
+    # Reuses the first network with its state spoilt, which is cheaper than building a third one.
     assert checkpoint.restore_latest(first, tmp_path) == stopped
     first._stop_reason = ""
     first.state.stop.assign(False)
@@ -141,7 +141,7 @@ def canonical(runner):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """(number of replicas, sharded) -> a folder with a checkpoint after 5 steps, and the run that wrote it."""
+    """Returns save(number, sharded): a folder with a checkpoint after 5 steps, and the run that wrote it."""
     made = {}
 
     def save(number, sharded):
@@ -166,7 +166,7 @@ def saved(tmp_path_factory):
 def test_any_number_of_replicas_restores_a_sharded_checkpoint(saved, before, after):
     folder, at_5, losses, at_20 = saved(*before)
     number, sharded = after
-    # Other buckets and another route, where there is one: what a replica holds is cut otherwise.
+    # Other buckets and, where possible, another route, so that replicas hold different shards.
     algorithm = "2d" if number == 4 and before[0] != 4 else "flat"
     communication = updates.sharded(algorithm=algorithm, bucket_bytes=700) if sharded else Communication()
     runner = updates.Runner("mirrored", number, "lazy_adam", communication)
@@ -224,7 +224,7 @@ def test_a_save_removes_what_a_killed_one_left_behind(tmp_path, loop):
         (tmp_path / name).write_bytes(b"half")
     (
         folder := tmp_path / ".checkpoint_00000001.npz.a0_b1c2d.partial"
-    ).mkdir()  # As `common.files.whole` names it.
+    ).mkdir()  # A name like those of `common.files.whole`.
     (folder / "checkpoint_00000001.npz").write_bytes(b"half")
     loop.state.step.assign(2)
     path = checkpoint.save(loop, tmp_path)
@@ -232,13 +232,15 @@ def test_a_save_removes_what_a_killed_one_left_behind(tmp_path, loop):
     assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, *left]
 
 
-def test_a_name_is_on_the_disk_before_an_older_checkpoint_goes(tmp_path, loop, monkeypatch):
+def test_a_new_name_is_synced_before_an_older_checkpoint_is_removed(tmp_path, loop, monkeypatch):
     seen, fsync = [], os.fsync
 
     def watched(descriptor):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             seen.append(sorted(p.name for p in tmp_path.iterdir()))
-            raise OSError(errno.EINVAL, "Invalid argument")  # As of a file system that cannot.
+            raise OSError(
+                errno.EINVAL, "Invalid argument"
+            )  # The error of a file system that cannot sync folders.
         fsync(descriptor)
 
     monkeypatch.setattr(checkpoint.os, "fsync", watched)
@@ -270,7 +272,7 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
         try:
             assert checkpoint.restore_latest(loop, tmp_path) == 7, (
                 what
-            )  # Damage to what zip files hold twice.
+            )  # Damage to data that zip files store twice.
         except UserError as error:
             assert str(path) in str(error) and "\n" not in str(error), what
         assert everything(loop) == before, what

@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds against counts made by hand and published ones."""
+"""Tests counted parameters and multiply-adds against hand counts and published figures."""
 
 import pytest
 import tf_keras

@@ -1,4 +1,4 @@
-"""Evaluations by a pool of workers: the loop never waits for one that fits into a block."""
+"""Tests evaluation in a pool of workers: the loop never waits for an evaluation that fits into a block."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from common.train.evaluation_pool import END_SECONDS, Evaluator
 from common.train.loop import Loop
 from tests.common.train import toy
 
-STEPS = 4  # Of a block.
+STEPS = 4  # Steps of a block.
 PATIENCE = 120.0  # Seconds after which a worker gives up: only a loop that waits for it needs them.
 
 
 def wait_for(path: str) -> int:
-    """The number of the process that waited until there was such a file."""
+    """Waits until the file exists, and returns the number of the waiting process."""
     end = time.monotonic() + PATIENCE
     while not os.path.exists(path):
         if time.monotonic() > end:
@@ -64,7 +64,7 @@ class Pooled(toy.Task):
     def quality(self, sums, arrays, spread=map):
         result = super().quality(sums, arrays)
         self.blocks += 1
-        # The last evaluation is followed by no step.
+        # No step follows the last evaluation.
         step = min(self.blocks * STEPS + 2, self.config.train_steps)
         workers = set(spread(wait_for, [str(self.folder / str(step))] * 8))
         return toy.Quality(result.value, False, {"main": os.getpid() in workers, "workers": len(workers)})
@@ -87,13 +87,13 @@ def test_the_loop_never_waits_for_an_evaluation_that_fits_into_a_block(tmp_path)
     assert not any(e.details["main"] for e in evaluated) and all(
         1 <= e.details["workers"] <= 2 for e in evaluated
     )
-    # The first two could not end before the second step of the block that follows: it was not waited for.
+    # The first two evaluations end only after the second step of the next block, so the loop did not wait for them.
     started = [e for e in seen if isinstance(e, events.BlockStarted)]
     for event, following in zip(evaluated, started[1:]):
         assert seen.index(following) < seen.index(event)
 
 
-def test_what_a_worker_says_is_wrong_ends_the_run(tmp_path):
+def test_an_error_of_a_worker_ends_the_run(tmp_path):
     with pytest.raises(UserError, match="evaluation: invalid literal for int"):
         list(loop(Failing, tmp_path).run())
 
@@ -113,7 +113,7 @@ def test_a_lookup_that_fails_is_one_line(wrong):
 
 
 def tell_and_wait(folder: pathlib.Path, sums: dict, arrays: dict) -> toy.Quality:
-    """A quality that tells its process in `folder`/pid and waits for the file that `sums` names."""
+    """A quality that writes its process number to `folder`/pid and waits for the file that `sums` names."""
     (folder / "new").write_text(str(os.getpid()))
     (folder / "new").rename(folder / "pid")
     wait_for(str(folder / sums["until"]))
@@ -125,7 +125,7 @@ def die_or_wait(folder: pathlib.Path, sums: dict, arrays: dict, spread: Callable
 
 
 def wait_or_die(folder: pathlib.Path, number: int) -> None:
-    """0 waits for ever, 1 until that has begun; 2 dies. A pool looks for new workers only when a result comes."""
+    """Call 0 waits for ever, 1 until 0 has begun; 2 dies. A pool starts new workers only when a result arrives."""
     if number == 0:
         tell_and_wait(folder, {"until": "never"}, {})
     wait_for(str(folder / "pid"))
@@ -163,7 +163,7 @@ def alive(pid: int) -> bool:
 def test_signals_to_all_of_a_group_leave_the_worker_alone_and_no_busy_one_stays(tmp_path):
     with evaluator_of(tell_and_wait, tmp_path) as evaluator:
         (worker,) = multiprocessing.active_children()
-        os.kill(worker.pid, signal.SIGTERM)  # It has not begun to import.
+        os.kill(worker.pid, signal.SIGTERM)  # The worker has not begun to import.
         evaluator.submit(None, {"until": "go"}, {})
         assert busy(tmp_path) == worker.pid
         os.kill(worker.pid, signal.SIGTERM)
@@ -185,7 +185,7 @@ def test_a_pool_that_lost_a_worker_ends_the_others(tmp_path):
         with pytest.raises(UserError, match="its worker process died"):
             list(evaluator.finished())
         began = time.monotonic()
-    # At once, not by the patience for those that do not end by themselves.
+    # The workers end at once, not after the grace period.
     assert not multiprocessing.active_children() and time.monotonic() - began < END_SECONDS
 
 

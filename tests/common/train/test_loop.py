@@ -1,4 +1,4 @@
-"""The fused loop against a naive one: stops, faults, a worker that evaluates; equal seeds, equal losses."""
+"""Tests the fused loop against a naive one: stops, faults, evaluation in a worker; equal seeds, equal losses."""
 
 import contextlib
 import os
@@ -158,7 +158,7 @@ class SlowEvaluation(toy.Task):
 
 
 def stop_when(loop, condition, saved=None):
-    """Runs, and stops the run at the first progress that meets `condition`."""
+    """Runs the loop, and stops it at the first progress event that meets `condition`."""
     seen = []
     for event in loop.run((lambda step: saved.append(step)) if saved is not None else None):
         seen.append(event)
@@ -284,7 +284,7 @@ def test_outputs_that_do_not_add_up_are_an_error():
 
 
 class Worker(toy.Task):
-    """Quality takes a while, in a process whose number it tells."""
+    """A task whose quality takes a while and reports the number of its process."""
 
     def __init__(self, config, evaluate_in_worker=True):
         super().__init__(config, True)
@@ -311,14 +311,14 @@ def test_evaluation_in_a_worker_while_the_next_block_trains():
     seen = [e for e in loop.run() if not isinstance(e, events.Progress)]
     kinds = [type(e).__name__ for e in seen]
     block = ["BlockStarted", "Trained", "EvalRan", "BlockStopped"]
-    # Known while the second block trains; that block ends at its next step and is not reported as trained.
+    # The result arrives while the second block trains; the block ends at its next step and is not reported as trained.
     assert kinds == ["RunStarted", *block, "BlockStarted", "Evaluated", "RunStopped"]
     evaluated, stopped = seen[-2:]
     assert evaluated.details["pid"] != os.getpid() and evaluated.block.index == 0
     assert (stopped.status, stopped.step, stopped.time) == ("success", 4, evaluated.time)
     assert 4 < int(loop.state.step) < 400
 
-    # Every evaluation is waited for before the run gives up, and none is reported twice.
+    # The run waits for every evaluation before it gives up, and reports none twice.
     loop = make(Worker, quality_target=NEVER, train_epochs=2)
     seen = list(loop.run())
     assert [e.block.index for e in of(events.Evaluated, seen)] == [0, 1] and seen[-1].status == "aborted"

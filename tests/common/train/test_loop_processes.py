@@ -1,4 +1,4 @@
-"""The loop on two processes: all stop after the same step and know why; faults of one end all."""
+"""Tests the loop on two processes: all stop after the same step with one reason; a fault of one ends all."""
 
 import functools
 import os
@@ -24,7 +24,7 @@ def make(backend, task=toy.Task, **changes):
 
 
 def outcome(loop, seen, saved=()):
-    """What a process saw of a run, to be compared with the others'."""
+    """One process's view of a run, to compare with the other processes'."""
     stopped = seen[-1]
     return {
         "stopped": (stopped.status, stopped.step, stopped.reason),
@@ -83,7 +83,7 @@ def wait_for_the_last_evaluation(backend):
 
 
 class ExplodesOnTheLast(toy.Task):
-    """Not a number in the input of one process, from its sixth batch on."""
+    """Puts NaN into the input of one process, from its sixth batch on."""
 
     def train_input(self, shard, batch_size, start_step):
         def spoil(i, batch):
@@ -99,7 +99,7 @@ def explode(backend):
 
 
 def start_apart(backend):
-    """Other weights, then another step, in one of the processes: the messages."""
+    """Gives one process other weights, then another step, and returns the messages."""
     loop, messages = make(backend), []
     rank, replicas = loop.replicas.process_index, loop.replicas
     for variable, change in ((loop.state.model.trainable_variables[0], 0.5), (loop.state.step, 4)):
@@ -122,7 +122,7 @@ class FailsOnTheLast(toy.Task):
 
 
 def fail_on_one(backend):
-    """The survivor: whether it knows that another is lost, and how soon; batch norm joins the two."""
+    """Returns whether, and how soon, the survivor knows that its peer is lost; batch norm connects the two."""
     loop = make(backend, FailsOnTheLast, batch_norm_span=16)
     try:
         list(loop.run())
@@ -134,7 +134,7 @@ def fail_on_one(backend):
 
 
 def die(backend):
-    """The last process is killed; the survivor says whether it knows."""
+    """Kills the last process; returns whether the survivor knows."""
     loop = make(backend, Slow, steps_per_block=500, train_steps=1000)
     try:
         for event in loop.run():
@@ -169,7 +169,7 @@ def ran(request):
 
 
 def same(results, *without):
-    """The outcome of all processes, which is the same but for the fields `without`."""
+    """Asserts that all processes have one outcome, except for the fields `without`, and returns it."""
     kept = [{k: v for k, v in r.items() if k not in without} for r in results]
     assert all(k == kept[0] for k in kept[1:])
     return results[0]
@@ -210,7 +210,7 @@ def test_a_loss_that_is_not_a_number_on_one_process_ends_all(ran):
     assert "loss is nan at step 6" in found["stopped"][2] and found["saved"] == [4]
 
 
-def test_processes_that_start_apart_are_told(ran):
+def test_processes_that_start_from_different_states_are_reported(ran):
     weights, steps = same([dict(enumerate(m)) for m in ran["start apart"]]).values()
     assert "start from different weights at step 0" in weights
     assert "start from different steps, 0 to 4" in steps and "--checkpoint_dir" in steps
@@ -218,7 +218,7 @@ def test_processes_that_start_apart_are_told(ran):
 
 @pytest.mark.parametrize("fault", [fail_on_one, die])
 def test_the_survivor_of_a_process_that_failed_or_was_killed_knows(fault):
-    """Under multiworker it takes until a heartbeat is missed: there the launcher ends the survivors."""
+    """Under multiworker a survivor learns it only from a missed heartbeat, so that the launcher ends the survivors."""
     results = processes.run("horovod", NUMBER, {"fault": functools.partial(fault, "horovod")}, timeout=120)
     lost, error = results.of(0, "fault")
     assert lost, error

@@ -1,4 +1,4 @@
-"""A small, well-conditioned task for tests of the loop and the backends: seconds, not minutes."""
+"""Defines a small, well-conditioned task for tests of the loop and the backends, which trains in seconds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def config(**changes) -> Config:
 
 
 class Task(task.Task):
-    """Which of four seeded directions a vector leans to."""
+    """Classifies vectors by the nearest of four seeded directions."""
 
     def __init__(self, config: Config, evaluate_in_worker: bool = False):
         super().__init__(config, None)
@@ -78,7 +78,7 @@ class Task(task.Task):
     def _dataset(
         self, arrays: Mapping[str, np.ndarray], batch_size: int, shard: Shard | None = None
     ) -> tf.data.Dataset:
-        """Batches in order; process i takes batches i, i + count, ..., so that all see what one would."""
+        """Batches in order; process i takes batches i, i + count, ..., so that all see the same sequence."""
         kind = np.float64 if self.config.precision == "fp64" else np.float32
         arrays = {k: v.astype(kind) if v.dtype == np.float64 else v for k, v in arrays.items()}
         batches = tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size, drop_remainder=True)

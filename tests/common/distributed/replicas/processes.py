@@ -28,12 +28,12 @@ from typing import Any
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
-# Once a process has failed, the others learn it from their backend; then they are killed.
+# Time for the other processes to learn from their backend that one has failed, before they are killed.
 GRACE_SECONDS = 20
 
 
 class Results(Mapping):
-    """What each call returned, by name: a list with one value per process.
+    """The results of the calls by name: a list with one value per process.
 
     Looking up a call that failed, or was not reached, raises an AssertionError that shows why.
     """
@@ -48,7 +48,7 @@ class Results(Mapping):
         return [values[name] for values in self._by_process]
 
     def of(self, process: int, name: str) -> Any:
-        """What one process returned, whatever became of the others."""
+        """The result of one process, also where others failed."""
         assert name in self._by_process[process], f"{name!r} did not finish\n{self.report}"
         return self._by_process[process][name]
 
@@ -72,14 +72,14 @@ def run(
     timeout: float = 300,
     environment: Mapping[str, str] | None = None,
 ) -> Results:
-    """Makes all `calls` (functions of modules, or functools.partial of them) in each of `processes` processes.
+    """Runs all `calls` (functions of modules, or functools.partial of them) in each of `processes` processes.
 
     Args:
       backend: "horovod" or "multiworker".
-      processes: how many, on this machine.
+      processes: their number, all on this machine.
       calls: by name; made in this order.
-      timeout: seconds after which all are killed, their stacks in the report.
-      environment: more variables, the same for all processes.
+      timeout: seconds after which all are killed; the report then has their stacks.
+      environment: further variables, the same for all processes.
     """
     require(backend)
     with tempfile.TemporaryDirectory() as folder, _environments(backend, processes) as environments:
@@ -94,7 +94,7 @@ def run(
 
 def _start(path: pathlib.Path, index: int, environment: Mapping[str, str]) -> subprocess.Popen:
     inherited = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("HOROVOD_")}
-    # One thread for each: there are as many processes as cores, or more.
+    # One thread per process: there are at least as many processes as cores.
     common = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     with open(path / f"output{index}", "wb") as output:
         return subprocess.Popen(
@@ -108,7 +108,7 @@ def _start(path: pathlib.Path, index: int, environment: Mapping[str, str]) -> su
 
 
 def _wait(path: pathlib.Path, started: list[subprocess.Popen], timeout: float) -> bool:
-    """Waits for all to end, and ends what does not; whether the time was up."""
+    """Waits until all processes have ended, and kills those left; returns whether the time was up."""
     deadline, failed = time.monotonic() + timeout, False
     while _running(started):
         for i, process in enumerate(started):
@@ -139,7 +139,7 @@ def _end(started: list[subprocess.Popen], number: signal.Signals, seconds: float
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-    """The results a process appended, one pickle after another."""
+    """Reads the results that a process appended, one pickle after another."""
     values: dict[str, Any] = {}
     with contextlib.suppress(FileNotFoundError, EOFError), open(path, "rb") as file:
         while True:
@@ -220,7 +220,7 @@ def _main(path: pathlib.Path, index: int) -> int:
                 print(f"in {name!r}:\n{traceback.format_exc()}", flush=True)
                 status = 1
                 break
-    # Some backends take the end of a process for a fault: all stay until all have finished.
+    # Some backends treat the end of a process as a fault, so that all stay until all have finished.
     (path / f"done{index}").touch()
     while not status and len(list(path.glob("done*"))) < len(list(path.glob("output*"))):
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What multiworker says of a wrong TF_CONFIG, of a process that is missing and of a port that is taken."""
+"""Tests multiworker's errors for a wrong TF_CONFIG, a missing process and a port in use."""
 
 import json
 import math

@@ -1,9 +1,9 @@
-"""What every backend must equal: one replica whose virtual batch-norm groups are the backend's groups.
+"""Tests that every backend equals one replica whose virtual batch-norm groups are the backend's groups.
 
-A backend joins by adding its worlds to WORLDS. Networks run in float64, where rounding cannot hide a difference;
-trajectories are compared for the toy only, for those of a ResNet are chaotic: there, single updates from equal
-weights are. Backends of several processes make all their calls in one start of the processes. The full-width ResNet-50
-and the ResNets but that of four mirrored replicas in pairs are marked e2e.
+To add a backend, add its worlds to WORLDS. Networks run in float64, where rounding cannot hide a difference. Whole
+trajectories are compared for the toy only; a ResNet's are chaotic, so that its single updates from equal weights are
+compared. Backends of several processes make all their calls in one start of the processes. The full-width ResNet-50
+and the ResNets except that of four mirrored replicas in pairs are marked e2e.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from resnet.task import Task
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
-# (backend, replicas). Of the last four, each replica is a process.
+# (backend, replicas). In the last four worlds each replica is a process.
 WORLDS = [
     ("mirrored", 1),
     ("mirrored", 2),
@@ -58,9 +58,9 @@ def groups_of(number):
 
 
 def shared(state):
-    """[(name, values by replica)] of all that replicas have alike: weights, slots, merged moments, the step.
+    """[(name, values by replica)] of the state that replicas share: weights, slots, merged moments, the step.
 
-    Not the last step that was evaluated: only the first process, which also writes the checkpoints, knows of it.
+    The last evaluated step is not included: only the first process, which writes the checkpoints, has it.
     """
     local = state.replicas.local_results
     alike = [v for v in state.variables() if "moving" not in v.name and v is not state.evaluated]
@@ -80,7 +80,7 @@ def free_run(backend, number, **changes):
 
 
 def held_out_labels(backend, number, folder):
-    """Labels and weights of the batches that the replicas of a process get."""
+    """Labels and weights of the batches of a process's replicas."""
     config = dataclasses.replace(PRESETS["cpu-tiny"], image_size=8, num_classes=60, num_eval_examples=53)
     config = on(backend, number, dataclasses.replace(config, eval_batch_size=8))
     task, replicas = Task(config, folder), backends.make(config)
@@ -94,7 +94,7 @@ def held_out_labels(backend, number, folder):
 
 
 class Here(dict):
-    """As processes.Results, of the one process that this is: a call is made when its result is asked for."""
+    """Like processes.Results for this process alone; makes each call when its result is looked up."""
 
     def __init__(self, calls):
         super().__init__()
@@ -106,19 +106,19 @@ class Here(dict):
 
 
 def toys(number):
-    """(precision, group) that are compared; fewer on four processes, which take longer to trace."""
+    """The (precision, group) to compare; fewer on four processes, which take longer to trace."""
     every = [(p, g) for p in ("fp64", "fp32") for g in groups_of(number)]
     return every if number < LARGEST else [*every[:3], ("fp32", 2)]
 
 
 class Worlds:
-    """What the calls of each world return; its processes start when it is first asked for."""
+    """Results of the calls of each world, whose processes start at the first look-up."""
 
     def __init__(self, folder, weights):
         self._folder, self._weights, self._ran = folder, weights, {}
 
     def __call__(self, backend, number, resnets=False):
-        """Results by name; `resnets`: those of ResNet-50, which are a start of their own."""
+        """Results by name; `resnets`: those of ResNet-50, which has its own start of the processes."""
         key = backend, number, resnets
         if key not in self._ran:
             calls = (self._resnets if resnets else self._small)(backend, number)
@@ -150,7 +150,7 @@ def worlds(held_out, resnet_weights):
 
 
 def accumulating(accumulation, number):
-    """With the span of a micro-batch."""
+    """A configuration with accumulation, whose batch-norm span is a micro-batch."""
     optimizer = Optimizer(name="lars", base_learning_rate=5.0, weight_decay=1e-3)
     return {"precision": "fp64", "batch_norm_span": 16 // accumulation // number, "optimizer": optimizer}
 
@@ -161,7 +161,7 @@ def single_run(name, span):
 
 
 def check_run(results, expected, tolerance, moments=True):
-    """Losses, qualities and variables of every process against those of one replica; bitwise among each other."""
+    """Compares losses, qualities and variables of every process with one replica's, and bitwise with each other's."""
     expected_losses, expected_qualities, variables = expected
     first = [copies[0] for _, copies in results[0][2]]
     for losses, _, mine in results:
@@ -183,7 +183,7 @@ def test_toy_runs_free_as_on_one_replica(worlds, backend, number, name, group):
 
 
 def test_accumulated_micro_batches_equal_one_large_batch():
-    """The moving moments alone differ, which see their groups one by one."""
+    """Only the moving moments differ, because they see the groups one by one."""
     results = [free_run("single", 1, accumulation_steps=4, **accumulating(4, 1))]
     check_run(results, free_run("single", 1, **accumulating(4, 1)), 1e-8, moments=False)
 
@@ -271,7 +271,7 @@ STARTS = [0, 5, 20]
 
 
 def save_weights(path, width, span):
-    """Of one replica, into `path`: weights and slots before and after the steps STARTS, and their losses."""
+    """Saves one replica's weights and slots before and after the steps STARTS, and their losses, to `path`."""
     single = Stepper(resnet_config("single", 1, width, span))
     arrays = {}
     for number, batch in enumerate(batches_of(single.config, max(STARTS) + 1)):
@@ -286,7 +286,7 @@ def save_weights(path, width, span):
 
 
 def resnet_differences(backend, number, group, traced, path, width=8):
-    """Largest relative difference, from one replica, of the loss and of every update, at each of STARTS.
+    """Largest relative difference from one replica, of the loss and of every update, at each of STARTS.
 
     Four replicas in one process take 45 s to trace and 4 s for an eager step; the toy and the full width are traced.
     """
@@ -306,7 +306,7 @@ def resnet_differences(backend, number, group, traced, path, width=8):
 
 @pytest.fixture(scope="module")
 def resnet_weights(tmp_path_factory):
-    """The path of what `save_weights` keeps, by span and width."""
+    """The path of the file of `save_weights`, by span and width."""
     folder = tmp_path_factory.mktemp("weights")
     return functools.cache(
         lambda span, width=8: save_weights(str(folder / f"{span}_{width}.npz"), width, span)
@@ -323,7 +323,7 @@ def resnet_weights(tmp_path_factory):
     ],
 )
 def test_resnet50_steps_from_equal_weights(worlds, backend, number, group):
-    """All 53 convolutions, an eighth of the width; the starts are 0, 5 and 20 steps."""
+    """All 53 convolutions at an eighth of the width, from the weights after 0, 5 and 20 steps."""
     for found in worlds(backend, number, resnets=True)[f"resnet {group}"]:
         assert set(found) == set(STARTS) and max(found.values()) <= 1e-8
 
@@ -341,7 +341,7 @@ def test_full_width_resnet50_steps_from_equal_weights(resnet_weights, group):
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory):
-    """Folders of n held-out images in three files; the label of an image is its number."""
+    """Makes folders of n held-out images in three files; an image's label is its number."""
     folders = {}
     for n in (1, 7, 16, 53):
         folder = folders[n] = tmp_path_factory.mktemp(f"eval{n}")
@@ -360,7 +360,7 @@ def held_out(tmp_path_factory):
     hosts=st.integers(1, 3),
 )
 def test_padded_evaluation_counts_each_example_once(held_out, n, batch, here, hosts):
-    """Every host's stream feeds its replicas in turn; all do equal work."""
+    """Each host's stream feeds its replicas in turn, and all do equal work."""
     config = dataclasses.replace(
         PRESETS["cpu-tiny"],
         image_size=8,

@@ -1,4 +1,4 @@
-"""Collectives of two and four processes under Horovod, and their gradients, against numpy; what it says of mistakes."""
+"""Tests collectives of two and four processes under Horovod, and their gradients, against numpy; error messages."""
 
 import functools
 import os
@@ -61,7 +61,7 @@ def linear_collectives(number):
 
 
 def dtypes(number):
-    """What a sum and a gathering return for each dtype: (dtype, first element)."""
+    """Results of a sum and of a gather for each dtype: (dtype, first element)."""
     replicas = made(number)
 
     def one(function, dtype):
@@ -166,7 +166,7 @@ CALLS = [
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ran(request):
-    """(number of processes, what all calls returned in them)."""
+    """(number of processes, the results of all calls in them)."""
     calls = {f.__name__: functools.partial(f, request.param) for f in CALLS}
     return request.param, processes.run("horovod", request.param, calls, timeout=120)
 

@@ -1,4 +1,4 @@
-"""Collectives of processes under multiworker, and their gradients, against numpy."""
+"""Tests collectives of processes under multiworker, and their gradients, against numpy."""
 
 import functools
 
@@ -51,7 +51,7 @@ def upstream(replica, shape):
 
 
 def with_two_devices_each():
-    """Lets a process have two CPUs as it would have two GPUs: two replicas."""
+    """Gives a process two logical CPUs, and so two replicas, as two GPUs would."""
     from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
     from common.distributed.replicas.multiworker import MultiWorker
@@ -66,7 +66,7 @@ def with_two_devices_each():
 
 
 def by_replica(replicas, function, dtype="float64", column=None):
-    """What `function` of each local replica's input returns, as numpy: a list by local replica."""
+    """Results of `function` on each local replica's input, as numpy: a list by local replica."""
 
     @tf.function(autograph=False)
     def step(stacked):
@@ -102,7 +102,7 @@ def linear_collectives(number, dtype):
 
 
 def dtypes(number):
-    """What the collectives that only move data return for other dtypes."""
+    """Results of the collectives that only move data, for other dtypes."""
     replicas, found = made(number), {}
     for name in MOVED:
         for call, size in ((replicas.all_gather, 1), (replicas.all_to_all, number)):
@@ -153,7 +153,7 @@ def unrolled(step, x):
 
 
 def after_a_failed_trace(number):
-    """The next function still finds its peers."""
+    """Traces a function that fails, then one that must still find its peers."""
     replicas = made(number)
 
     def fails():
@@ -172,7 +172,9 @@ def outside(number):
     with replicas.scope():
         own = replicas.per_replica_variable(tf.zeros([2]), "own")
         shared = tf.Variable(tf.zeros([2]), name="shared")
-        drawn = tf.Variable(tf.fill([2], float(rank + 7)))  # Every process takes what process 0 begins with.
+        drawn = tf.Variable(
+            tf.fill([2], float(rank + 7))
+        )  # Every process takes the initial value of process 0.
 
     @tf.function(autograph=False)
     def graph():
@@ -263,7 +265,7 @@ def calls(number):
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ran(request):
-    """(number of processes, what all calls returned in them)."""
+    """(number of processes, the results of all calls in them)."""
     return request.param, processes.run("multiworker", request.param, calls(request.param), timeout=240)
 
 
@@ -282,7 +284,7 @@ def two_devices_each():
 
 
 def check_linear(number, found):
-    """Exact: whole numbers. The gradient of a linear C is its transpose: <u, C p> = <C^T u, p> for all p."""
+    """Compares exactly, in whole numbers. The gradient of a linear C is its transpose: <u, C p> = <C^T u, p>, all p."""
     for key, groups, options, expected in cases(number):
         got, gradient = zip(*(values[key] for values in found), strict=True)
         for mine, other in zip(got, expected, strict=True):

@@ -1,4 +1,4 @@
-"""Collectives of four mirrored logical CPUs, and their gradients, against numpy."""
+"""Tests collectives of four mirrored logical CPUs, and their gradients, against numpy."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def mirrored():
 
 
 def numpy_collective(name, values, groups, axis=0, distance=0):
-    """The same on a list of arrays, written as the definition reads."""
+    """The collective by definition, on a list of arrays."""
     result = [None] * len(values)
     for group in groups or [list(range(len(values)))]:
         mine = [values[r] for r in group]
@@ -105,11 +105,13 @@ def test_collective_and_its_gradient(mirrored, name, options, groups):
 
 
 def transpose(name, upstream, groups, options):
-    """C^T of the block matrix that numpy_collective applies, found from C itself on unit vectors, so that no
-    formula for the gradient is shared with the code."""
+    """C^T of the block matrix that numpy_collective applies, found by applying C to unit vectors.
+
+    The gradient thus shares no formula with the code.
+    """
     size = 4 * 8 * 3
     gradient = np.zeros([N, size])
-    # The last axis is only carried along: probe one of its 3 columns and use it for all.
+    # Collectives act alike on the last axis: probe one of its 3 columns and use the result for all.
     for replica in range(N):
         for row in range(4):
             for column in range(8):

@@ -1,4 +1,4 @@
-"""The TPU backend without a TPU: the operations it builds, and what they compute under stand-ins on logical CPUs."""
+"""Tests the TPU backend without a TPU: the operations it builds, and their results under stand-ins on logical CPUs."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ PAIRS = [[0, 1], [2, 3]]
 
 
 class Unconnected(tpu.Tpu):
-    """What builds a network's operations, without a TPU behind it."""
+    """The TPU backend, which builds a network's operations, without a connection to a TPU."""
 
     def __init__(self, mirrored=None):
         self.num_replicas = N
@@ -77,7 +77,7 @@ def mirrored():
 
 @pytest.fixture
 def stand_ins(mirrored, monkeypatch):
-    """tpu_ops as their documentation defines them, on logical CPUs."""
+    """Replaces tpu_ops by operations on logical CPUs, after their documentation."""
 
     def all_to_all(x, concat_dimension, split_dimension, split_count, group_assignment):
         assert concat_dimension == split_dimension and split_count == len(group_assignment[0])
@@ -110,7 +110,7 @@ def test_collectives_and_their_gradients_under_stand_ins(stand_ins, mirrored, gr
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 y = getattr(stand_ins, name)(x, groups=groups, **options)
-            zero = tf.UnconnectedGradients.ZERO  # A shift out of the group is a constant.
+            zero = tf.UnconnectedGradients.ZERO  # A shift out of the group gives a constant.
             return y, tape.gradient(y, x, output_gradients=up, unconnected_gradients=zero)
 
         got, gradient = reference.run(mirrored, with_gradient, values, upstream)

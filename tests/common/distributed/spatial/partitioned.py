@@ -1,4 +1,4 @@
-"""Networks on one device and on replicas that share their images: outputs and gradients, float64 to 1e-8."""
+"""Compares networks on one device with replicas that share images: outputs and gradients, float64 to 1e-8."""
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ def normal(shape, seed):
 
 
 def close(got, want, message=""):
-    """1e-8, relative to the largest of the expected values."""
+    """Asserts equality to 1e-8 of the largest expected value."""
     want = np.asarray(want)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-8 * max(np.abs(want).max(), 1e-30), err_msg=message)
 
@@ -23,8 +23,8 @@ def close(got, want, message=""):
 def whole_and_parts(k, network, images, weights, replicas):
     """(outputs, gradients of images and weights) of a network on one device and on groups of k replicas.
 
-    `network(spatial, rows, weights)` returns tensors equal on all replicas; their scalar products with fixed
-    noise are the loss, of which each replica takes its part, as a weighted sum would.
+    `network(spatial, rows, weights)` returns tensors equal on all replicas. The loss is their scalar product with fixed
+    noise, split between the replicas like a weighted sum.
     """
 
     def one(replicas):
@@ -46,7 +46,7 @@ def whole_and_parts(k, network, images, weights, replicas):
 
 
 def check(k, network, images, weights=(), replicas=None):
-    """On a mirrored group of k, or on `replicas`."""
+    """Compares the network on one device and on a mirrored group of k, or on `replicas`."""
     replicas = replicas or Mirrored(k)
     (outputs, gradients), parts = whole_and_parts(k, network, images, list(weights), replicas)
     for number, (want, copies) in enumerate(zip(outputs, parts[0], strict=True)):

@@ -1,4 +1,4 @@
-"""Partitioned images against whole ones: windows, operations, batch norm; float64 to 1e-8."""
+"""Tests partitioned images against whole ones: windows, operations, batch norm; float64 to 1e-8."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_pool(k, kind, size, stride, padding):
 
     for height in HEIGHTS:
         if fits(height, size, stride, padding):
-            # All negative: zeros outside of the image would win.
+            # All values are negative, so that zeros outside the image would win the maximum.
             check(k, network, -tf.exp(normal([BATCH, height, 9, CHANNELS], 3)))
 
 
@@ -100,7 +100,7 @@ def test_global_average(k):
 
 @pytest.mark.parametrize("k", [2, 4, 8])
 def test_upsample_of_a_pyramid_s_levels(k):
-    """Rows that do not divide lie otherwise on the coarser level than twice them on the finer one."""
+    """Where rows do not divide evenly, a worker's rows on the finer level are not twice those on the coarser one."""
     for height, width in ((52, 8), (51, 7), (26, 5), (21, 4), (13, 3), (7, 3), (3, 2)):
 
         def network(spatial, x, weights):
@@ -117,7 +117,7 @@ def test_upsample_of_a_pyramid_s_levels(k):
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_rows_that_do_not_exist_may_hold_anything(k):
-    """They are NaN in front of whatever mixes rows: nothing of it reaches an output, a statistic or a gradient."""
+    """The rows are NaN before each operation that mixes rows; no NaN reaches an output, a statistic or a gradient."""
 
     def spoilt(spatial, x):
         first = spatial.position() * x.shape[1]
@@ -145,7 +145,7 @@ def test_rows_that_do_not_exist_may_hold_anything(k):
 @pytest.mark.parametrize("replicas, k", [(4, 4), (4, 2), (2, 2)])
 @pytest.mark.parametrize("span", [1, 2, 4])
 def test_batch_norm_counts_whole_images(height, replicas, k, span):
-    """4 images; the span is of images, however many replicas share one."""
+    """4 images; the span counts images, however many replicas share one."""
     images, upstream = normal([4, height, 3, CHANNELS], 7), normal([4, height, 3, CHANNELS], 8)
     groups = replicas // k
     if span > 4 // groups and (span * groups) % 4:

@@ -1,4 +1,4 @@
-"""Runs whose replicas share their images against one device's; the input of a group."""
+"""Tests runs whose replicas share images against a run on one device, and the input of a group."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from tests.common.train import toy
 
 
 class ImageTask(toy.Task):
-    """The toy's vectors as images of 5 rows and 2 columns: a convolution, batch norm, both poolings, two heads."""
+    """The toy task on images of 5 rows and 2 columns: a convolution, batch norm, both poolings, two heads."""
 
     def build(self, replicas, precision):
         spatial = Spatial(replicas, self.config.partitions)
@@ -43,7 +43,7 @@ class ImageTask(toy.Task):
 
 
 class UnevenTask(ImageTask):
-    """With a term that is averaged over replicas, whose weights differ."""
+    """ImageTask with a loss term that is averaged over replicas of different weights."""
 
     def loss(self, model, batch):
         logits = model(batch["x"], training=True)
@@ -53,7 +53,7 @@ class UnevenTask(ImageTask):
 
 
 def free_run(task=ImageTask, **changes):
-    """(losses, qualities, weights) of 10 steps; quality() refuses what counts an image twice, or never."""
+    """(losses, qualities, weights) of 10 steps; quality() fails if an image counts twice or never."""
     config = toy.config(precision="fp64", train_steps=10, quality_target=2.0, **changes)
     config.validate()
     loop = Loop(task(config), backends.make(config))
@@ -66,7 +66,7 @@ def free_run(task=ImageTask, **changes):
 
 @pytest.mark.parametrize("replicas, k, accumulation", [(4, 4, 1), (4, 2, 1), (2, 2, 2)])
 def test_a_run_is_that_of_one_device(replicas, k, accumulation):
-    """Input shared by groups, losses, updates, merged moments, and evaluations that count images once."""
+    """Compares input shared by groups, losses, updates, merged moments, and evaluations that count images once."""
     changes = {"batch_norm_span": 8, "accumulation_steps": accumulation}
     losses, qualities, weights = free_run(**changes)
     other = free_run(replicas="mirrored", num_replicas=replicas, partitions=k, **changes)
@@ -77,7 +77,7 @@ def test_a_run_is_that_of_one_device(replicas, k, accumulation):
 
 
 def test_terms_over_replicas_are_averaged_over_groups():
-    """Two groups of two replicas are two replicas."""
+    """Two groups of two replicas equal two replicas."""
     changes = {"task": UnevenTask, "batch_norm_span": 8, "replicas": "mirrored"}
     losses, _, weights = free_run(num_replicas=2, **changes)
     other_losses, _, others = free_run(num_replicas=4, partitions=2, **changes)

@@ -1,4 +1,4 @@
-"""Networks on partitioned images against whole ones, also in several processes; float64 to 1e-8."""
+"""Tests networks on partitioned images against whole ones, also in several processes; float64 to 1e-8."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ from tests.common.train import toy
 
 class Ssd:
     """The geometry of the SSD's ResNet-34 at 300 px, its third stage of stride 1, and of its extra layers, a
-    few channels wide and with one block per stage (mlperf_facts 2).
+    few channels wide and with one block per stage (docs/sources.md, mlperf 2).
     """
 
     STAGES = ((4, 1), (6, 2), (8, 1))  # (channels, stride): 75 rows, 38, 38
@@ -143,7 +143,7 @@ def whole_resnet_step():
     "replicas, k", [(4, 4), *(pytest.param(n, 2, marks=pytest.mark.e2e) for n in (2, 4))]
 )
 def test_resnet50_step_from_equal_weights(replicas, k):
-    """Loss and every weight's gradient; 4 images share their statistics, of one group of replicas or of two."""
+    """Compares the loss and all gradients; 4 images, on one group of replicas or two, share their statistics."""
     check_resnet(resnet_config(replicas, k, batch_norm_span=4, space_to_depth=k == 4))
 
 
@@ -191,7 +191,7 @@ def resnet_in_a_process(backend, number, k):
 @pytest.mark.parametrize("backend", ["multiworker", "horovod"])
 @pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.e2e)])
 def test_processes_share_images(backend, number):
-    """Operations, and the SSD's backbone at 300 pixels; then branches, see test_placement.py."""
+    """Operations, the SSD's backbone at 300 pixels, and the branches of test_graph_partition.py."""
     calls = {
         "operations": functools.partial(operations_in_a_process, backend, number),
         "branches": functools.partial(test_graph_partition.check_in_a_process, backend, number),

@@ -1,6 +1,6 @@
-"""A process of a run without TensorFlow: beats, steps and fails as told.
+"""Stands in for a process of a run, without TensorFlow: sends heartbeats, takes steps and fails as ordered.
 
-python -m tests.common.launch.watch.fake_worker '{"1": "kill"}': what rank 1 does in its fifth step; the others go on.
+python -m tests.common.launch.watch.fake_worker '{"1": "kill"}' kills rank 1 in its fifth step; the others continue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEP_SECONDS = 0.05
 
 
 def rank() -> int:
-    """This process's number, from what the launcher of either backend set."""
+    """This process's rank, from the environment that the launcher of either backend sets."""
     if "TF_CONFIG" in os.environ:
         return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     return int(os.environ["HOROVOD_RANK"])
@@ -30,7 +30,7 @@ def fail(how: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif how == "deaf":  # Freezes without a signal: the heart stops, too.
+    elif how == "deaf":  # Freezes without a signal, and its heartbeat stops too.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         heartbeat._LINK._pipe = -1
         time.sleep(1000)
@@ -51,7 +51,7 @@ def fail(how: str) -> None:
 
 
 def log(path: pathlib.Path) -> None:
-    """Begins a log, as rank 0 would, in the middle of whose last line it is killed."""
+    """Begins a log, as rank 0 would when it is killed in the middle of a line."""
     from common.run.mllog import RunLog
     from resnet.presets import PRESETS, hyperparameters
 
@@ -65,7 +65,7 @@ def log(path: pathlib.Path) -> None:
 
 
 def main() -> int:
-    """Trains 40 steps, or until told to stop; a stop is agreed in a real run, here each stops for itself."""
+    """Takes 40 steps, or stops on a signal; each process stops by itself, whereas the processes of a run agree."""
     orders = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     stubborn = orders.get("stubborn", False)
     told = []

@@ -1,4 +1,4 @@
-"""The launcher's watching, with small processes that need no TensorFlow."""
+"""Tests how the launcher watches processes, with small ones that need no TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from compliance.check import check_paths
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
-# Shorter than the defaults, so that the tests are quick; a busy machine must not trip them.
+# Shorter than the defaults for quick tests, but long enough for a busy machine.
 LIMITS = {"settle": 0.3, "failure": 2, "grace": 2, "stopped": 1, "silent": 5, "starting": 5}
 
 
@@ -28,7 +28,7 @@ def arguments(orders, processes=2, limits=()):
 
 
 def launch(orders, processes=2, **limits):
-    """The launcher's result, with the workers that are left over."""
+    """The launcher's result and the workers that still run."""
     mark = f"{time.time_ns()}-{os.getpid()}"
     result = subprocess.run(
         arguments({**orders, "mark": mark}, processes, limits.items()),
@@ -55,14 +55,14 @@ def errors(result):
     return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
 
 
-def test_rank_0_speaks_for_the_run_and_the_others_lines_carry_their_rank():
+def test_rank_0_prints_plain_lines_and_other_lines_carry_their_rank():
     result, left = launch({})
     assert (result.returncode, left) == (0, [])
     assert result.stdout == "rank 0 done\n"
     assert result.stderr == "rank 1: rank 1 done\n"
 
 
-def test_a_status_that_was_announced_is_a_result_not_a_failure():
+def test_an_announced_status_is_a_result_not_a_failure():
     result, _ = launch({"result": 1})
     assert result.returncode == 1 and not errors(result)
 
@@ -81,7 +81,7 @@ def test_a_status_that_was_announced_is_a_result_not_a_failure():
 def test_a_fault_ends_every_process_with_one_message_naming_the_rank(fault, text, code, rank):
     result, left = launch({str(rank): fault, "steps": 10000})
     assert (result.returncode, left) == (code, [])
-    # How many seconds is the machine's affair.
+    # The number of seconds depends on the machine.
     found = [re.sub(r" \d+ s ago", " N s ago", line) for line in errors(result)]
     assert found == [f"error: {text.format(rank)}; all 2 processes have ended"]
 
@@ -103,7 +103,7 @@ def test_only_a_status_that_stands_for_a_signal_is_one(status, text):
     assert text in errors(result)[0] and errors(result)[0].startswith("error: rank ")
 
 
-def test_a_process_that_beats_no_more_is_frozen():
+def test_a_process_without_heartbeats_counts_as_frozen():
     result, left = launch({"1": "deaf", "steps": 10000})
     assert (result.returncode, left) == (3, [])
     assert errors(result)[0].startswith("error: rank 1 is frozen: no sign of life for 5 s")
@@ -123,7 +123,7 @@ def test_a_process_that_ignores_its_signal_is_killed_after_the_grace():
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_signal_in_a_long_step_is_that_of_the_rank_that_received_it(rank):
-    """The launcher passes it on to the others before the step ends; all stop after it."""
+    """The launcher passes the signal to the others before the step ends, and all stop after that step."""
     result, left = launch({str(rank): "term", "long": 1.5, "steps": 10000}, processes=3, grace=10)
     assert (result.returncode, left) == (143, [])
     assert errors(result) == [
@@ -131,7 +131,7 @@ def test_a_signal_in_a_long_step_is_that_of_the_rank_that_received_it(rank):
     ]
 
 
-def test_what_a_process_leaves_behind_is_ended_too():
+def test_processes_left_by_a_process_are_ended_too():
     result, left = launch({"1": "orphan", "steps": 10000})
     assert (result.returncode, left) == (137, [])
 
@@ -175,7 +175,7 @@ def test_a_slow_process_is_named_and_not_ended(part, does):
     result, _ = launch({part: {"2": 0.2}, "steps": 60}, processes=3, slow=1)
     assert result.returncode == 0
     slow = [line for line in result.stderr.splitlines() if "is slow" in line]
-    # The heartbeats do not come at the same step: the figures are about right.
+    # Heartbeats come at different steps, so that the times are approximate.
     assert len(slow) == 1 and slow[0].startswith(f"warning: rank 2 is slow: it {does} for 0.")
 
 
@@ -188,5 +188,5 @@ def test_the_launcher_ends_the_log_of_a_killed_rank_0(tmp_path):
     assert last["key"] == "run_stop" and last["metadata"]["status"] == "aborted"
     assert last["metadata"]["reason"] == "rank 0 was killed by SIGKILL"
     assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
-    # Nothing is wrong with it but that it stopped: no evaluation, hence no quality and no block.
+    # The log is sound, but ends early: no evaluation, hence no quality and no block.
     assert not [f for f in check_paths([path]) if f.rule.startswith("line")]
