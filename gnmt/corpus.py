@@ -147,10 +147,4 @@ def _diagnose(config: Config, files: list[str]) -> UserError:
                 return "its source has not both ends"
         return None
 
-    try:
-        found = tfrecords.diagnose(files, complaint)
-    except UserError as error:
-        return error
-    return found or UserError(
-        f"reading {files[0]} and the like failed, but every record is sound now; was a file replaced? Try again"
-    )
+    return tfrecords.explain(f"{files[0]} and the like", lambda: tfrecords.diagnose(files, complaint))

@@ -193,7 +193,8 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     """Finds what is wrong with the data after the input has failed: reads all files, names file, record and image."""
-    try:
+
+    def find() -> UserError | None:
         categories = _categories(config, data_dir)
         for pattern, masks in ((config.data.train_pattern, True), (config.data.eval_pattern, False)):
             found = tfrecords.diagnose(
@@ -202,11 +203,9 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
             )
             if found:
                 return found
-    except UserError as error:
-        return error
-    return UserError(
-        f"reading {data_dir} failed, but every record is sound now; was a file replaced? Try again"
-    )
+        return None
+
+    return tfrecords.explain(data_dir, find)
 
 
 def _categories(config: Config, data_dir: str | os.PathLike) -> coco_records.Categories:

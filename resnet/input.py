@@ -184,13 +184,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
             return "image/encoded is no JPEG or PNG image"
         return None
 
-    try:
-        found = tfrecords.diagnose(_all_files(config, data_dir), check)
-    except UserError as error:
-        return error
-    return found or UserError(
-        f"reading {data_dir} failed, but every record is sound now; was a file replaced? Try again"
-    )
+    return tfrecords.explain(data_dir, lambda: tfrecords.diagnose(_all_files(config, data_dir), check))
 
 
 def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:

@@ -162,16 +162,14 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
 
 def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     """Finds what is wrong with the data after the input has failed: reads all files, names file, record and image."""
-    try:
+
+    def find() -> UserError | None:
         categories = coco_records.Categories.read(annotation_file(config, data_dir), config.num_classes)
-        found = tfrecords.diagnose(
+        return tfrecords.diagnose(
             _all_files(config, data_dir), lambda record: coco_records.complaint(record, categories)
         )
-    except UserError as error:
-        return error
-    return found or UserError(
-        f"reading {data_dir} failed, but every record is sound now; was a file replaced? Try again"
-    )
+
+    return tfrecords.explain(data_dir, find)
 
 
 def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:

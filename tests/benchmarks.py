@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -12,7 +13,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -27,6 +28,19 @@ from common.train import events
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Keys that may differ between the logs of equal runs, or of runs that differ only in their seed.
 SEED_KEYS = ("seed", "config_digest", "config_overrides")
+
+
+@contextlib.contextmanager
+def small_disk(folder: pathlib.Path, kilobytes: int) -> Iterator[pathlib.Path]:
+    """A file system of so many kilobytes at `folder`; skips the test where it may not be mounted."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def one_batch_a_step(config: RunConfig, batch_size: int, shards: int = 1) -> RunConfig:

@@ -148,14 +148,11 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
             return _complaint(error)
         return None
 
-    try:
+    def find() -> UserError | None:
         files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
-        found = tfrecords.diagnose(files, check_record)
-    except UserError as error:
-        return error
-    return found or UserError(
-        f"reading {data_dir} failed, but every record is sound now; was a file replaced? Try again"
-    )
+        return tfrecords.diagnose(files, check_record)
+
+    return tfrecords.explain(data_dir, find)
 
 
 def _complaint(error: tf.errors.InvalidArgumentError) -> str:

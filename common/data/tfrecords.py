@@ -145,6 +145,22 @@ def diagnose(
     return None
 
 
+def explain(where: str | os.PathLike, find: Callable[[], UserError | None]) -> UserError:
+    """What is wrong with the data after the input has failed.
+
+    Args:
+      where: the data folder, for the message where nothing is wrong any more.
+      find: looks for the damage, as `diagnose` does, and may raise UserError.
+    """
+    try:
+        found = find()
+    except UserError as error:
+        return error
+    return found or UserError(
+        f"reading {where} failed, but every record is sound now; was a file replaced? Try again"
+    )
+
+
 def _damaged(path: str, record: int, why: str) -> UserError:
     return UserError(f"{path}: record {record} is damaged ({why}); replace the file with a sound copy")
 

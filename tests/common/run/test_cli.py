@@ -1,6 +1,5 @@
 """Tests `python -m resnet` with bad arguments, bad data, full disks and signals: one-line errors and true logs."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -14,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from common.data import tfrecords
+from tests.benchmarks import small_disk
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Few, quick steps of the full-depth ResNet-50: 8 blocks of 5 steps.
@@ -292,18 +292,6 @@ def test_sigterm_during_initialisation_leaves_no_log(tmp_path, data):
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 143 and errors.startswith("error: SIGTERM during initialisation"), errors
     assert "Traceback" not in errors and not list((tmp_path / "out").rglob("result*"))
-
-
-@contextlib.contextmanager
-def small_disk(folder, kilobytes):
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_full_disk_during_a_run(tmp_path, data):

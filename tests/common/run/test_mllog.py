@@ -1,9 +1,7 @@
 """Tests logs of both rulesets against the stock checker, full disks, forbidden lines and concurrent writers."""
 
-import contextlib
 import dataclasses
 import json
-import subprocess
 import time
 
 import pytest
@@ -16,6 +14,7 @@ from common.train import events
 from compliance.engine import StreamChecker
 from compliance.stock import verdict
 from resnet.presets import PRESETS, hyperparameters
+from tests.benchmarks import small_disk
 
 TINY = PRESETS["cpu-tiny"]
 
@@ -174,19 +173,6 @@ def test_a_log_left_by_a_killed_run_is_overwritten(tmp_path):
     path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
     assert verdict(str(path), TINY.ruleset).result == "pass"
     assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
-
-
-@contextlib.contextmanager
-def small_disk(folder, kilobytes):
-    folder.mkdir()
-    size = f"size={kilobytes}k"
-    mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_full_disk_while_a_run_is_on(tmp_path):
