@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 # Seconds of a test file with set-up. The files below this limit take less than two minutes, the time of `make quick`.
-LIMIT = 2.0
+LIMIT = 4.0
 HEAD = "# Test files that take more than {limit:g} s on two quiet cores; `python -m tools.slow_tests` renews this list."
 
 
