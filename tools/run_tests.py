@@ -15,15 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Folders that share a part; what none of them names is the last part.
 PARTS = (
     ("tests/common",),
-    (
-        "tests/gnmt",
-        "tests/maskrcnn",
-        "tests/mnist",
-        "tests/ptb",
-        "tests/ssd",
-        "tests/studies",
-        "tests/transformer",
-    ),
+    ("tests/mnist", "tests/ptb", "tests/studies"),
+    ("tests/gnmt", "tests/maskrcnn", "tests/ssd", "tests/transformer"),
     ("tests/resnet", "tests/tsm_kinetics"),
 )
 NO_TESTS = 5  # Pytest's exit status where the arguments leave none of a part.
