@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.harness import ROOT, arguments
 from bench.harness.results import RESULTS, head, write
 from bench.harness.rounds import alternate
-from compliance.rules import compiled
+from compliance.log.rules import compiled
 
 # The stock command-line checks one file a process; in one process is how package_checker uses it.
 _STOCK_TREE = """

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.errors import UserError
-from compliance import rules
-from compliance.check_log import LogResult, check_logs
 from compliance.findings import ADVICE, ERROR, Finding
-from compliance.tree import check_tree
+from compliance.log import rules
+from compliance.log.check_log import LogResult, check_logs
+from compliance.submission.tree import check_tree
 
 # Rules that give advice in `check` and errors in `package`: a submission needs them, a published log may lack them.
 PACKAGING_ERRORS = frozenset(

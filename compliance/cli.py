@@ -19,9 +19,9 @@ _COMMANDS = {
     "check": ("cli_check", "check logs, results folders and submission trees"),
     "explain": ("explain", "explain a rule: what it asks, why, and how to meet it"),
     "rules": ("explain", "print the keys that a benchmark's log must have"),
-    "report": ("report", "one page with timelines, curves and scores"),
-    "compare": ("compare", "two runs or systems side by side"),
-    "package": ("package", "build the submission tree from run outputs"),
+    "report": ("report.report", "one page with timelines, curves and scores"),
+    "compare": ("report.compare", "two runs or systems side by side"),
+    "package": ("packaging.package", "build the submission tree from run outputs"),
 }
 
 

@@ -6,10 +6,10 @@ import argparse
 import os
 import sys
 
-from compliance import rules
 from compliance.check import check
 from compliance.findings import ERROR, Finding
 from compliance.formats import FORMATS
+from compliance.log import rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         findings += _cross_check(outcome.logs)
     text = FORMATS[options.format](findings, outcome.files)
     if options.output:
-        from compliance.output import write  # imports what a check without --output does not need
+        from compliance.report.output import write  # imports what a check without --output does not need
 
         write(options.output, text + "\n")
     else:

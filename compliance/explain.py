@@ -6,10 +6,10 @@ import argparse
 import sys
 
 from common.errors import UserError
-from compliance import rules
 from compliance.findings import texts
 from compliance.hints import nearest
-from compliance.predicates import describe
+from compliance.log import rules
+from compliance.log.predicates import describe
 from compliance.stock import rulesets_with
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from common.errors import UserError
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.logs import Record, read_log, token_line_numbers
-from compliance.rules import STOCK_RULESETS
+from compliance.log.logs import Record, read_log, token_line_numbers
+from compliance.log.rules import STOCK_RULESETS
 
 # The checker needs 9 bytes of memory and 0.2 microseconds for a byte of log (1.76 GB and 42 s for 200 MB, measured).
 MEMORY_BYTES = 4 << 30

@@ -155,7 +155,7 @@ def evaluations(logs: Iterable[pathlib.Path]) -> list[Evaluation]:
 
 def _begun(log: pathlib.Path) -> tuple[float, pathlib.Path, list[Any]] | None:
     """(time of run_start, the log, its records); None for a log without run_start."""
-    from compliance.logs import Record, read_log
+    from compliance.log.logs import Record, read_log
 
     records = [r for r in read_log(log) if isinstance(r, Record)]
     start = next((r.time_ms for r in records if r.key == "run_start"), None)

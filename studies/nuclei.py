@@ -143,7 +143,7 @@ def _run(benchmark: str, data_dir: pathlib.Path, results: pathlib.Path, override
 
 
 def _row(benchmark: str, results: pathlib.Path) -> dict[str, Any]:
-    from compliance.logs import Record, read_log
+    from compliance.log.logs import Record, read_log
 
     records = [r for r in read_log(results / "result_0.txt") if isinstance(r, Record)]
     evaluations = [r.metadata for r in records if r.key == "eval_accuracy"]

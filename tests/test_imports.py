@@ -206,7 +206,8 @@ PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in
 @pytest.mark.parametrize(
     "modules",
     [
-        "compliance.cli, compliance.check, compliance.report, compliance.compare, compliance.package, systems",
+        "compliance.cli, compliance.check, compliance.report.report, compliance.report.compare, "
+        "compliance.packaging.package, systems",
         *(f"{name}.presets" for name in BENCHMARKS),
         ", ".join(module_of(path) for path in files("common/config", "common/errors.py", "common/files.py")),
         "common.train.events, common.run.mllog, common.run.results, common.run.progress, common.run.options",

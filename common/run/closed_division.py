@@ -81,7 +81,7 @@ def not_freed(config: C, preset: C, hyperparameters: Hyperparameters) -> dict[st
 
 def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, Any]:
     """Returns the header's values that the benchmark's closed rules demand."""
-    from compliance import rules
+    from compliance.log import rules
 
     own = rules.benchmark_file(config.ruleset, "closed", config.benchmark)
     names = [n for n in rules.names(config.ruleset) if n == own or n.startswith(own + "_")]

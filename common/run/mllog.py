@@ -87,7 +87,7 @@ class RunLog:
     """
 
     def __init__(self, path: str | os.PathLike, config: RunConfig, checker: Any = None):
-        """`checker` is a compliance.engine.StreamChecker, or None to write unchecked.
+        """`checker` is a compliance.log.engine.StreamChecker, or None to write unchecked.
 
         Raises:
           UserError: the folder is not writable or the disk is full.
@@ -243,7 +243,7 @@ class RunLog:
             self._check(line)
 
     def _check(self, line: str) -> None:
-        from compliance import logs
+        from compliance.log import logs
 
         record = logs.parse_line(line, self._line)
         for finding in self._checker.feed(record):

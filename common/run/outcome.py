@@ -49,7 +49,7 @@ class Ending:
 
 def read(log: pathlib.Path) -> Ending | None:
     """Returns how a log's run ended; None where there is no log, or it lacks run_start or run_stop."""
-    from compliance.logs import Record, read_log
+    from compliance.log.logs import Record, read_log
 
     if not log.is_file():
         return None

@@ -245,7 +245,7 @@ def _status(stopped: Any) -> int:
 
 
 def _checker(config: RunConfig) -> Any:
-    from compliance.engine import StreamChecker
+    from compliance.log.engine import StreamChecker
 
     return StreamChecker(config.ruleset, config.benchmark, config.division)
 

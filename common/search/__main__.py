@@ -147,7 +147,7 @@ def _part(args: argparse.Namespace, config: Any) -> str:
 
 def lower_is_better(benchmark: str, config: Any) -> bool:
     """Whether the target in the benchmark's rules is an upper bound, as of perplexity."""
-    from compliance import rules
+    from compliance.log import rules
 
     keys = rules.metric(config.ruleset, benchmark).get("keys", {})
     target = keys.get("eval_accuracy", {}).get("target", {})

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import compliance.lines
-import compliance.tree_runs
+import compliance.log.lines
+import compliance.submission.tree_runs
 from common.errors import UserError
 from compliance import formats
 from compliance.check import PACKAGING_ERRORS, check, check_paths
-from compliance.check_log import check_log
 from compliance.findings import Finding, Groups
-from compliance.tree_system import compare
+from compliance.log.check_log import check_log
+from compliance.submission.tree_system import compare
 from systems import schema
 from tests.compliance import result_logs
 
@@ -184,7 +184,7 @@ def test_a_folder_of_logs_with_other_names_is_checked(tmp_path):
 
 
 def test_many_logs_give_the_same_findings_as_one_by_one(tmp_path, monkeypatch):
-    from compliance import check_log as module
+    from compliance.log import check_log as module
 
     org = tree(tmp_path)
     place = org / "results" / SYSTEM / "resnet"
@@ -298,9 +298,9 @@ def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path,
     for index in (1, 2, 3):
         shutil.copy(place / "result_0.txt", place / f"result_{index}.txt")
     refusing_open, _ = denied("result_1.txt")
-    monkeypatch.setattr(compliance.tree_runs, "open", refusing_open, raising=False)
+    monkeypatch.setattr(compliance.submission.tree_runs, "open", refusing_open, raising=False)
     # Access fails either after the log's own check or from the beginning; both give one finding.
-    for also in ([], [compliance.lines]):
+    for also in ([], [compliance.log.lines]):
         for module in also:
             monkeypatch.setattr(module, "open", refusing_open, raising=False)
         found = check_paths([org])

@@ -8,7 +8,7 @@ import pytest
 
 import systems
 from common.errors import UserError
-from compliance import compare
+from compliance.report import compare
 from tests.compliance import result_logs
 
 

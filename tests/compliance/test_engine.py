@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from compliance.engine import StreamChecker
-from compliance.logs import BadLine, parse_line
-from compliance.rules import compiled
+from compliance.log.engine import StreamChecker
+from compliance.log.logs import BadLine, parse_line
+from compliance.log.rules import compiled
 from tests.compliance import result_logs, stock_here
 
 BENCHMARKS = tuple(result_logs.CLOSED)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compliance.check_log import check_log
-from compliance.engine import StreamChecker
 from compliance.findings import Finding
-from compliance.logs import BadLine, Record, parse_line
-from compliance.rules import compiled
+from compliance.log.check_log import check_log
+from compliance.log.engine import StreamChecker
+from compliance.log.logs import BadLine, Record, parse_line
+from compliance.log.rules import compiled
 from tests.compliance import published_logs, result_logs, stock_here
 
 FULL = os.environ.get("TTT_FUZZ") == "full"

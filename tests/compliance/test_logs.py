@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from compliance import lines
-from compliance.logs import BadLine, Record, guess_ruleset, parse_line, read_log
+from compliance.log import lines
+from compliance.log.logs import BadLine, Record, guess_ruleset, parse_line, read_log
 
 RECORD = {
     "namespace": "main",

@@ -12,8 +12,9 @@ import pytest
 
 import systems
 from common.errors import UserError
-from compliance import check, package
-from compliance.package_inputs import IMPLEMENTATION
+from compliance import check
+from compliance.packaging import package
+from compliance.packaging.package_inputs import IMPLEMENTATION
 from tests.compliance import result_logs
 
 BENCHMARKS = list(result_logs.CLOSED)
@@ -400,5 +401,5 @@ def test_a_full_disk_leaves_nothing(tmp_path, results, source, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compliance.package_output._write_tar", full)
+    monkeypatch.setattr("compliance.packaging.package_output._write_tar", full)
     refused(results("resnet"), tmp_path / "out", source, match="No space left")

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from compliance.check import check
-from compliance.check_log import check_log
+from compliance.log.check_log import check_log
 from tests.compliance import published_logs, stock_here
 
 # round: (pass, fail, crash) of the stock checker over the logs; a crash counts as a failure of the log.

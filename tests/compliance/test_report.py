@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from compliance import charts, report, scores
-from compliance.runs import read_run
+from compliance.report import charts, report
+from compliance.submission import scores
+from compliance.submission.runs import read_run
 from tests.compliance import result_logs
 
 

@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from common.errors import UserError
-from compliance import explain, rules
+from compliance import explain
 from compliance.findings import texts
-from compliance.predicates import compile_predicate, describe
+from compliance.log import rules
+from compliance.log.predicates import compile_predicate, describe
 
 STOCK = Path(importlib.util.find_spec("mlperf_logging").submodule_search_locations[0]) / "compliance_checker"
 OWN = ("tsm_kinetics", "mnist", "ptb")

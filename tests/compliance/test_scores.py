@@ -3,8 +3,8 @@
 import pytest
 
 from common.errors import UserError
-from compliance import scores
-from compliance.runs import read_run
+from compliance.submission import scores
+from compliance.submission.runs import read_run
 from tests.compliance import published_logs, result_logs
 
 

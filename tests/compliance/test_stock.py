@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compliance import stock
-from compliance.check_log import check_log
 from compliance.cli import main
+from compliance.log.check_log import check_log
 from tests.compliance import result_logs
 
 EVIL = "../" * 20 + "proc/self/cwd/evil"

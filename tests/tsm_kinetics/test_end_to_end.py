@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from compliance.check_log import check_log
 from compliance.findings import ERROR
+from compliance.log.check_log import check_log
 from tests.benchmarks import log_name, missed, records, runner, untimed
 
 LOG, run = log_name("tsm_kinetics"), runner("tsm_kinetics")

@@ -10,8 +10,8 @@ import pytest
 from common.config import overrides as configs
 from common.errors import UserError
 from common.launch import preset as launch
-from compliance.check_log import check_log
 from compliance.findings import ERROR
+from compliance.log.check_log import check_log
 from tests.benchmarks import header, scripted_log
 from tsm_kinetics import tiny
 from tsm_kinetics.config import Config

@@ -11,7 +11,7 @@ from common.config.overrides import override
 from common.errors import UserError
 from common.run.mllog import RunLog
 from common.train import events
-from compliance.engine import StreamChecker
+from compliance.log.engine import StreamChecker
 from compliance.stock import verdict
 from resnet.presets import PRESETS, hyperparameters
 from tests.benchmarks import small_disk

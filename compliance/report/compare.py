@@ -10,9 +10,9 @@ from statistics import fmean
 
 import systems
 from common.errors import UserError
-from compliance import charts
-from compliance.output import minutes, render, value, write
-from compliance.scores import ScoreCard, beside, score_directory
+from compliance.report import charts
+from compliance.report.output import minutes, render, value, write
+from compliance.submission.scores import ScoreCard, beside, score_directory
 from systems.schema import NAMES
 
 FORMATS = ("text", "html", "json")

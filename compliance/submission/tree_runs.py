@@ -9,12 +9,12 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from compliance import rules
-from compliance.check_log import LogResult
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
-from compliance.logs import shown
-from compliance.tree_files import reason_of, unchecked
+from compliance.log import rules
+from compliance.log.check_log import LogResult
+from compliance.log.logs import shown
+from compliance.submission.tree_files import reason_of, unchecked
 
 
 def one_directory(path: Path, benchmark: str | None, group: list[LogResult]) -> Iterator[Finding]:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from compliance.check_log import LogResult
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.logs import shown
+from compliance.log.check_log import LogResult
+from compliance.log.logs import shown
 
 _MAX_JSON_BYTES = 1 << 20
 

@@ -15,7 +15,7 @@ from json import JSONDecodeError, JSONDecoder
 from os import PathLike
 from typing import NamedTuple
 
-from compliance.lines import MAX_LINE_BYTES, TOKEN, token_lines
+from compliance.log.lines import MAX_LINE_BYTES, TOKEN, token_lines
 
 SECONDS_FORM = b":::MLL "
 MLLOG_FORM = b":::MLLOG "

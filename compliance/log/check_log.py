@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from common.errors import UserError
-from compliance import rules
-from compliance.engine import StreamChecker
 from compliance.findings import ERROR, Finding, Groups, finding
-from compliance.logs import BadLine, guess_ruleset, read_log, shown
-from compliance.story import Story
+from compliance.log import rules
+from compliance.log.engine import StreamChecker
+from compliance.log.logs import BadLine, guess_ruleset, read_log, shown
+from compliance.log.story import Story
 
 # Below this a pool of processes costs more than it saves.
 _POOL_BYTES = 8 << 20

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from array import array
 
-from compliance import rules
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import LATER_BENCHMARKS, nearest, rescaled
-from compliance.logs import BadLine, Record, shown
-from compliance.story import Story, Target
+from compliance.log import rules
+from compliance.log.logs import BadLine, Record, shown
+from compliance.log.story import Story, Target
 
 _NONE: list[Finding] = []  # shared by the many records without a finding; never changed
 # Records held until the log names its benchmark. Real headers have under a hundred lines.

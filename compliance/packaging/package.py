@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.files import INSTALLED
-from compliance.package_inputs import (
+from compliance.packaging.package_inputs import (
     IMPLEMENTATION,
     SAFE_NAME,
     SCRIPTS,
@@ -26,7 +26,7 @@ from compliance.package_inputs import (
     head,
     read_results,
 )
-from compliance.package_output import Entry, write_package
+from compliance.packaging.package_output import Entry, write_package
 
 SMOKE = "SMOKE"
 
@@ -110,7 +110,7 @@ def _checkout() -> Path:
         raise UserError(
             "--source: not given, and an installed package has no commits; name the checkout that ran"
         )
-    return Path(__file__).resolve().parents[1]
+    return Path(__file__).resolve().parents[2]
 
 
 def _refuse_smoke(benchmarks: list[Benchmark], args: argparse.Namespace) -> None:

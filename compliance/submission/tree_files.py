@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.lines import TOKEN
+from compliance.log.lines import TOKEN
 
 _RESULT = re.compile(r"result_.*\.txt")
 _LOG_SUFFIXES = (".txt", ".log", ".out")

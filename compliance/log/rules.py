@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.predicates import Test, compile_predicate, describe
+from compliance.log.predicates import Test, compile_predicate, describe
 
 OWN_RULESETS = ("0.6.0", "0.7.0")
 # The rulesets of mlperf_logging 4.1.68, which checks them in its own process (stock.py).
@@ -27,7 +27,7 @@ STOCK_RULESETS = (
 RULESETS = OWN_RULESETS + STOCK_RULESETS
 DIVISIONS = ("closed", "open")
 
-_DIRECTORY = Path(__file__).parent / "rules"
+_DIRECTORY = Path(__file__).parents[1] / "rules"
 _COMPARE: dict[str, Callable[[object, object], bool]] = {
     "equal": operator.eq,
     "greater": operator.gt,

@@ -12,9 +12,9 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
-from compliance import tree_files, tree_runs, tree_system
-from compliance.check_log import LogResult, check_logs
 from compliance.findings import ERROR, Finding, finding
+from compliance.log.check_log import LogResult, check_logs
+from compliance.submission import tree_files, tree_runs, tree_system
 
 
 def check_tree(

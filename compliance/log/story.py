@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from compliance.findings import ADVICE, ERROR, Finding
-from compliance.logs import Record, shown
-from compliance.predicates import compile_predicate, describe
+from compliance.log.logs import Record, shown
+from compliance.log.predicates import compile_predicate, describe
 
 _INFINITY = float("inf")
 _MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run has a tenth as many

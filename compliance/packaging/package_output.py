@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.package_inputs import open_file
+from compliance.packaging.package_inputs import open_file
 
 MANIFEST = "SHA256SUMS"
 _TIME = (

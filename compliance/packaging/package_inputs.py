@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.runs import Run, read_run
+from compliance.submission.runs import Run, read_run
 
 SCRIPTS = ("setup.sh", "init_datasets.sh", "run_and_time.sh")
 # The fields that the 2020 submission rules require in <system>_<implementation>.json

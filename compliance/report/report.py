@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from compliance import charts
 from compliance.check import check_paths
 from compliance.findings import ERROR, Finding
-from compliance.output import render, write
-from compliance.runs import Run
-from compliance.scores import Published, ScoreCard, beside, result_folders, score_directory
+from compliance.report import charts
+from compliance.report.output import render, write
+from compliance.submission.runs import Run
+from compliance.submission.scores import Published, ScoreCard, beside, result_folders, score_directory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

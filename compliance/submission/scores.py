@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import fmean
 
 from common.errors import UserError
-from compliance.rules import metric
-from compliance.runs import Run, number, read_run
+from compliance.log.rules import metric
+from compliance.submission.runs import Run, number, read_run
 
 _RUNS = 5  # the number of runs where the benchmark's rules give none
-_PUBLISHED = Path(__file__).parent / "data" / "published_scores.csv"
+_PUBLISHED = Path(__file__).parents[1] / "data" / "published_scores.csv"
 _MAX_RUNS = 1000  # in one folder; more is not a result folder
 
 

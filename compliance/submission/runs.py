@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from compliance.logs import BadLine, Record, guess_ruleset, read_log
-from compliance.rules import metric
-from compliance.story import Target
+from compliance.log.logs import BadLine, Record, guess_ruleset, read_log
+from compliance.log.rules import metric
+from compliance.log.story import Target
 
 # Other names of benchmarks in v0.6 logs: Google's Mask R-CNN entries say "mask".
 _OTHER_NAMES = {"mask": "maskrcnn"}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from compliance.runs import Run, Span
+from compliance.submission.runs import Run, Span
 
 Interval = tuple[float, float]
 _HUGE = 1e100  # only broken logs hold larger values, and sums of a few of them overflow

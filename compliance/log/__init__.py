@@ -1,0 +1,1 @@
+"""Reads one log and judges it by its round's rules."""

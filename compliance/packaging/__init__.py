@@ -1,0 +1,1 @@
+"""Builds the submission tree that `package` writes."""

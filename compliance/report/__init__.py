@@ -1,0 +1,1 @@
+"""Pages and tables about results: `report` and `compare`."""
