@@ -1,0 +1,200 @@
+"""Reference convergence points: whether a submission converges no faster than the reference could.
+
+The reference was run several times at some batch sizes (data/rcp/BENCHMARK.json, from mlperf_logging/rcp_checker).
+A submission's olympic mean of epochs (or samples) to converge is held against the point of its batch size, or
+against the line between the two points around it. The rules: mlcommons/training_policies, training_rules.adoc,
+"Reference Convergence Points"; the computation is that of mlperf_logging/rcp_checker/rcp_checker.py 4.1.68.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import NamedTuple
+
+from compliance.submission import rounds
+from compliance.submission.students_t import quantile
+
+PASS, FAIL, NO_REFERENCE, UNDECIDED = "pass", "fail", "no reference", "not checked"
+
+_DATA = Path(__file__).parents[1] / "data" / "rcp"
+_ALPHA = 0.05  # rcp_checker.py, RCP_Checker.alpha
+_TOLERANCE = 0.0001  # rcp_checker.py, RCP_Checker.tolerance: where its bisection ends
+# rcp_checker.py, _eval_submission_record; training_rules.adoc, "v5.0 Specific Rules": one evaluation earlier is accepted.
+_EARLIER = {"llama31_405b": 46_080}
+_EARLIER_FROM = (5, 0)
+_FIRST_ROUND = (1, 0)
+_WITHOUT = frozenset({"minigo"})  # package_checker.py: minigo has no convergence points
+
+
+class Point(NamedTuple):
+    """The reference at a batch size: mean and deviation to converge, and the least mean that is accepted."""
+
+    batch: float
+    mean: float
+    stdev: float
+    least: float
+
+
+class Convergence(NamedTuple):
+    """The judgement of one folder of runs.
+
+    `verdict` is PASS, FAIL, NO_REFERENCE or UNDECIDED, `reason` a sentence. `mean` is the runs' olympic mean to converge,
+    `reference` and `least` the reference's mean and the least accepted one at `batch`; None where there is none.
+    `scaling` is the factor of the score: the reference's mean over the runs', at least 1. `kind` says what the runs were
+    compared with: "point", "between" (two points), "smallest" (the smallest batch's), or "".
+    """
+
+    verdict: str
+    reason: str
+    batch: float | None = None
+    mean: float | None = None
+    reference: float | None = None
+    least: float | None = None
+    scaling: float = 1.0
+    kind: str = ""
+
+    @property
+    def margin(self) -> float | None:
+        """By what part the mean lies above the least accepted one; negative where the test fails."""
+        return None if self.mean is None or not self.least else self.mean / self.least - 1
+
+
+def applies(ruleset: str, benchmark: str, division: object) -> bool:
+    """Whether a folder of this round, benchmark and division is held to convergence points."""
+    return rounds.number(ruleset) >= _FIRST_ROUND and division == "closed" and benchmark not in _WITHOUT
+
+
+@cache
+def table(benchmark: str, ruleset: str) -> tuple[tuple[float, tuple[float, ...]], ...]:
+    """(batch size, epochs or samples to converge of each run) of the reference, by batch size; () without a table."""
+    path = _DATA / f"{benchmark}.json"
+    if not benchmark.isidentifier() or not path.is_file():
+        return ()
+    found = json.loads(path.read_text(encoding="utf-8"))["rounds"]
+    rows = found.get(ruleset, ())
+    while isinstance(rows, str):  # the same as another round's
+        rows = found[rows]
+    return tuple((row["batch"], tuple(row["to_converge"])) for row in rows)
+
+
+@cache
+def points(benchmark: str, ruleset: str) -> tuple[Point, ...]:
+    """The reference's points by batch size, before pruning."""
+    drop, runs = rounds.may_fail(benchmark), rounds.required_runs(benchmark, ruleset)
+    found = []
+    for batch, values in table(benchmark, ruleset):
+        mean, stdev = olympic_mean(values, drop), pstdev(values)
+        found.append(Point(batch, mean, stdev, _least(mean, stdev, len(values) - 2 * drop, runs)))
+    return tuple(found)
+
+
+@cache
+def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
+    """The points that a submission is compared with: from the fastest one on, without those above the line between
+    their neighbours."""
+    every = points(benchmark, ruleset)
+    if not every:
+        return ()
+    fastest = min(every, key=lambda point: point.mean)
+    kept = [point for point in every if point.batch >= fastest.batch]
+    runs, at = rounds.required_runs(benchmark, ruleset), 1
+    while at < len(kept) - 1:
+        if kept[at].mean > _between(kept[at].batch, kept[at - 1], kept[at + 1], runs).mean:
+            del kept[at]
+        else:
+            at += 1
+    return tuple(kept)
+
+
+def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[float | None]) -> Convergence:
+    """Judges the runs of one folder.
+
+    Args:
+      benchmark: as the logs name it.
+      ruleset: the round, from "1.0.0" on.
+      batch: `global_batch_size` of all runs; None where they have none.
+      to_converge: epochs (or samples) of each run; None for a run that did not converge.
+    """
+    drop = rounds.may_fail(benchmark)
+    if isinstance(batch, bool) or not isinstance(batch, (int, float)) or not 0 < batch < 1e18:
+        return Convergence(FAIL, "the logs give no global_batch_size")
+    failed = sum(value is None for value in to_converge)
+    if failed > drop:
+        return Convergence(FAIL, f"{failed} runs did not converge; at most {drop} may", batch)
+    if len(to_converge) <= 2 * drop:
+        wanted = f"the olympic mean takes more than {2 * drop}"
+        return Convergence(UNDECIDED, f"{len(to_converge)} runs; {wanted}", batch)
+    mean = olympic_mean([math.inf if value is None else value for value in to_converge], drop)
+    point, kind = _find(benchmark, ruleset, batch)
+    if point is None:
+        return Convergence(NO_REFERENCE, _no_reference(benchmark, ruleset, batch), batch, mean)
+    least = point.least
+    if rounds.number(ruleset) >= _EARLIER_FROM:
+        least -= _EARLIER.get(benchmark, 0)
+    scaling = max(1.0, point.mean / mean) if mean > 0 else 1.0
+    facts = (batch, mean, point.mean, least, scaling, kind)
+    if mean >= least:
+        return Convergence(PASS, "converges no faster than the reference may", *facts)
+    if kind == "smallest":
+        reason = "faster than the reference at its smallest batch size, and there is none for this batch size"
+        return Convergence(NO_REFERENCE, reason, *facts)
+    return Convergence(FAIL, "converges faster than the reference may", *facts)
+
+
+def olympic_mean(values: Sequence[float], drop: int) -> float:
+    """The mean without the `drop` lowest and the `drop` highest values; there are more than twice as many."""
+    return fmean(sorted(values)[drop : len(values) - drop])
+
+
+def _find(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]:
+    """(the point to compare with, kind); a batch above every point has none, below every point the smallest."""
+    kept = pruned(benchmark, ruleset)
+    for point in kept:
+        if point.batch == batch:
+            return point, "point"
+    below = [point for point in kept if point.batch < batch]
+    above = [point for point in kept if point.batch > batch]
+    if not above:
+        return None, ""
+    if not below:
+        return above[0], "smallest"
+    return _between(batch, below[-1], above[0], rounds.required_runs(benchmark, ruleset)), "between"
+
+
+def _no_reference(benchmark: str, ruleset: str, batch: float) -> str:
+    kept = pruned(benchmark, ruleset)
+    if not kept:
+        return f"the round has no convergence points of {benchmark}"
+    return f"no reference for batch size {batch:g}; the largest has {kept[-1].batch:g}"
+
+
+def _between(batch: float, low: Point, high: Point, runs: int) -> Point:
+    """The point on the line between two others; its reference counts as twice the runs of a score."""
+    part = (batch - low.batch) / (high.batch - low.batch)
+    mean = low.mean + (high.mean - low.mean) * part
+    stdev = low.stdev + (high.stdev - low.stdev) * part
+    return Point(batch, mean, stdev, _least(mean, stdev, 2 * runs, runs))
+
+
+def _least(mean: float, stdev: float, reference_runs: int, runs: int) -> float:
+    """The least mean of `runs - 2` runs that a one-sided t-test at 0.05 does not tell from the reference's.
+
+    Both sides have the deviation `stdev`. The bound is searched as rcp_checker.py does, to its tolerance, so that
+    verdicts agree to the last digit.
+    """
+    if stdev == 0:
+        return mean
+    ours = runs - 2
+    bound = mean - quantile(1 - _ALPHA, reference_runs + ours - 2) * stdev * math.sqrt(
+        1 / reference_runs + 1 / ours
+    )
+    low, high = 0.0, mean
+    while high - low > _TOLERANCE:
+        middle = (low + high) / 2
+        low, high = (low, middle) if middle > bound else (middle, high)
+    return (low + high) / 2

@@ -1,0 +1,61 @@
+"""The facts of each round that a whole submission is held to: benchmarks, runs of a score, runs that may fail.
+
+The source of every number is in data/rounds.json.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+from compliance.log.rules import metric
+
+_DATA = Path(__file__).parents[1] / "data" / "rounds.json"
+_DEFAULT_RUNS = 5  # where neither the round's table nor the benchmark's rules give a number
+# mlperf_logging/package_checker/package_checker.py (check_training_result_files), equal in every round.
+_MAY_FAIL = {"unet3d": 4}
+# A folder or repository of a round: training_results_v5.0, training_results_v5.1.1.
+_FOLDER = re.compile(r"training_results_v(\d+)\.(\d+)", re.IGNORECASE)
+
+
+@cache
+def _facts() -> dict:
+    return json.loads(_DATA.read_text(encoding="utf-8"))
+
+
+def known() -> tuple[str, ...]:
+    """Every round with a table of benchmarks, oldest first: "0.6.0" ... "6.1.0"."""
+    return tuple(_facts()["benchmarks"])
+
+
+def number(ruleset: str) -> tuple[int, int]:
+    """(5, 1) of "5.1.0"; (0, 0) of anything that is no round."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", ruleset or "")
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def benchmarks(ruleset: str) -> tuple[str, ...]:
+    """The benchmarks of a round's table, in its order; () for an unknown round."""
+    return tuple(_facts()["benchmarks"].get(ruleset, ()))
+
+
+def required_runs(benchmark: str, ruleset: str = "0.7.0") -> int:
+    """How many runs make a score. The benchmark's own rule file goes before the table of all rounds."""
+    table = _facts()["runs"].get(benchmark, _DEFAULT_RUNS)
+    return metric(ruleset, benchmark).get("runs", table)
+
+
+def may_fail(benchmark: str) -> int:
+    """How many runs of a folder may miss the target or break a rule: the olympic mean drops them as slowest."""
+    return _MAY_FAIL.get(benchmark, 1)
+
+
+def of_path(path: Path) -> str | None:
+    """The round that a folder's name gives (`.../training_results_v5.0/...`); None where none does."""
+    for part in reversed(path.parts):
+        if match := _FOLDER.search(part):
+            ruleset = f"{int(match[1])}.{int(match[2])}.0"
+            return ruleset if ruleset in known() else None
+    return None
