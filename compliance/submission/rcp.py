@@ -24,7 +24,7 @@ PASS, FAIL, NO_REFERENCE, UNDECIDED = "pass", "fail", "no reference", "not check
 _DATA = Path(__file__).parents[1] / "data" / "rcp"
 _ALPHA = 0.05  # rcp_checker.py, RCP_Checker.alpha
 _TOLERANCE = 0.0001  # rcp_checker.py, RCP_Checker.tolerance: where its bisection ends
-# rcp_checker.py, _eval_submission_record; training_rules.adoc, "v5.0 Specific Rules": one evaluation earlier is accepted.
+# rcp_checker.py, _eval_submission_record; training_rules.adoc, "v5.0 Specific Rules": one evaluation earlier counts.
 _EARLIER = {"llama31_405b": 46_080}
 _EARLIER_FROM = (5, 0)
 _FIRST_ROUND = (1, 0)
@@ -43,10 +43,10 @@ class Point(NamedTuple):
 class Convergence(NamedTuple):
     """The judgement of one folder of runs.
 
-    `verdict` is PASS, FAIL, NO_REFERENCE or UNDECIDED, `reason` a sentence. `mean` is the runs' olympic mean to converge,
-    `reference` and `least` the reference's mean and the least accepted one at `batch`; None where there is none.
-    `scaling` is the factor of the score: the reference's mean over the runs', at least 1. `kind` says what the runs were
-    compared with: "point", "between" (two points), "smallest" (the smallest batch's), or "".
+    `verdict` is PASS, FAIL, NO_REFERENCE or UNDECIDED, `reason` a sentence. `mean` is the runs' olympic mean to
+    converge, `reference` and `least` the reference's mean and the least accepted one at `batch`; None where there
+    is none. `scaling` is the factor of the score: the reference's mean over the runs', at least 1. `kind` says what
+    the runs were compared with: "point", "between" (two points), "smallest" (the smallest batch's), or "".
     """
 
     verdict: str
