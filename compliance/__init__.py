@@ -1,5 +1,24 @@
 """Checks MLPerf Training logs and submission trees, explains the rules, reports and packages.
 
-`python -m compliance` is the command line, `compliance.check` and `compliance.log.engine` the library. Free of
-TensorFlow; only the standard library is imported until a command needs more.
+`python -m compliance` is the command line; `from compliance import check` is the library (compliance/api.py), and
+`compliance.log.engine` checks a log while it is written. Free of TensorFlow; only the standard library is imported
+until a command needs more.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compliance.api import Outcome, Verdict, check, check_paths
+
+__all__ = ["Outcome", "Verdict", "check", "check_paths"]
+
+
+def __getattr__(name: str) -> object:
+    # Imported at the first use: `python -m compliance rules` needs no checker.
+    if name in __all__:
+        from compliance import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,18 @@
-"""Formats findings as text, JSON, HTML and JUnit XML."""
+"""Formats the outcome of a check as text, JSON, HTML and JUnit XML; compliance/sarif.py has SARIF."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 
+from compliance.api import NO_GO, NOT_CHECKED, Outcome
 from compliance.findings import ADVICE, ERROR, Finding
+from compliance.log.check_log import LogResult
+from compliance.sarif import as_sarif
 
 _SHOWN_LINES = 12
 _WIDTH = 160
+_SHOWN_RULES = 6
 
 
 def counts(findings: Sequence[Finding]) -> tuple[int, int]:
@@ -25,9 +30,20 @@ def places(finding: Finding) -> str:
     return f"line {finding.line}" if finding.line else "whole file"
 
 
-def _summary(findings: Sequence[Finding], files: Sequence[str]) -> str:
-    errors, advice = (_plural(count, noun) for count, noun in zip(counts(findings), ("error", "piece")))
-    return f"{_plural(len(files), 'file')} checked: {errors}, {advice} of advice."
+def verdict_line(outcome: Outcome) -> str:
+    """The outcome in one line: the answer, what was counted, and the rules that were broken."""
+    errors, advice = (
+        _plural(count, noun) for count, noun in zip(counts(outcome.findings), ("error", "piece"))
+    )
+    verdict = outcome.verdict
+    line = f"{verdict.answer}: {_plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
+    if verdict.answer == NO_GO:
+        line += f": {', '.join(verdict.reasons[:_SHOWN_RULES])}"
+        line += ", ..." if len(verdict.reasons) > _SHOWN_RULES else ""
+    if verdict.not_checked:
+        more = "" if len(verdict.not_checked) == 1 else f" and {len(verdict.not_checked) - 1} more"
+        line += f"; {NOT_CHECKED + ': ' if verdict.answer == NO_GO else ''}{verdict.not_checked[0]}{more}"
+    return line
 
 
 def _plural(count: int, noun: str) -> str:
@@ -39,10 +55,10 @@ def _clean(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def as_text(findings: Sequence[Finding], files: Sequence[str]) -> str:
-    """For people: by file, errors first."""
+def as_text(outcome: Outcome) -> str:
+    """For people: by file, errors first; the verdict is the last line."""
     blocks: list[str] = []
-    for path, group in _by_path(findings):
+    for path, group in _by_path(outcome.findings):
         blocks.append(_clean(path))
         for finding in group:
             blocks.append(f"  {finding.severity}  {finding.rule}  {places(finding)}")
@@ -52,7 +68,7 @@ def as_text(findings: Sequence[Finding], files: Sequence[str]) -> str:
                 blocks.append(f"    | {_clean(finding.text)[:_WIDTH]}")
             blocks.append(f"    fix: {_clean(finding.fix)}")
         blocks.append("")
-    return "\n".join([*blocks, _summary(findings, files)])
+    return "\n".join([*blocks, _clean(verdict_line(outcome))])
 
 
 def _by_path(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
@@ -62,20 +78,38 @@ def _by_path(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
     return [(path, sorted(group, key=lambda one: one.severity == ADVICE)) for path, group in groups.items()]
 
 
-def as_json(findings: Sequence[Finding], files: Sequence[str]) -> str:
-    """For programs: counts, files and findings, each with all its line numbers."""
+def as_json(outcome: Outcome) -> str:
+    """For programs: verdict, counts, files, logs, and findings, each with all its line numbers."""
     import json
 
-    errors, advice = counts(findings)
-    rows = [
+    errors, advice = counts(outcome.findings)
+    findings = [
         {**finding._asdict(), "lines": list(finding.lines) or ([finding.line] if finding.line else [])}
-        for finding in findings
+        for finding in outcome.findings
     ]
-    return json.dumps(
-        {"errors": errors, "advice": advice, "files": list(files), "findings": rows},
-        indent=1,
-        ensure_ascii=True,
-    )
+    content = {
+        "verdict": outcome.verdict._asdict(),
+        "errors": errors,
+        "advice": advice,
+        "files": list(outcome.files),
+        "logs": [_log(log) for log in outcome.logs],
+        "findings": findings,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=True)
+
+
+def _log(log: LogResult) -> dict[str, object]:
+    """What a log says of itself; a value of a wrong type or of many digits is null."""
+    named = {name: getattr(log, name) for name in ("benchmark", "division", "platform")}
+    return {
+        "path": log.path,
+        "ruleset": log.ruleset,
+        "passes": log.passes,
+        **{name: value[:200] if isinstance(value, str) else None for name, value in named.items()},
+        "smoke": log.smoke,
+        "minutes": log.minutes if log.minutes is not None and isfinite(log.minutes) else None,
+        "met": log.met,
+    }
 
 
 _STYLE = """:root{color-scheme:light dark}
@@ -87,7 +121,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.4re
 dt{opacity:.7}dd{margin:0}"""
 
 
-def as_html(findings: Sequence[Finding], files: Sequence[str]) -> str:
+def as_html(outcome: Outcome) -> str:
     """One self-contained page."""
     from html import escape
 
@@ -97,9 +131,9 @@ def as_html(findings: Sequence[Finding], files: Sequence[str]) -> str:
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>Compliance check</title><style>{_STYLE}</style><h1>Compliance check</h1>",
-        f"<p>{tag(_summary(findings, files))}</p>",
+        f"<p>{tag(verdict_line(outcome))}</p>",
     ]
-    for path, group in _by_path(findings):
+    for path, group in _by_path(outcome.findings):
         parts.append(f"<h2>{tag(path)}</h2>")
         for one in group:
             line = f"<dt>line<dd><code>{tag(one.text)}</code>" if one.text else ""
@@ -111,13 +145,13 @@ def as_html(findings: Sequence[Finding], files: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
-def as_junit(findings: Sequence[Finding], files: Sequence[str]) -> str:
+def as_junit(outcome: Outcome) -> str:
     """JUnit XML: one test case for each file, a failure for each error, advice as its output."""
     from xml.sax.saxutils import escape, quoteattr
 
-    groups = dict(_by_path(findings))
-    paths = list(dict.fromkeys([*files, *groups]))
-    failed = {one.path for one in findings if one.severity == ERROR}
+    groups = dict(_by_path(outcome.findings))
+    paths = list(dict.fromkeys([*outcome.files, *groups]))
+    failed = {one.path for one in outcome.errors}
     parts = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<testsuite name="compliance" tests="{len(paths)}" failures="{len(failed)}">',
@@ -139,9 +173,10 @@ def as_junit(findings: Sequence[Finding], files: Sequence[str]) -> str:
     return "\n".join([*parts, "</testsuite>"])
 
 
-FORMATS: dict[str, Callable[[Sequence[Finding], Sequence[str]], str]] = {
+FORMATS: dict[str, Callable[[Outcome], str]] = {
     "text": as_text,
     "json": as_json,
     "html": as_html,
     "junit": as_junit,
+    "sarif": as_sarif,
 }

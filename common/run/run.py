@@ -251,7 +251,7 @@ def _checker(config: RunConfig) -> Any:
 
 
 def _verdict(path: pathlib.Path) -> str:
-    from compliance.check import check_paths
+    from compliance.api import check_paths
 
     findings = check_paths([path])
     errors = [f for f in findings if f.severity == "error"]

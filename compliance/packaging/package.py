@@ -210,7 +210,7 @@ def _json(content: dict) -> bytes:
 
 def _accept(tree: Path, args: argparse.Namespace) -> bool:
     """Checks the finished tree as a submission; a practice tree is accepted whatever the findings."""
-    from compliance.check import check_paths
+    from compliance.api import check_paths
 
     findings = check_paths([tree], packaging=True)
     shown = sys.stdout if args.smoke else sys.stderr

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from compliance.check import check_paths
+from compliance.api import check_paths
 from compliance.findings import ERROR, Finding
 from compliance.report import charts
 from compliance.report.output import render, write

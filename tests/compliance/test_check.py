@@ -13,7 +13,7 @@ import compliance.log.lines
 import compliance.submission.tree_runs
 from common.errors import UserError
 from compliance import formats
-from compliance.check import PACKAGING_ERRORS, check, check_paths
+from compliance.api import PACKAGING_ERRORS, Outcome, check, check_paths
 from compliance.findings import Finding, Groups
 from compliance.log.check_log import check_log
 from compliance.submission.tree_system import compare
@@ -220,14 +220,14 @@ HOSTILE = Finding(
 
 def test_every_form_is_well_formed_whatever_the_log_holds():
     advice = HOSTILE._replace(severity="advice", path="q")
-    findings, files = [HOSTILE, advice], ["<p>&\x00", "r"]
-    data = json.loads(formats.as_json(findings, files))
+    outcome = Outcome(["<p>&\x00", "r"], [HOSTILE, advice], [])
+    data = json.loads(formats.as_json(outcome))
     assert (data["errors"], data["advice"], data["findings"][0]["lines"]) == (1, 1, [2, 9])
-    suite = ET.fromstring(formats.as_junit(findings, files))
+    suite = ET.fromstring(formats.as_junit(outcome))
     assert [len(case.findall("failure")) for case in suite] == [1, 0, 0]
-    page = formats.as_html(findings, files)
+    page = formats.as_html(outcome)
     assert "<script>" not in page and "<p>&\x00" not in page
-    text = formats.as_text(findings, files)
+    text = formats.as_text(outcome)
     assert "\x1b" not in text and "lines 2, 9 (2 in all)" in text
 
 

@@ -51,14 +51,14 @@ def test_exit_status(log, tmp_path, capsys):
 def test_from_the_shell(log):
     done = shell("check", log)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "1 file checked: 0 errors, 0 pieces of advice.\n"
+    assert done.stdout == "go: 1 file checked, 0 errors, 0 pieces of advice\n"
     done = shell("check", log.parent / "absent.txt")
     assert done.returncode == 2
     assert "no such file" in done.stderr and "Traceback" not in done.stderr
     assert shell("--help").returncode == 0
 
 
-@pytest.mark.parametrize("form", ["text", "json", "html", "junit"])
+@pytest.mark.parametrize("form", ["text", "json", "html", "junit", "sarif"])
 def test_forms_and_output_file(log, tmp_path, capsys, form):
     log.write_text(result_logs.log("resnet", status="aborted"))
     target = tmp_path / "out"
@@ -95,7 +95,7 @@ def test_an_output_that_is_no_plain_file_stays_what_it_is(log, tmp_path, capsys)
         assert (
             os.read(reader, 1000).decode()
             == target.read_text()
-            == "1 file checked: 0 errors, 0 pieces of advice.\n"
+            == "go: 1 file checked, 0 errors, 0 pieces of advice\n"
         )
     finally:
         os.close(reader)

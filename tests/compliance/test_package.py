@@ -12,7 +12,7 @@ import pytest
 
 import systems
 from common.errors import UserError
-from compliance import check
+from compliance.api import check_paths
 from compliance.packaging import package
 from compliance.packaging.package_inputs import IMPLEMENTATION
 from tests.compliance import result_logs
@@ -152,7 +152,7 @@ def test_every_benchmark_is_accepted_by_the_stock_tools_and_ours(tmp_path, resul
 
     assert call(results(*BENCHMARKS), tmp_path / "out", source) == 0
     org = tmp_path / "out" / "Example"
-    assert check.check_paths([org], packaging=True) == []
+    assert check_paths([org], packaging=True) == []
     caplog.set_level(logging.INFO)
     mlp_compliance.enqueued_configs.clear()
     package_checker.check_training_package(

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from compliance.check import check
+from compliance.api import check
 from compliance.log.check_log import check_log
 from tests.compliance import published_logs, stock_here
 

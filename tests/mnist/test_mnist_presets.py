@@ -10,7 +10,7 @@ import pytest
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
-from compliance.check import check_paths
+from compliance.api import check_paths
 from mnist.config import Config
 from mnist.model import build
 from mnist.presets import PRESETS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from compliance.check import check_paths
+from compliance.api import check_paths
 from tests.benchmarks import log_name, records, runner
 
 LOG, run = log_name("ptb"), runner("ptb", timeout=600)

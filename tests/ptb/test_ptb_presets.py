@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from common.errors import UserError
-from compliance.check import check_paths
+from compliance.api import check_paths
 from ptb.config import Config, Data
 from ptb.presets import PRESETS
 from tests.benchmarks import (

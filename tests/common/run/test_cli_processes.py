@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from compliance.check import check_paths
+from compliance.api import check_paths
 from tests.common.distributed.replicas import processes
 from tests.common.run.test_cli import QUICK, command, final_weights, images, records_of, run, write_data
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from compliance.check import check_paths
+from compliance.api import check_paths
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 # Shorter than the defaults for quick tests, but long enough for a busy machine.

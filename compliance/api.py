@@ -1,6 +1,7 @@
-"""Checks logs, results folders and whole submission trees, and returns findings.
+"""Checks logs, results folders and whole submission trees: the library behind `python -m compliance check`.
 
-`check_paths` returns the findings alone; `check` also returns the files and the result of each log.
+`check` returns an `Outcome`: the verdict, the files, the findings and the result of each log; `check_paths` the
+findings alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from common.errors import UserError
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log import rules
 from compliance.log.check_log import LogResult, check_logs
-from compliance.submission.tree import check_tree
 
 # Rules that give advice in `check` and errors in `package`: a submission needs them, a published log may lack them.
 PACKAGING_ERRORS = frozenset(
@@ -41,12 +41,57 @@ PACKAGING_ERRORS = frozenset(
 )
 
 
+GO, NO_GO, NOT_CHECKED = "go", "no-go", "not checked"
+_UNCHECKED = "not-checked"  # the rule of findings about files that are there and could not be judged
+
+
+class Verdict(NamedTuple):
+    """The answer of a whole check.
+
+    `answer` is "go" (nothing that a submission is refused for), "no-go" (at least one error) or "not checked" (no error
+    was found, but some of the files could not be judged). `reasons` names the rules that were broken, the most frequent
+    first; `not_checked` the files that could not be judged.
+    """
+
+    answer: str
+    reasons: list[str]
+    not_checked: list[str]
+
+    @property
+    def go(self) -> bool:
+        """Whether the answer is "go"."""
+        return self.answer == GO
+
+
 class Outcome(NamedTuple):
     """The checked files, the findings, and the result of each log."""
 
     files: list[str]
     findings: list[Finding]
     logs: list[LogResult]
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings that a submission would be refused for."""
+        return [finding for finding in self.findings if finding.severity == ERROR]
+
+    @property
+    def advice(self) -> list[Finding]:
+        """The findings that are worth knowing."""
+        return [finding for finding in self.findings if finding.severity != ERROR]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer of the whole check, with its reasons."""
+        broken: dict[str, int] = {}
+        unchecked: list[str] = []
+        for finding in self.errors:
+            if finding.rule == _UNCHECKED:
+                unchecked.append(finding.path)
+            else:
+                broken[finding.rule] = broken.get(finding.rule, 0) + 1
+        answer = NO_GO if broken else NOT_CHECKED if unchecked else GO
+        return Verdict(answer, sorted(broken, key=lambda rule: -broken[rule]), unchecked)
 
 
 def check(
@@ -77,6 +122,8 @@ def check(
     logs: list[LogResult] = []
     for path in map(Path, paths):
         if path.is_dir():
+            from compliance.submission.tree import check_tree  # not needed for a log
+
             looked_at, results, about_tree = check_tree(path, ruleset, division)
         elif path.is_file():
             looked_at, about_tree = [str(path)], []

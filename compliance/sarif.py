@@ -1,0 +1,88 @@
+"""Writes the outcome of a check as SARIF 2.1.0, which code scanning and editors show beside the lines.
+
+The form: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0, sections 3.13 to 3.30.
+"""
+
+from __future__ import annotations
+
+import os
+
+from compliance.api import Outcome
+from compliance.findings import ERROR, Finding, texts
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {ERROR: "error"}  # advice is a "note"
+_MAX_PLACES = 100  # of one finding; a log may have a million bad lines
+
+
+def as_sarif(outcome: Outcome) -> str:
+    """One SARIF run: the rules that found something, and a result for each finding."""
+    import json
+
+    ids = list(dict.fromkeys(finding.rule for finding in outcome.findings))
+    run = {
+        "tool": {"driver": {"name": "compliance", "rules": [_rule(name, outcome) for name in ids]}},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [
+            {"executionSuccessful": True, "exitCode": 0 if outcome.verdict.go else 1},
+        ],
+        "artifacts": [{"location": _artifact(path)} for path in outcome.files],
+        "results": [_result(finding, ids.index(finding.rule)) for finding in outcome.findings],
+        "properties": {"verdict": outcome.verdict.answer},
+    }
+    content = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(content, indent=1, ensure_ascii=True)
+
+
+def _rule(name: str, outcome: Outcome) -> dict:
+    first = next(finding for finding in outcome.findings if finding.rule == name)
+    about = texts()["rules"].get(name)
+    text = about if isinstance(about, str) else first.message
+    return {
+        "id": _clean(name),
+        "shortDescription": {"text": _clean(text)},
+        "help": {"text": f"python -m compliance explain {_clean(name)}"},
+        "defaultConfiguration": {"level": _LEVELS.get(first.severity, "note")},
+    }
+
+
+def _result(finding: Finding, index: int) -> dict:
+    message = f"{finding.message} Expected {finding.expected}; found {finding.found}. Fix: {finding.fix}."
+    lines = list(finding.lines[:_MAX_PLACES]) or [finding.line]
+    if len(finding.lines) > _MAX_PLACES:
+        message += f" ({len(finding.lines)} lines in all.)"
+    first, *others = (_location(finding.path, line) for line in lines)
+    result = {
+        "ruleId": _clean(finding.rule),
+        "ruleIndex": index,
+        "level": _LEVELS.get(finding.severity, "note"),
+        "message": {"text": _clean(message)},
+        "locations": [first],
+    }
+    if others:
+        result["relatedLocations"] = others
+    return result
+
+
+def _location(path: str, line: int) -> dict:
+    place: dict = {"artifactLocation": _artifact(path)}
+    if line:
+        place["region"] = {"startLine": line}
+    return {"physicalLocation": place}
+
+
+def _artifact(path: str) -> dict:
+    """A path relative to where the check ran, which is the root of the sources in CI; else a file: URI."""
+    from pathlib import Path
+    from urllib.parse import quote
+
+    if os.path.isabs(path):
+        near = os.path.relpath(path)
+        if near.startswith(os.pardir):
+            return {"uri": "file://" + quote(os.fsencode(Path(path).as_posix()))}
+        path = near
+    return {"uri": quote(os.fsencode(Path(path).as_posix())), "uriBaseId": "%SRCROOT%"}
+
+
+def _clean(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
