@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from compliance.submission.runs import Run, Span
 
@@ -103,10 +103,15 @@ class Lane:
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric of one run: points (x %, y % from the top); `path` is the SVG line through them."""
+    """One metric of one run: points (x %, y % from the top); `path` is the SVG line through them.
+
+    `first` and `last` are the values at its ends; `count` says how many evaluations the log has.
+    """
 
     points: list[tuple[float, float]]
-    values: list[tuple[float | None, float]] = field(default_factory=list)  # (epoch, value)
+    first: float | None = None
+    last: float | None = None
+    count: int = 0
 
     @property
     def path(self) -> str:
@@ -210,4 +215,6 @@ def curve(run: Run, metric: str, x: Axis, y: Axis, size: float) -> Curve:
     thinned = points[:: max(1, len(points) // 400)]
     if points and thinned[-1] != points[-1]:
         thinned.append(points[-1])
-    return Curve(thinned, [(e.epoch, e.values[metric]) for e in found])
+    if not found:
+        return Curve([])
+    return Curve(thinned, found[0].values[metric], found[-1].values[metric], run.evaluated)

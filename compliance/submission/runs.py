@@ -9,18 +9,10 @@ from pathlib import Path
 from compliance.log.logs import BadLine, Record, guess_ruleset, read_log
 from compliance.log.rules import metric
 from compliance.log.story import Target
+from compliance.submission.thinned import Span, Spans, Thinned
 
 # Other names of benchmarks in v0.6 logs: Google's Mask R-CNN entries say "mask".
 _OTHER_NAMES = {"mask": "maskrcnn"}
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of the run, in milliseconds since the epoch; `stop` is None when its end was never logged."""
-
-    start: float
-    stop: float | None
-    epoch: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +44,9 @@ class Run:
     status: str
     blocks: tuple[Span, ...]
     evals: tuple[Span, ...]
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[Evaluation, ...]  # of more than `thinned.MOST`, every n-th; the last one always
+    evaluated: int  # how many there were
+    best: Evaluation | None  # the last one that met the target
     bad_lines: int
     target: dict[str, float]  # to draw, by metric
     has_goal: bool  # whether the benchmark's rules fix a target
@@ -71,8 +65,9 @@ class Run:
     @property
     def quality(self) -> dict[str, float]:
         """The last evaluation that met the target, or else the last one; {} without any."""
-        met = [e.values for e in self.evaluations if e.met]
-        return met[-1] if met else self.evaluations[-1].values if self.evaluations else {}
+        if self.best is not None:
+            return self.best.values
+        return self.evaluations[-1].values if self.evaluations else {}
 
     @property
     def epochs(self) -> float | None:
@@ -88,7 +83,7 @@ class Run:
         if self.minutes is None or self.status != "success" or self.header.get("resumed_from_step"):
             return False
         by_status = self.ruleset == "0.6.0" or self.smoke or not self.has_goal
-        return by_status or any(e.met for e in self.evaluations)
+        return by_status or self.best is not None
 
 
 _HEADER = frozenset(
@@ -111,6 +106,8 @@ _MAX_SETTINGS = 200
 def read_run(path: str | Path, ruleset: str | None = None) -> Run:
     """Reads one log, of round v0.6 or later.
 
+    A log of any length takes a bounded memory: of very many evaluations and intervals a part is kept (thinned.py).
+
     Raises UserError when the file cannot be read; odd lines are counted, never raised.
     """
     path = Path(path)
@@ -118,8 +115,8 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
     header: dict[str, object] = {}
     settings: dict[str, object] = {}
     marks: dict[str, float] = {}
-    events: dict[str, list[Record]] = {"block": [], "eval": [], "epoch": []}
-    evaluations: list[Record] = []
+    spans = {"block": Spans(), "eval": Spans(), "epoch": Spans()}
+    evaluations: Thinned[Record] = Thinned()
     status, bad = "", 0
     for record in read_log(path, ruleset):
         if isinstance(record, BadLine):
@@ -135,18 +132,24 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
                 status = str(record.metadata.get("status", ""))
             marks.setdefault(key, record.time_ms)
         elif key == "eval_accuracy":
-            evaluations.append(record)
-        elif key.endswith(("_start", "_stop")) and (kind := key.rpartition("_")[0]) in events:
-            events[kind].append(record)
+            evaluations.add(record)
+        elif (kind := key.rpartition("_"))[0] in spans and kind[2] in ("start", "stop"):
+            getattr(spans[kind[0]], kind[2])(_epoch(record), record.time_ms)
         elif "run_start" not in marks and key not in _NO_SETTINGS and len(settings) < _MAX_SETTINGS:
             settings[key] = record.value
     name = _benchmark(header, ruleset)
     rule = metric(ruleset, name)
     spec = rule.get("goal") or rule.get("keys", {}).get("eval_accuracy", {}).get("target")
-    judged = _judged(evaluations, ruleset, spec, header.get("global_batch_size"))
+    judge = _Judge(ruleset, spec, header.get("global_batch_size"))
+    if evaluations.count > len(evaluations.items):  # judged one by one, because only a part was kept
+        records = read_log(path, ruleset)
+    else:
+        records = evaluations.items
+    for record in records:
+        if isinstance(record, Record) and record.key == "eval_accuracy":
+            judge.add(record)
     moments = (marks.get(key) for key in ("init_start", "init_stop", "run_start", "run_stop"))
-    blocks, evals = _spans(events["block"] or events["epoch"]), _spans(events["eval"])
-    target = _bounds(spec, header.get("global_batch_size"))
+    blocks, evals = spans["block"].spans() or spans["epoch"].spans(), spans["eval"].spans()
     return Run(
         path,
         ruleset,
@@ -157,9 +160,11 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
         status,
         blocks,
         evals,
-        judged,
+        tuple(judge.kept.items),
+        judge.kept.count,
+        judge.best,
         bad,
-        target,
+        _bounds(spec, header.get("global_batch_size")),
         bool(spec),
     )
 
@@ -169,15 +174,25 @@ def _benchmark(header: dict[str, object], ruleset: str) -> str:
     return _OTHER_NAMES.get(name, name) if ruleset == "0.6.0" else name
 
 
-def _judged(records: list[Record], ruleset: str, spec: dict | None, batch: object) -> tuple[Evaluation, ...]:
-    target = Target(spec, lenient=ruleset == "0.6.0") if spec else None
-    return tuple(
-        Evaluation(
-            _epoch(record), record.time_ms, values, target.judge(record.value, batch) if target else None
-        )
-        for record in records
-        if (values := _quality(record.value, ruleset))
-    )
+class _Judge:
+    """Judges evaluations in the order of the log; keeps a part of them, and the last one that met the target."""
+
+    def __init__(self, ruleset: str, spec: dict | None, batch: object) -> None:
+        self.kept: Thinned[Evaluation] = Thinned()
+        self.best: Evaluation | None = None
+        self._ruleset, self._batch = ruleset, batch
+        self._target = Target(spec, lenient=ruleset == "0.6.0") if spec else None
+
+    def add(self, record: Record) -> None:
+        """Takes the next `eval_accuracy`; one whose time or value is no number is left out."""
+        values = _quality(record.value, self._ruleset)
+        if not values or number(record.time_ms) is None:
+            return
+        met = self._target.judge(record.value, self._batch) if self._target else None
+        evaluation = Evaluation(_epoch(record), record.time_ms, values, met)
+        self.kept.add(evaluation)
+        if met:
+            self.best = evaluation
 
 
 def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
@@ -193,20 +208,6 @@ def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
         }
     bound = spec.get("at_most", spec.get("at_least"))
     return {} if bound is None else {"": float(bound)}
-
-
-def _spans(records: list[Record]) -> tuple[Span, ...]:
-    """Starts matched with the stop of the same epoch: asynchronous evaluation reports them out of order."""
-    open_spans: dict[float | None, float] = {}
-    spans: list[Span] = []
-    for record in records:
-        epoch = _epoch(record)
-        if record.key.endswith("_start"):
-            open_spans.setdefault(epoch, record.time_ms)
-        elif epoch in open_spans:
-            spans.append(Span(open_spans.pop(epoch), record.time_ms, epoch))
-    spans += [Span(start, None, epoch) for epoch, start in open_spans.items()]
-    return tuple(sorted(spans, key=lambda span: span.start))
 
 
 def _epoch(record: Record) -> float | None:
