@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -20,7 +21,8 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
     """Finds the logs below `root`: result_*.txt and, outside the layout of a submission, every text file that holds
     a record; where there are none of these, any file that holds one.
 
-    In a benchmark's directory of results a log of another name is an error: no tool would look at it.
+    In a benchmark's directory of results a log of another name is advice: no tool looks at it. So is one in a
+    directory below; code under `benchmarks/` beside `results/` may hold samples.
     """
     results, others, rest, findings = [], [], [], []
 
@@ -37,12 +39,14 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
         for name in sorted(files):
             path = os.path.join(directory, name)
             if _RESULT.fullmatch(name):
-                kind = _kind(path)
+                if _is_code(directory) or _too_deep(directory):
+                    continue
+                kind = kind_of(path)
                 if kind == "file":
                     results.append(path)
                 else:
                     findings.append(unchecked(path, "this file", kind, "put the log itself here, not a link"))
-            elif _kind(path) == "file":
+            elif kind_of(path) == "file":
                 (others if name.endswith(_LOG_SUFFIXES) else rest).append(path)
         place = place_of(Path(os.path.abspath(directory)))
         if place and place[2] and not names and not any(_RESULT.fullmatch(name) for name in files):
@@ -52,12 +56,32 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
         directory = Path(os.path.abspath(path)).parent
         if place_of(directory) is not None:
             fix = "name it result_<i>.txt, or check it by its own name"
-            findings.append(unchecked(path, "this log", "another name than result_<i>.txt", fix))
+            other = "another name than result_<i>.txt"
+            findings.append(unchecked(path, "this log", other, fix, ADVICE))
         elif not {"benchmarks", "implementations"} & {*directory.parts}:  # sample logs may lie beside code
             results.append(path)
     if not results and not findings:
         results = [path for path in rest if _has_token(path)]
     return sorted(results), findings
+
+
+def _is_code(directory: str) -> bool:
+    """Whether a directory lies in `benchmarks/` beside a `results/`."""
+    parts = Path(os.path.abspath(directory)).parts
+    return any(
+        part == "benchmarks" and os.path.isdir(os.path.join(*parts[:index], "results"))
+        for index, part in enumerate(parts)
+        if index
+    )
+
+
+def _too_deep(directory: str) -> bool:
+    """Whether a directory lies below `results/<system>/<benchmark>/` of a submitter that has `systems/`, too."""
+    parts = Path(os.path.abspath(directory)).parts
+    for index, part in enumerate(parts):
+        if part == "results" and index and len(parts) - index > 3:
+            return os.path.isdir(os.path.join(*parts[:index], "systems"))
+    return False
 
 
 def unreadable_directory(directory: str | Path, error: OSError) -> Finding:
@@ -70,12 +94,36 @@ def reason_of(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def unchecked(path: str | Path, what: str, found: str, fix: str) -> Finding:
+def unchecked(path: str | Path, what: str, found: str, fix: str, severity: str = ERROR) -> Finding:
     """Builds the finding about a file or directory that is present but not checked."""
-    return finding("not-checked", ERROR, path, "a plain, readable file", found, what=what, fix=fix)
+    return finding("not-checked", severity, path, "a plain, readable file", found, what=what, fix=fix)
 
 
-def _kind(path: str) -> str:
+def read_small(path: str | Path, most: int) -> bytes:
+    """Reads a plain file of at most `most` bytes: no link, pipe or device, whatever it is replaced by meanwhile.
+
+    Raises:
+      FileNotFoundError: there is nothing of this name.
+      OSError: it cannot be read.
+      ValueError: it is no plain file, or longer.
+    """
+    kind = kind_of(path)
+    if kind != "file" and not os.path.lexists(path):
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+    if kind != "file":
+        raise ValueError(f"{kind}, not a plain file")
+    # Not blocking: a pipe that takes the file's place opens at once.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("a special file, not a plain file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"more than {most} bytes")
+    return content
+
+
+def kind_of(path: str | Path) -> str:
+    """Says what a path is, without following links: "file", or words for what is refused."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

@@ -1,0 +1,125 @@
+"""Reads from a log what the checks of a whole folder compare: convergence, batch size, seeds, hyperparameters.
+
+One pass. Before `run_start` every record is read, afterwards only lines that hold one of a few keys.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from common.errors import UserError
+from compliance.log.lines import TOKEN, token_lines
+from compliance.log.logs import BadLine, Record, parse_line, shown
+from compliance.submission.runs import number
+
+# rcp_checker.py, read_submission_file: these log samples_count at an evaluation, the others epoch_num.
+_SAMPLES = frozenset(
+    ("llama2_70b_lora", "flux1", "llama31_405b", "llama31_8b", "gpt_oss_20b", "deepseekv3_671b")
+    + ("qwen35_397b_grpo", "dlrmv4")
+)
+# rcp_checker.py, read_submission_file: stable diffusion converges at the first evaluation within both.
+_FID_AT_MOST, _CLIP_AT_LEAST = 90.0, 0.15
+_EVALUATION = ("eval_accuracy", "eval_error")
+_LATER = (b"eval_accuracy", b"eval_error", b"run_stop", b"seed", b"global_batch_size")
+_SETTING = re.compile(r"(.*_)?opt_.*|global_batch_size|gradient_accumulation_steps|max_sequence_length|lora_.*")
+_MAX_SEEDS = 64
+_MAX_SETTINGS = 200
+
+
+@dataclass
+class Facts:
+    """What one log says. `to_converge` is None where the run did not converge, or does not say when.
+
+    `seeds` holds (file, line, seed) of each seed, `bad_seeds` those that are no whole number or name no place.
+    `settings` maps hyperparameters to their values as text. `problem` is why the log could not be read, or "".
+    """
+
+    path: str
+    benchmark: str = ""
+    batch: float | None = None
+    status: str = ""
+    to_converge: float | None = None
+    seeds: list[tuple[str, str, int]] = field(default_factory=list)
+    bad_seeds: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+def read_facts(path: str, ruleset: str) -> Facts:
+    """Reads one log; what cannot be read is in `problem`, never raised."""
+    facts = Facts(path)
+    reader = _Reader(facts, ruleset)
+    started = False
+    try:
+        for line_number, line in token_lines(path):
+            if isinstance(line, int) or (started and not any(word in line for word in _LATER)):
+                continue
+            text = line[line.rfind(TOKEN) :].decode("utf-8", "replace")
+            record = parse_line(text, line_number)
+            if isinstance(record, BadLine):
+                continue
+            started |= record.key == "run_start"
+            reader.take(record, started)
+    except UserError as error:
+        facts.problem = str(error)
+    return facts
+
+
+class _Reader:
+    """Fills the facts of one log from its records, in their order."""
+
+    def __init__(self, facts: Facts, ruleset: str) -> None:
+        self.facts = facts
+        self.step = "step_num" if ruleset == "3.1.0" else "samples_count"  # of stable diffusion
+        self.last: float | None = None
+        self.scores: dict[float, dict[str, float]] = {}
+
+    def take(self, record: Record, started: bool) -> None:
+        facts, key, value = self.facts, record.key, record.value
+        if key == "submission_benchmark" and isinstance(value, str):
+            facts.benchmark = value
+        elif key == "global_batch_size":
+            facts.batch = number(value)
+        elif key == "seed":
+            self._seed(record)
+        elif key in _EVALUATION:
+            self._evaluation(record)
+        elif key == "run_stop":
+            facts.status = str(record.metadata.get("status", ""))[:80]
+            facts.to_converge = self._converged() if facts.status == "success" else None
+        if not started and len(facts.settings) < _MAX_SETTINGS and _SETTING.fullmatch(key):
+            facts.settings[key] = shown(value)
+
+    def _seed(self, record: Record) -> None:
+        facts, place = self.facts, record.metadata
+        if len(facts.seeds) + len(facts.bad_seeds) >= _MAX_SEEDS:
+            return
+        try:
+            seed = int(record.value)
+            facts.seeds.append((shown(place["file"]), shown(place["lineno"]), seed))
+        except (TypeError, ValueError, OverflowError):
+            facts.bad_seeds.append(shown(record.value))
+        except KeyError as error:
+            facts.bad_seeds.append(f"{shown(record.value)} without metadata {error}")
+
+    def _evaluation(self, record: Record) -> None:
+        benchmark, place = self.facts.benchmark, record.metadata
+        if benchmark == "stable_diffusion":
+            step, score = number(place.get(self.step)), number(record.value)
+            if step is not None and score is not None:
+                self.scores.setdefault(step, {})[str(place.get("metric"))] = score
+            return
+        at = number(place.get("samples_count" if benchmark in _SAMPLES else "epoch_num"))
+        self.last = at if at is None or benchmark in _SAMPLES else round(at, 3)
+
+    def _converged(self) -> float | None:
+        if self.facts.benchmark != "stable_diffusion":
+            return self.last
+        reached = [
+            step
+            for step, score in self.scores.items()
+            if score.get("FID", math.inf) <= _FID_AT_MOST and score.get("CLIP", -math.inf) >= _CLIP_AT_LEAST
+        ]
+        return min(reached, default=None)
