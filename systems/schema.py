@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -66,6 +67,8 @@ _PLACEHOLDERS = frozenset({"todo", "tbd", "fixme", "xxx", "-", "?", "n/a", "na",
 _NEVER_PLACEHOLDER = frozenset(
     {"hw_notes", "sw_notes", "accelerator_model_name"}
 )  # "none", "N/A" say something
+# Longer ones are no count, and Python refuses to read very long ones.
+_COUNT = re.compile(r"[0-9]{1,18}")
 # Forty published v0.7 descriptions give the software stack as an object of versions; the stock tools take it.
 _MAY_BE_OBJECT = frozenset({"other_software_stack"})
 
@@ -141,7 +144,7 @@ def _wrong_value(field: Field, value: object, ruleset: str, submission: bool) ->
         if not (submission and field.needed):
             return []
         return [f"{name}: empty; a submission must give it ({field.about})"]
-    if field.counts and not (text.isascii() and text.isdecimal() and (int(text) > 0 or "accel" in name)):
+    if field.counts and not (_COUNT.fullmatch(text) and (int(text) > 0 or "accel" in name)):
         return [f'{name}: {text[:40]!r} is not a whole number; write digits only, e.g. "8" ({field.about})']
     allowed = {"division": DIVISIONS, "status": statuses(ruleset)}.get(name)
     if allowed and value not in allowed:

@@ -22,8 +22,10 @@ _SAMPLES = frozenset(
 # rcp_checker.py, read_submission_file: stable diffusion converges at the first evaluation within both.
 _FID_AT_MOST, _CLIP_AT_LEAST = 90.0, 0.15
 _EVALUATION = ("eval_accuracy", "eval_error")
-_LATER = (b"eval_accuracy", b"eval_error", b"run_stop", b"seed", b"global_batch_size")
-_SETTING = re.compile(r"(.*_)?opt_.*|global_batch_size|gradient_accumulation_steps|max_sequence_length|lora_.*")
+_LATER = (b"eval_accuracy", b"eval_error", b"run_stop", b"seed", b"global_batch_size", b"train_samples")
+_SETTING = re.compile(
+    r"(.*_)?opt_.*|global_batch_size|gradient_accumulation_steps|max_sequence_length|lora_.*"
+)
 _MAX_SEEDS = 64
 _MAX_SETTINGS = 200
 
@@ -47,10 +49,16 @@ class Facts:
     problem: str = ""
 
 
-def read_facts(path: str, ruleset: str) -> Facts:
-    """Reads one log; what cannot be read is in `problem`, never raised."""
+def read_facts(path: str, ruleset: str, bert_samples: bool = False) -> Facts:
+    """Reads one log; what cannot be read is in `problem`, never raised.
+
+    Args:
+      path: the log.
+      ruleset: the round.
+      bert_samples: take bert's samples to converge from `train_samples` (the flag rcp-bert-train-samples).
+    """
     facts = Facts(path)
-    reader = _Reader(facts, ruleset)
+    reader = _Reader(facts, ruleset, bert_samples)
     started = False
     try:
         for line_number, line in token_lines(path):
@@ -70,8 +78,8 @@ def read_facts(path: str, ruleset: str) -> Facts:
 class _Reader:
     """Fills the facts of one log from its records, in their order."""
 
-    def __init__(self, facts: Facts, ruleset: str) -> None:
-        self.facts = facts
+    def __init__(self, facts: Facts, ruleset: str, bert_samples: bool) -> None:
+        self.facts, self.bert_samples = facts, bert_samples
         self.step = "step_num" if ruleset == "3.1.0" else "samples_count"  # of stable diffusion
         self.last: float | None = None
         self.scores: dict[float, dict[str, float]] = {}
@@ -84,7 +92,9 @@ class _Reader:
             facts.batch = number(value)
         elif key == "seed":
             self._seed(record)
-        elif key in _EVALUATION:
+        elif key == "train_samples" and self.bert_samples and facts.benchmark == "bert":
+            self.last = number(value)
+        elif key in _EVALUATION and not (self.bert_samples and facts.benchmark == "bert"):
             self._evaluation(record)
         elif key == "run_stop":
             facts.status = str(record.metadata.get("status", ""))[:80]

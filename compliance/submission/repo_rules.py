@@ -15,20 +15,19 @@ _MAX_BYTES = 50 << 20
 _OWN = frozenset({".git"})  # the repository itself, in a checkout
 
 
-def repository(org: Path, shown_as: Path) -> Iterator[Finding]:
+def repository(org: Path) -> Iterator[Finding]:
     """Reports files and directories below a submitter's folder that the repository of results refuses."""
     for directory, names, files in os.walk(org):
         names[:] = sorted(name for name in names if name not in _OWN)
         for name in (*names, *sorted(files)):
             path = os.path.join(directory, name)
-            shown = os.path.join(shown_as, os.path.relpath(path, org))
             if name.startswith(".") or " " in name:
                 wanted = "no space, and no dot at the beginning"
-                yield finding("tree.name", ERROR, shown, wanted, repr(name)[:80])
-            yield from _one(path, shown)
+                yield finding("tree.name", ERROR, path, wanted, repr(name)[:80])
+            yield from _one(path)
 
 
-def _one(path: str, shown: str) -> Iterator[Finding]:
+def _one(path: str) -> Iterator[Finding]:
     try:
         status = os.lstat(path)
     except OSError:
@@ -36,7 +35,7 @@ def _one(path: str, shown: str) -> Iterator[Finding]:
     if stat.S_ISLNK(status.st_mode):
         if not os.path.exists(path):
             wanted, found = "a link to a file that is there", os.readlink(path)[:80]
-            yield finding("tree.link", ERROR, shown, wanted, found)
+            yield finding("tree.link", ERROR, path, wanted, found)
     elif stat.S_ISREG(status.st_mode) and status.st_size > _MAX_BYTES:
         found = f"{status.st_size / (1 << 20):.0f} MB"
-        yield finding("tree.size", ERROR, shown, "at most 50 MB", found)
+        yield finding("tree.size", ERROR, path, "at most 50 MB", found)

@@ -4,52 +4,153 @@ The layout is that of the rules (mlcommons/policies, submission_rules, 2020):
 `<org>/results/<system>/<benchmark>/result_<i>.txt`, `<org>/systems/<system>.json`, and below
 `<org>/benchmarks/<benchmark>/` a directory of the system, beside `implementations/` or inside it (both were
 published), with the scripts, the README and `<system>_<implementation>.json`.
+
+A tree that holds a submitter's whole folder is a submission, and what refuses it is an error. Of a part of one
+(`results/`, a system, a benchmark) the same is advice.
 """
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compliance.findings import ERROR, Finding, finding
 from compliance.log.check_log import LogResult, check_logs
-from compliance.submission import tree_files, tree_runs, tree_system
+from compliance.submission import repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
+from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
+
+# Judges the logs of a tree: (paths, ruleset, division) -> a result for each.
+LogChecker = Callable[[Sequence[str], "str | None", "str | None"], list[LogResult]]
 
 
 def check_tree(
     root: Path, ruleset: str | None, division: str | None
 ) -> tuple[list[str], list[LogResult], list[Finding]]:
     """(files looked at, results of the logs, findings about the tree) of everything below `root`."""
+    return judge_tree(root, ruleset, division)[:3]
+
+
+def judge_tree(
+    root: Path,
+    ruleset: str | None = None,
+    division: str | None = None,
+    log_checker: LogChecker | None = None,
+) -> TreeOutcome:
+    """Checks everything below `root`.
+
+    Args:
+      root: a submitter's folder, a folder of several, or a part of one.
+      ruleset: the round; None: what the folder's name says (training_results_v5.0), else what each log says.
+      division: the division that every log must be in; None: the one that the log names.
+      log_checker: judges the logs; None: `check_logs`.
+    """
     logs, findings = tree_files.find_logs(root)
-    results = check_logs(logs, ruleset, division)
+    ruleset = ruleset or rounds.of_path(Path(os.path.abspath(root)))
+    results = (log_checker or check_logs)(logs, ruleset, division)
     if not logs:
         findings.append(finding("tree.empty", ERROR, root, "result_*.txt", "none"))
-    groups: dict[tuple[Path, Path], list[LogResult]] = defaultdict(list)
+    orgs: dict[Path, dict[Path, list[LogResult]]] = defaultdict(lambda: defaultdict(list))
+    loose: dict[Path, list[LogResult]] = defaultdict(list)
     for result in results:
         directory = Path(os.path.abspath(result.path)).parent
-        groups[directory, Path(result.path).parent].append(result)
-    orgs: dict[Path, set[str]] = defaultdict(set)
-    descriptions: dict[Path, dict | None] = {}
-    findings += tree_runs.duplicates(results)
-    for (directory, shown_as), group in groups.items():
         place = tree_files.place_of(directory)
-        findings += tree_runs.same_seed(shown_as, group)
-        if place is None:
-            continue
-        org, system, benchmark = place
-        findings += tree_runs.one_directory(shown_as, benchmark, group)
-        path = org / "systems" / f"{system}.json"
-        if path not in descriptions:
-            descriptions[path], remarks = tree_system.read_description(path, shown_as, group[0].ruleset)
+        (orgs[place[0]] if place else loose)[directory].append(result)
+    findings += tree_runs.duplicates(results)
+    for group in loose.values():
+        findings += tree_runs.same_seed(Path(group[0].path).parent, group)
+    submissions, described = [], []
+    for org, folders in orgs.items():
+        one = _Org(root, org, folders, ruleset)
+        found = one.check()
+        described += one.described
+        findings += found
+        whole = [old for old in findings if tree_files.is_below(old.path, org)]
+        submissions.append(one.submission(whole))
+    outcome = verdict.together([one.verdict for one in submissions], [one.path.name for one in submissions])
+    if not submissions and not any(found.severity == ERROR for found in findings):
+        outcome = verdict.TreeVerdict(verdict.NOT_CHECKED, ("no submitter's folder with results/ is here",))
+    elif not submissions:
+        outcome = verdict.judge(findings, [], False, False)
+    return TreeOutcome([*logs, *described], results, _unique(findings), submissions, outcome)
+
+
+class _Org:
+    """One submitter's folder, while it is checked."""
+
+    def __init__(
+        self, root: Path, org: Path, groups: dict[Path, list[LogResult]], ruleset: str | None
+    ) -> None:
+        self.root, self.org, self.groups = root, org, groups
+        said = Counter(result.ruleset for group in groups.values() for result in group if result.ruleset)
+        self.ruleset = ruleset or (said.most_common(1)[0][0] if said else "0.7.0")
+        top = Path(os.path.abspath(root))
+        self.whole = top == org or top in org.parents
+        self.practice = any(result.smoke for group in groups.values() for result in group)
+        self.strict = self.whole and not self.practice
+        self.described: list[str] = []
+        self.folders: list[ResultFolder] = []
+
+    def check(self) -> list[Finding]:
+        """The findings about the submitter's folder; fills `folders` and `described`."""
+        findings: list[Finding] = []
+        pairs: list[str] = []
+        read: dict[Path, dict | None] = {}
+        for directory, group in self.groups.items():
+            shown_as = Path(group[0].path).parent
+            _, system, benchmark = tree_files.place_of(directory)
+            path = self.org / "systems" / f"{system}.json"
+            if path not in read:
+                read[path], remarks = tree_system.read_description(
+                    path, shown_as, self.ruleset, strict=self.strict
+                )
+                findings += remarks
+            findings += tree_system.disagreements(shown_as, system, read[path], path, group)
+            folder, remarks = tree_runs.one_folder(
+                self.org, shown_as, system, benchmark, group, read[path], self.ruleset, self.strict
+            )
             findings += remarks
-        findings += tree_system.disagreements(shown_as, system, descriptions[path], path, group)
-        if benchmark is not None:
-            orgs[org].add(f"{system}/{benchmark}")
-    files = [*logs, *(str(path) for path, content in descriptions.items() if content is not None)]
-    for org, pairs in orgs.items():
-        findings += tree_files.missing_code(org, sorted(pairs))
-    return files, results, _unique(findings)
+            if folder is not None:
+                self.folders.append(folder)
+                pairs.append(f"{system}/{benchmark}")
+        findings += self._other_descriptions(read)
+        self.described = [str(path) for path, content in read.items() if content is not None]
+        if self.whole:
+            findings += tree_files.missing_code(self.org, sorted(pairs))
+            if rounds.number(self.ruleset) >= repo_rules.FIRST_ROUND:
+                findings += repo_rules.repository(self.org)
+        return findings
+
+    def _other_descriptions(self, read: dict[Path, dict | None]) -> list[Finding]:
+        """Checks the descriptions that no result uses: the stock package checker reads them, too."""
+        findings: list[Finding] = []
+        if not self.strict:
+            return findings
+        try:
+            names = sorted(os.listdir(self.org / "systems"))
+        except OSError:
+            return findings
+        for name in names:
+            path = self.org / "systems" / name
+            if name.endswith(".json") and path not in read:
+                read[path], remarks = tree_system.read_description(path, path, self.ruleset, strict=True)
+                findings += remarks
+        return findings
+
+    def submission(self, findings: list[Finding]) -> Submission:
+        """The submission with the verdict that its findings give."""
+        unread = [
+            f"{Path(result.path).name} was not checked"
+            for group in self.groups.values()
+            for result in group
+            if any(found.rule == "not-checked" for found in result.findings)
+        ]
+        answer = verdict.judge(findings, unread, bool(self.folders), self.practice)
+        if not self.whole and answer.answer == verdict.GO:
+            reason = "a part of a submission; name the folder that holds results/ and systems/"
+            answer = verdict.TreeVerdict(verdict.NOT_CHECKED, (reason,))
+        return Submission(self.org, self.ruleset, tuple(self.folders), answer)
 
 
 def _unique(findings: list[Finding]) -> list[Finding]:

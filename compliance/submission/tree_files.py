@@ -58,7 +58,9 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
             fix = "name it result_<i>.txt, or check it by its own name"
             other = "another name than result_<i>.txt"
             findings.append(unchecked(path, "this log", other, fix, ADVICE))
-        elif not {"benchmarks", "implementations"} & {*directory.parts}:  # sample logs may lie beside code
+        elif not {"benchmarks", "implementations"} & {*directory.parts} and not _too_deep(
+            directory
+        ):  # sample logs may lie beside code
             results.append(path)
     if not results and not findings:
         results = [path for path in rest if _has_token(path)]
@@ -75,7 +77,7 @@ def _is_code(directory: str) -> bool:
     )
 
 
-def _too_deep(directory: str) -> bool:
+def _too_deep(directory: str | Path) -> bool:
     """Whether a directory lies below `results/<system>/<benchmark>/` of a submitter that has `systems/`, too."""
     parts = Path(os.path.abspath(directory)).parts
     for index, part in enumerate(parts):
@@ -151,6 +153,12 @@ def place_of(directory: Path) -> tuple[Path, str, str | None] | None:
     if not 1 <= len(below) <= 2:
         return None
     return Path(*parts[:index]) if index else Path("."), below[0], below[1] if len(below) == 2 else None
+
+
+def is_below(path: str, folder: Path) -> bool:
+    """Whether a path is a folder or lies in it."""
+    whole = Path(os.path.abspath(path))
+    return whole == folder or folder in whole.parents
 
 
 def missing_code(org: Path, pairs: list[str]) -> Iterator[Finding]:

@@ -3,35 +3,113 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from common.errors import UserError
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
 from compliance.log import rules
 from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
+from compliance.submission import rcp, rounds, tree_params
+from compliance.submission.facts import Facts, read_facts
 from compliance.submission.tree_files import reason_of, unchecked
+from compliance.submission.verdict import ResultFolder
+
+# package_checker.py runs the seed checker on closed submissions from here on.
+_SEEDS_FROM = (1, 0)
 
 
-def one_directory(path: Path, benchmark: str | None, group: list[LogResult]) -> Iterator[Finding]:
-    """Checks that the logs of a directory agree with its name and with each other, and give a score.
+def one_folder(
+    org: Path,
+    path: Path,
+    system: str,
+    benchmark: str | None,
+    group: list[LogResult],
+    description: dict | None,
+    ruleset: str,
+    strict: bool,
+) -> tuple[ResultFolder | None, list[Finding]]:
+    """Checks the logs of one directory together; (the folder, findings).
 
     Args:
+      org: the submitter's folder.
       path: the directory, as findings show it.
+      system: as the directory above is named.
       benchmark: the one that the directory's name gives; None where the level of benchmarks is missing.
       group: the results of its logs; at least one.
+      description: the system's; None where there is none that can be used.
+      ruleset: the round.
+      strict: whether what refuses a submission is an error (else advice).
     """
     if benchmark is None:
         wanted = "results/<system>/<benchmark>/result_<i>.txt"
-        yield finding("tree.layout", ADVICE, path, wanted, str(path))
-        return
-    ruleset = group[0].ruleset
-    own = ruleset in rules.OWN_RULESETS
-    if own and benchmark not in (known := rules.benchmarks(ruleset)):
+        return None, [finding("tree.layout", ADVICE, path, wanted, str(path)), *same_seed(path, group)]
+    bad = ERROR if strict else ADVICE
+    flags = tree_params.flags(org, path)
+    facts = [read_facts(one.path, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
+    division = _division(description, group)
+    findings = [*_names(path, benchmark, group, ruleset), *_settings(path, facts)]
+    failed = tuple(one.path for one in group if _fails(one, ruleset))
+    needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
+    known = benchmark in (*rounds.benchmarks(ruleset), *_own(ruleset))
+    if known and len(group) != needed:
+        names = {"benchmark": benchmark, "runs": needed}
+        findings.append(finding("tree.run-count", bad, path, f"{needed} runs", str(len(group)), **names))
+    if known and failed:
+        dropped = len(failed) <= most and len(failed) < len(group)
+        said = "counts as the dropped slowest" if dropped else "there is no score"
+        wanted = f"at most {most} without a valid result"
+        found = f"{len(failed)} of {len(group)}: {said}"
+        findings.append(finding("tree.score", ADVICE if dropped else bad, path, wanted, found))
+    seeds = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
+    if seeds and known and tree_params.SEED_BYPASS not in flags:
+        findings += _seeds(path, facts, bad)
+    else:
+        findings += same_seed(path, group)
+    judged = None
+    if known and rcp.applies(ruleset, benchmark, division):
+        judged = _convergence(facts, benchmark, ruleset)
+        findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags)
+    batch = facts[0].batch if len({one.batch for one in facts}) == 1 else None
+    folder = ResultFolder(
+        path, system, benchmark, division, ruleset, tuple(one.path for one in group),
+        needed, failed, most, judged, batch,
+    )  # fmt: skip
+    return folder, findings
+
+
+def _fails(result: LogResult, ruleset: str) -> bool:
+    """Whether a run counts for no score: its log has an error, or (in our own rules) it missed its target."""
+    own = result.ruleset in ("0.6.0", "0.7.0")
+    return not result.passes or (own and not result.met)
+
+
+def _own(ruleset: str) -> list[str]:
+    """The benchmarks that have rules in this project."""
+    try:
+        return rules.benchmarks(ruleset)
+    except UserError:
+        return []
+
+
+def _division(description: dict | None, group: list[LogResult]) -> str:
+    """The division of the system's description; of the logs where that is no division."""
+    said = description.get("division") if description else None
+    if said in rules.DIVISIONS:
+        return said
+    logged = {result.division for result in group if result.division in rules.DIVISIONS}
+    return logged.pop() if len(logged) == 1 else ""
+
+
+def _names(path: Path, benchmark: str, group: list[LogResult], ruleset: str) -> Iterator[Finding]:
+    """Checks that the logs of a directory agree with its name and with each other."""
+    known = list(dict.fromkeys([*_own(ruleset), *rounds.benchmarks(ruleset)]))
+    if known and benchmark not in known:
         near = nearest(benchmark, known)
         wording = "tree.benchmark-unknown" + (".near" if near else "")
         names = {"wording": wording, "near": near}
@@ -42,17 +120,71 @@ def one_directory(path: Path, benchmark: str | None, group: list[LogResult]) -> 
             yield finding("tree.benchmark", ERROR, one.path, benchmark, found, benchmark=found)
     divisions = {result.division for result in group if isinstance(result.division, str)}
     if len(divisions) > 1:
-        yield finding("tree.division", ERROR, path, "one division", " and ".join(sorted(divisions)))
-    wanted = rules.metric(ruleset, benchmark).get("runs") if own else None
-    if wanted is None:
+        yield finding("tree.division", ERROR, path, "one division", " and ".join(sorted(divisions))[:200])
+
+
+def _settings(path: Path, facts: list[Facts]) -> Iterator[Finding]:
+    """Reports hyperparameters that differ between the runs of a score."""
+    for key in sorted({key for one in facts for key in one.settings}):
+        values = Counter(one.settings.get(key, "nothing") for one in facts)
+        if len(values) > 1:
+            found = ", ".join(f"{value} in {count}" for value, count in values.most_common(3))
+            wanted = f"{key} the same in all runs"
+            yield finding("tree.settings", ADVICE, path, wanted, found[:200], key=key)
+
+
+def _seeds(path: Path, facts: list[Facts], severity: str) -> Iterator[Finding]:
+    """Every run logs a seed, all are whole numbers, and no two runs log the same one at the same place.
+
+    training_rules.adoc, "Random numbers"; mlperf_logging/package_checker/seed_checker.py.
+    """
+    users: dict[tuple[str, str, int], list[str]] = defaultdict(list)
+    for one in facts:
+        name = Path(one.path).name
+        if not one.seeds and not one.bad_seeds:
+            yield finding(
+                "tree.seed", severity, path, "a seed in every log", f"none in {name}", wording="tree.no-seed"
+            )
+        for bad in one.bad_seeds:
+            yield finding(
+                "tree.seed",
+                severity,
+                path,
+                "a whole number",
+                f"{bad} in {name}"[:200],
+                wording="tree.no-seed",
+            )
+        for seed in dict.fromkeys(one.seeds):
+            users[seed].append(name)
+        if len(set(one.seeds)) < len(one.seeds):
+            wanted = "each seed once in a log"
+            yield finding("tree.seed", severity, path, wanted, f"{shown(one.seeds[0][2])} twice in {name}")
+    for (_, _, seed), names in users.items():
+        if len(names) > 1:
+            found = f"seed {shown(seed)} in {', '.join(names[:10])}"
+            yield finding("tree.seed", severity, path, "a different seed for each run", found)
+
+
+def _convergence(facts: list[Facts], benchmark: str, ruleset: str) -> rcp.Convergence:
+    batches = {one.batch for one in facts}
+    if len(batches) > 1:
+        sizes = ", ".join(sorted(str(batch) for batch in batches)[:5])
+        return rcp.Convergence(rcp.FAIL, f"the runs have different values of global_batch_size: {sizes}")
+    return rcp.judge(benchmark, ruleset, facts[0].batch, [one.to_converge for one in facts])
+
+
+def _about_convergence(path: Path, judged: rcp.Convergence, severity: str, bypass: bool) -> Iterator[Finding]:
+    if judged.verdict == rcp.PASS:
         return
-    if len(group) != wanted:
-        names = {"benchmark": benchmark, "runs": wanted}
-        yield finding("tree.run-count", ADVICE, path, f"{wanted} runs", str(len(group)), **names)
-    if failed := sum(not result.passes or not result.met for result in group):
-        score = "it counts as the dropped slowest" if failed == 1 < len(group) else "there is no score"
-        found = f"{failed} of {len(group)}: {score}"
-        yield finding("tree.score", ADVICE, path, "at most one run without a valid result", found)
+    bypass = bypass and (judged.verdict == rcp.NO_REFERENCE or judged.mean is not None)
+    found = judged.reason
+    if judged.mean is not None and judged.least is not None:
+        found += f" (mean {judged.mean:.6g}, at least {judged.least:.6g})"
+    if bypass:
+        found += "; let through by rcp-bypass"
+    kind = "tree.no-rcp" if judged.verdict == rcp.NO_REFERENCE else "tree.rcp"
+    wanted = "as many epochs or samples as the reference needs"
+    yield finding("tree.rcp", ADVICE if bypass else severity, path, wanted, found, wording=kind)
 
 
 def duplicates(results: list[LogResult]) -> Iterator[Finding]:

@@ -10,47 +10,102 @@ from pathlib import Path
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
+from compliance.submission import rounds
+from compliance.submission.tree_files import read_small
 
 _MAX_JSON_BYTES = 1 << 20
+_FIELDS_FROM, _STATUS_FROM = (1, 0), (4, 1)
+# The fields that system_desc_checker.py joins into a line of a table.
+_IN_TABLE = frozenset(
+    ("submitter", "system_name", "host_processor_model_name", "host_processor_core_count")
+    + ("accelerator_model_name", "accelerators_per_node", "framework")
+)
 
 
-def read_description(path: Path, asked_by: Path, ruleset: str) -> tuple[dict | None, list[Finding]]:
+def read_description(
+    path: Path, asked_by: Path, ruleset: str, strict: bool = False
+) -> tuple[dict | None, list[Finding]]:
     """Reads a system's JSON: (description, findings); the description is None where it cannot be used.
 
     Args:
       path: the JSON file.
       asked_by: the directory of results that needs it, which the finding about a missing file names.
       ruleset: the round whose vocabulary the fields must use.
+      strict: whether a missing description is an error (else advice).
     """
     try:
-        if not path.is_file():
-            wanted = f"systems/{path.name}"
-            return None, [finding("tree.system-missing", ADVICE, asked_by, wanted, "none", name=path.name)]
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise ValueError(f"more than {_MAX_JSON_BYTES} bytes")
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-        if not isinstance(content, dict):
-            raise ValueError(f"a JSON {type(content).__name__}")
-    except (OSError, ValueError, RecursionError) as error:
+        content = load(path)
+    except FileNotFoundError:
+        severity, wanted = ERROR if strict else ADVICE, f"systems/{path.name}"
+        return None, [finding("tree.system-missing", severity, asked_by, wanted, "none", name=path.name)]
+    except (OSError, ValueError) as error:
         found = str(error)[:120] or type(error).__name__
         return None, [finding("system.json", ERROR, path, "a JSON object", found)]
+    return content, [*_fields(path, content, ruleset), *_counts(path, content)]
+
+
+def load(path: Path) -> dict:
+    """The JSON object of a system's description.
+
+    Raises:
+      FileNotFoundError: there is none.
+      OSError, ValueError: it is no plain file (a link, a pipe, a device), too large, or no JSON object.
+    """
+    text = read_small(path, _MAX_JSON_BYTES).decode("utf-8-sig")
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"a JSON {type(content).__name__}")
+    return content
+
+
+def count(description: object, field: str) -> int | None:
+    """A field that holds a whole number, as a number or in digits; None where it does not."""
+    value = description.get(field) if isinstance(description, dict) else None
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    if isinstance(value, int):
+        return value if 0 <= value < 10**9 else None
+    return int(value) if re.fullmatch(r"\s*\d{1,9}\s*", value, re.ASCII) else None
+
+
+def _fields(path: Path, content: dict, ruleset: str) -> Iterator[Finding]:
+    """Errors where the round's tools refuse a field, advice where it only is not as the rules describe it."""
     from systems import schema  # has the fields and vocabularies; needed only when there is a description
 
-    wanted = "the 33 fields of the rules, all strings"
-    remarks = [
-        finding("system.field", ERROR, path, wanted, path.name, problem=problem)
-        for problem in schema.errors(content, ruleset or "0.7.0")
-    ]
-    remarks += [
-        finding("system.field", ADVICE, path, "a value, or nothing", path.name, problem=problem)
-        for problem in schema.placeholders(content)
-    ]
+    wanted = "the 33 fields of the rules"
+    for problem in schema.errors(content, ruleset or "0.7.0"):
+        name = problem.partition(":")[0]
+        severity = ERROR if _refused(name, content, ruleset) else ADVICE
+        if severity == ADVICE and name in content and not isinstance(content[name], str):
+            continue  # a number or a list, which every round takes in the fields that no table shows
+        yield finding("system.field", severity, path, wanted, path.name, problem=problem)
+    for problem in schema.placeholders(content):
+        yield finding("system.field", ADVICE, path, "a value, or nothing", path.name, problem=problem)
+
+
+def _refused(name: str, content: dict, ruleset: str) -> bool:
+    """Whether the round's tools refuse a submission for this field.
+
+    mlperf_logging/system_desc_checker/system_desc_checker.py: all fields from 1.0.0 on, seven of them strings, the
+    words of `status` from 4.1.0 on (its condition says 4.0.0, where the published descriptions have the older words).
+    Before that only the division is read (package_checker.py).
+    """
+    at = rounds.number(ruleset)
+    if name not in content:
+        return name == "division" or at >= _FIELDS_FROM
+    if name == "status" and isinstance(content[name], str):
+        return at >= _STATUS_FROM
+    return at >= _FIELDS_FROM and name in _IN_TABLE and not isinstance(content[name], str)
+
+
+def _counts(path: Path, content: dict) -> Iterator[Finding]:
     for field in ("number_of_nodes", "accelerators_per_node"):
-        value = content.get(field)
-        if not (isinstance(value, (str, int)) and re.fullmatch(r"\d{1,9}", str(value))):
-            wanted = "a whole number in a string"
-            remarks.append(finding("system.count", ADVICE, path, wanted, shown(value), field=field))
-    return content, remarks
+        if count(content, field) is None:
+            found = shown(content.get(field))
+            yield finding("system.count", ADVICE, path, "a whole number in a string", found, field=field)
 
 
 def disagreements(
@@ -68,14 +123,14 @@ def disagreements(
     if description is not None and isinstance(description.get("system_name"), str):
         names.append(description["system_name"])
         if compare(names[1], system) == "other":
-            yield finding("tree.system", ERROR, source, system, names[1], wording="tree.system.file")
+            yield finding("tree.system", ADVICE, source, system, names[1], wording="tree.system.file")
     for platform in sorted({result.platform for result in group if isinstance(result.platform, str)}):
         verdicts = {compare(platform, name) for name in names}
         if "same" in verdicts:
             continue
         certain = "other" in verdicts or (len(names) == 2 and " " not in platform.strip())
-        rule, severity = ("tree.system", ERROR) if certain else ("tree.system-unclear", ADVICE)
-        yield finding(rule, severity, path, " or ".join(dict.fromkeys(names)), platform[:80])
+        rule = "tree.system" if certain else "tree.system-unclear"
+        yield finding(rule, ADVICE, path, " or ".join(dict.fromkeys(names)), platform[:80])
 
 
 _NODES = re.compile(r"^\s*\d+\s*x\s*(?=\w)", re.IGNORECASE)

@@ -14,10 +14,10 @@ GO, NO_GO, NOT_CHECKED = "go", "no-go", "not checked"
 _MOST_REASONS = 5
 
 
-class Verdict(NamedTuple):
-    """`word` is GO, NO_GO or NOT_CHECKED; `reasons` are short sentences, none for a GO without remarks."""
+class TreeVerdict(NamedTuple):
+    """`answer` is GO, NO_GO or NOT_CHECKED; `reasons` are short sentences, none for a GO without remarks."""
 
-    word: str
+    answer: str
     reasons: tuple[str, ...] = ()
 
     @property
@@ -25,12 +25,12 @@ class Verdict(NamedTuple):
         """The verdict in one line."""
         shown = "; ".join(self.reasons[:_MOST_REASONS])
         more = len(self.reasons) - _MOST_REASONS
-        return self.word + (f": {shown}" if shown else "") + (f"; and {more} more" if more > 0 else "")
+        return self.answer + (f": {shown}" if shown else "") + (f"; and {more} more" if more > 0 else "")
 
     @property
     def exit_status(self) -> int:
         """1 for a NO_GO, else 0."""
-        return int(self.word == NO_GO)
+        return int(self.answer == NO_GO)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Submission:
     path: Path
     ruleset: str
     folders: tuple[ResultFolder, ...]
-    verdict: Verdict
+    verdict: TreeVerdict
 
 
 class TreeOutcome(NamedTuple):
@@ -76,15 +76,17 @@ class TreeOutcome(NamedTuple):
     logs: list[LogResult]
     findings: list[Finding]
     submissions: list[Submission]
-    verdict: Verdict
+    verdict: TreeVerdict
 
     @property
     def dropped(self) -> frozenset[str]:
         """Logs that fail and are legally dropped: their errors do not make the tree a NO_GO."""
-        return frozenset(path for one in self.submissions for folder in one.folders for path in folder.dropped)
+        return frozenset(
+            path for one in self.submissions for folder in one.folders for path in folder.dropped
+        )
 
 
-def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice: bool) -> Verdict:
+def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice: bool) -> TreeVerdict:
     """The verdict of one submission from its findings.
 
     Args:
@@ -96,32 +98,32 @@ def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice
     errors = [finding for finding in findings if finding.severity == ERROR]
     every = list(dict.fromkeys([*reasons, *(_short(finding) for finding in errors)]))
     if every:
-        return Verdict(NO_GO, tuple(every))
+        return TreeVerdict(NO_GO, tuple(every))
     if practice:
-        return Verdict(NOT_CHECKED, ("smoke runs are practice, not results",))
+        return TreeVerdict(NOT_CHECKED, ("smoke runs are practice, not results",))
     if not looked_at:
-        return Verdict(NOT_CHECKED, ("there is no results/<system>/<benchmark>/ with logs",))
-    return Verdict(GO)
+        return TreeVerdict(NOT_CHECKED, ("there is no results/<system>/<benchmark>/ with logs",))
+    return TreeVerdict(GO)
 
 
-def together(verdicts: list[Verdict], names: list[str]) -> Verdict:
+def together(verdicts: list[TreeVerdict], names: list[str]) -> TreeVerdict:
     """The verdict of several submissions: NO_GO where one is."""
     if len(verdicts) == 1:
         return verdicts[0]
     bad = [
         f"{name}: {reason}"
         for verdict, name in zip(verdicts, names)
-        if verdict.word == NO_GO
+        if verdict.answer == NO_GO
         for reason in verdict.reasons
     ]
     if bad:
-        return Verdict(NO_GO, tuple(bad))
+        return TreeVerdict(NO_GO, tuple(bad))
     open_ones = [
         f"{name}: {'; '.join(verdict.reasons)}"
         for verdict, name in zip(verdicts, names)
-        if verdict.word == NOT_CHECKED
+        if verdict.answer == NOT_CHECKED
     ]
-    return Verdict(NOT_CHECKED if open_ones else GO, tuple(open_ones))
+    return TreeVerdict(NOT_CHECKED if open_ones else GO, tuple(open_ones))
 
 
 def _short(finding: Finding) -> str:
