@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from common import files
@@ -40,8 +42,21 @@ def _environment():
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals |= {"source": _source, "digest": _digest}
     environment.filters |= {"minutes": minutes, "duration": duration, "value": value}
     return environment
+
+
+def _source(name: str):
+    """The text of a script among the templates, as it is."""
+    from markupsafe import Markup
+
+    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def _digest(name: str) -> str:
+    """What a page's security policy calls the script, so that no other one runs."""
+    return "sha256-" + b64encode(sha256(str(_source(name)).encode()).digest()).decode()
 
 
 def render(template: str, **values: object) -> str:

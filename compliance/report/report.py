@@ -6,12 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from compliance.api import check_paths
+from compliance.api import Outcome, check
 from compliance.findings import ERROR, Finding
-from compliance.report import charts
+from compliance.formats import verdict_line
+from compliance.report import charts, index
 from compliance.report.output import render, write
+from compliance.report.published import beside
 from compliance.submission.runs import Run
-from compliance.submission.scores import Published, ScoreCard, beside, result_folders, score_directory
+from compliance.submission.scores import Published, ScoreCard, result_folders, score_directory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,26 +26,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the page and prints its path; returns 0 whatever the findings, since `check` is the command that fails."""
-    cards = [score_directory(folder, args.ruleset) for folder in result_folders(args.path)]
-    findings = [check_paths([card.path], args.ruleset) for card in cards]
-    write(args.output, page(cards, findings))
+    outcome = check([args.path], args.ruleset)
+    rulesets = {Path(log.path).parent: log.ruleset for log in outcome.logs}
+    folders = result_folders(args.path)
+    cards = [
+        score_directory(folder, args.ruleset or rulesets.get(_folder_of(folder)) or None)
+        for folder in folders
+    ]
+    write(args.output, page(cards, outcome))
     runs = sum(len(card.runs) for card in cards)
-    print(f"Wrote {args.output}: {_count(runs, 'run')} in {_count(len(cards), 'folder')}.")
+    print(
+        f"Wrote {args.output}: {_count(runs, 'run')} in {_count(len(cards), 'folder')}. {verdict_line(outcome)}"
+    )
     return 0
+
+
+def _folder_of(path: Path) -> Path:
+    return path.parent if path.is_file() else path
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def page(cards: list[ScoreCard], findings: Sequence[Sequence[Finding]] | None = None) -> str:
-    """The HTML of the report: no script, no network, styles and drawings inline.
+def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
+    """The HTML of the report: no network; styles, drawings and the one script (it sorts and filters) inline.
 
-    `findings`: the findings of `check` in each card's folder; None where it did not run.
+    `outcome`: what `check` says of the whole path; None where it did not run.
     """
-    checked = findings if findings is not None else [None] * len(cards)
-    folders = [_folder(card, number, found) for number, (card, found) in enumerate(zip(cards, checked), 1)]
-    return render("report.html", folders=folders)
+    found, rest = [None] * len(cards), []
+    if outcome is not None:
+        found, rest = index.by_folder(outcome, [_folder_of(card.path) for card in cards])
+    folders = [_folder(card, number, own) for number, (card, own) in enumerate(zip(cards, found), 1)]
+    return render(
+        "report.html",
+        folders=folders,
+        verdict=outcome.verdict if outcome else None,
+        verdict_line=verdict_line(outcome) if outcome else "",
+        rest=_findings(rest),
+    )
 
 
 def _folder(card: ScoreCard, number: int, findings: Sequence[Finding] | None) -> dict:
@@ -52,14 +73,18 @@ def _folder(card: ScoreCard, number: int, findings: Sequence[Finding] | None) ->
     rows = [] if card.smoke else rows
     return {
         "card": card,
+        "row": index.row(card, findings),
         "anchor": f"folder-{number}",
         "runs": [_run(card, index, longest) for index in range(len(card.runs))],
         "overlays": [_overlay(card, metric) for metric in charts.metrics(card.runs)],
         "findings": None if findings is None else _findings(findings),
         "accelerators": count,
-        "published": _places(card, rows),
+        "published": _around(_places(card, rows)),
+        "published_count": len(rows) + bool(rows and _comparable(card)),
         "published_at": rows[0].accelerators if rows else None,
+        "published_rounds": _rounds(rows),
         "place": _place(card, rows),
+        "unit": card.runs[0].unit,
     }
 
 
@@ -127,7 +152,12 @@ def _plot(metric: str, y: charts.Axis, run: Run, curves: list[charts.Curve]) -> 
 
 
 # The metric logged as eval_accuracy, for the benchmarks whose rules name one.
-_METRICS = {"resnet": "Top-1 accuracy", "ssd": "mAP", "transformer": "BLEU", "gnmt": "BLEU", "dlrm": "AUC"}
+_METRICS = {
+    "resnet": "Top-1 accuracy", "ssd": "mAP", "retinanet": "mAP", "transformer": "BLEU", "gnmt": "BLEU", "dlrm": "AUC",
+    "dlrm_dcnv2": "AUC", "bert": "Masked-LM accuracy", "rnnt": "Word error rate", "unet3d": "Mean Dice",
+    "gpt3": "Log perplexity", "llama2_70b_lora": "Evaluation loss", "llama31_405b": "Log perplexity",
+    "llama31_8b": "Log perplexity", "rgat": "Accuracy", "gnn": "Accuracy", "flux1": "Validation loss",
+}  # fmt: skip
 
 
 def _metric(run: Run, metric: str) -> str:
@@ -166,6 +196,23 @@ def _place(card: ScoreCard, rows: list[Published]) -> int | None:
     """Rank among the published scores at the same count, 1 the fastest."""
     same = rows and rows[0].accelerators == (beside(card)[0])
     return 1 + sum(row.minutes < card.score for row in rows) if same and _comparable(card) else None
+
+
+def _rounds(rows: list[Published]) -> str:
+    names = sorted({row.round for row in rows})
+    return " to ".join(dict.fromkeys((names[0], names[-1]))) if names else ""
+
+
+_AROUND = 12  # published scores shown on each side of the result's own
+
+
+def _around(table: list[dict]) -> list[dict]:
+    """The fastest score and those near the card's own (without one: the fastest), each with its place."""
+    placed = [{**row, "place": place} for place, row in enumerate(table, 1)]
+    own = next((place for place, row in enumerate(placed) if row["own"]), 0)
+    first = max(own - _AROUND, 0)
+    near = placed[first : max(own, _AROUND) + _AROUND + 1]
+    return near if first == 0 else [placed[0], *near]
 
 
 def _places(card: ScoreCard, rows: list[Published]) -> list[dict]:

@@ -47,6 +47,7 @@ class Run:
     evaluations: tuple[Evaluation, ...]  # of more than `thinned.MOST`, every n-th; the last one always
     evaluated: int  # how many there were
     best: Evaluation | None  # the last one that met the target
+    unit: str  # of `Evaluation.epoch`: "epochs", "samples" or "steps", as the log counts
     bad_lines: int
     target: dict[str, float]  # to draw, by metric
     has_goal: bool  # whether the benchmark's rules fix a target
@@ -71,7 +72,7 @@ class Run:
 
     @property
     def epochs(self) -> float | None:
-        """epoch_num of the last evaluation, as logged (submitters count from 0 or from 1)."""
+        """Epochs (or samples, see `unit`) at the last evaluation, as logged (submitters count from 0 or from 1)."""
         return self.evaluations[-1].epoch if self.evaluations else None
 
     @property
@@ -163,6 +164,7 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
         tuple(judge.kept.items),
         judge.kept.count,
         judge.best,
+        judge.unit,
         bad,
         _bounds(spec, header.get("global_batch_size")),
         bool(spec),
@@ -180,15 +182,20 @@ class _Judge:
     def __init__(self, ruleset: str, spec: dict | None, batch: object) -> None:
         self.kept: Thinned[Evaluation] = Thinned()
         self.best: Evaluation | None = None
+        self.unit = "epochs"
         self._ruleset, self._batch = ruleset, batch
         self._target = Target(spec, lenient=ruleset == "0.6.0") if spec else None
 
     def add(self, record: Record) -> None:
         """Takes the next `eval_accuracy`; one whose time or value is no number is left out."""
         values = _quality(record.value, self._ruleset)
+        metric = record.metadata.get("metric")
+        if isinstance(metric, str) and list(values) == [""]:  # stable_diffusion logs FID and CLIP apart
+            values = {metric[:40]: values[""]}
         if not values or number(record.time_ms) is None:
             return
         met = self._target.judge(record.value, self._batch) if self._target else None
+        self.unit = _unit(record)
         evaluation = Evaluation(_epoch(record), record.time_ms, values, met)
         self.kept.add(evaluation)
         if met:
@@ -210,8 +217,17 @@ def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
     return {} if bound is None else {"": float(bound)}
 
 
+# How far a run is, in metadata: epochs until 5.1 in most benchmarks, samples in those of language models.
+_PROGRESS = ("epoch_num", "first_epoch_num", "samples_count", "first_samples_count", "step_num")
+
+
 def _epoch(record: Record) -> float | None:
-    return number(record.metadata.get("epoch_num", record.metadata.get("first_epoch_num")))
+    return number(next((record.metadata[name] for name in _PROGRESS if name in record.metadata), None))
+
+
+def _unit(record: Record) -> str:
+    name = next((name for name in _PROGRESS if name in record.metadata), "")
+    return "samples" if name.endswith("samples_count") else "steps" if name == "step_num" else "epochs"
 
 
 def _quality(value: object, ruleset: str) -> dict[str, float]:

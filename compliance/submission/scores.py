@@ -14,6 +14,7 @@ from statistics import fmean
 from common.errors import UserError
 from compliance.log.rules import metric
 from compliance.submission.runs import Run, number, read_run
+from compliance.submission.tree_files import kind_of
 
 _RUNS = 5  # the number of runs where the benchmark's rules give none
 _PUBLISHED = Path(__file__).parents[1] / "data" / "published_scores.csv"
@@ -113,7 +114,9 @@ def result_files(path: Path) -> list[Path]:
         return [path]
     try:
         found = [
-            file for file in path.iterdir() if re.fullmatch(r"result_.*\.txt", file.name) and file.is_file()
+            file
+            for file in path.iterdir()
+            if re.fullmatch(r"result_.*\.txt", file.name) and kind_of(file) == "file"
         ]
     except OSError as error:
         raise UserError(f"{path}: cannot read ({error.strerror}); name a results folder or a log") from None
@@ -135,7 +138,7 @@ def result_folders(path: str | Path) -> list[Path]:
         raise UserError(
             f"{path}: no such file or folder; name a result log, a results folder or a submission tree"
         )
-    found = sorted({log.parent for log in path.rglob("result_*.txt") if log.is_file()})
+    found = sorted({log.parent for log in path.rglob("result_*.txt") if kind_of(log) == "file"})
     if not found:
         raise UserError(f"{path}: no result_*.txt below it; name a folder of result logs, or a log")
     return found
