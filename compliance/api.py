@@ -15,6 +15,7 @@ from common.errors import UserError
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log import rules
 from compliance.log.check_log import LogResult, check_logs
+from compliance.verdict import GO, NO_GO, Verdict, of_findings, together
 
 if TYPE_CHECKING:
     from compliance.submission.verdict import Submission
@@ -44,30 +45,9 @@ PACKAGING_ERRORS = frozenset(
 )
 
 
-GO, NO_GO, NOT_CHECKED = "go", "no-go", "not checked"
-_UNCHECKED = "not-checked"  # the rule of findings about files that are there and could not be judged
-
-
-class Verdict(NamedTuple):
-    """The answer of a whole check.
-
-    `answer` is "go" (nothing that a submission is refused for), "no-go" (at least one error) or "not checked" (no error
-    was found, but some of the files could not be judged). `reasons` names the rules that were broken, the most frequent
-    first; `not_checked` the files that could not be judged.
-    """
-
-    answer: str
-    reasons: list[str]
-    not_checked: list[str]
-
-    @property
-    def go(self) -> bool:
-        """Whether the answer is "go"."""
-        return self.answer == GO
-
-
 class Outcome(NamedTuple):
-    """The checked files, the findings, the result of each log, and the submitters' folders with their scores' runs.
+    """The checked files, the findings, the result of each log, the submitters' folders with their scores' runs, and one
+    verdict.
 
     The errors of a run that the olympic mean drops are advice here; `logs` has them as they are.
     """
@@ -76,6 +56,7 @@ class Outcome(NamedTuple):
     findings: list[Finding]
     logs: list[LogResult]
     submissions: Sequence[Submission] = ()
+    verdict: Verdict = Verdict(GO)
 
     @property
     def errors(self) -> list[Finding]:
@@ -86,19 +67,6 @@ class Outcome(NamedTuple):
     def advice(self) -> list[Finding]:
         """The findings that are worth knowing."""
         return [finding for finding in self.findings if finding.severity != ERROR]
-
-    @property
-    def verdict(self) -> Verdict:
-        """The answer of the whole check, with its reasons."""
-        broken: dict[str, int] = {}
-        unchecked: list[str] = []
-        for finding in self.errors:
-            if finding.rule == _UNCHECKED:
-                unchecked.append(finding.path)
-            else:
-                broken[finding.rule] = broken.get(finding.rule, 0) + 1
-        answer = NO_GO if broken else NOT_CHECKED if unchecked else GO
-        return Verdict(answer, sorted(broken, key=lambda rule: -broken[rule]), unchecked)
 
 
 def check(
@@ -127,40 +95,55 @@ def check(
     files: list[str] = []
     findings: list[Finding] = []
     logs: list[LogResult] = []
-    dropped: set[str] = set()
     submissions: list[Submission] = []
+    verdicts: list[Verdict] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            from compliance.submission.tree import judge_tree  # not needed for a log
+        one = _one_path(path, ruleset, division, packaging)
+        files += one.files
+        findings += one.findings
+        logs += one.logs
+        submissions += one.submissions
+        verdicts.append(one.verdict)
+    return Outcome(files, findings, logs, submissions, together(verdicts, [str(path) for path in paths]))
 
-            tree = judge_tree(path, ruleset, division)
-            looked_at, results, about_tree = tree.files, tree.logs, tree.findings
-            dropped |= tree.dropped
-            submissions += tree.submissions
-        elif path.is_file():
-            looked_at, about_tree = [str(path)], []
-            results = check_logs([str(path)], ruleset, division)
-        else:
-            what = "is not a plain file" if path.exists() else "no such file or directory"
-            raise UserError(f"{path}: {what}; name a log, a results folder or a tree")
-        files += looked_at
-        logs += results
-        for result in results:
-            # The olympic mean drops a failed run or two: their errors refuse nothing.
-            findings += _as_advice(result.findings) if result.path in dropped else result.findings
-        findings += about_tree
+
+def _one_path(path: Path, ruleset: str | None, division: str | None, packaging: bool) -> Outcome:
+    submissions, dropped, verdict = [], frozenset(), None
+    if path.is_dir():
+        from compliance.submission.tree import judge_tree  # not needed for a log
+
+        tree = judge_tree(path, ruleset, division)
+        files, logs, about_tree = tree.files, tree.logs, tree.findings
+        submissions, dropped = tree.submissions, tree.dropped
+        verdict = tree.verdict if submissions else None
+    elif path.is_file():
+        files, about_tree = [str(path)], []
+        logs = check_logs([str(path)], ruleset, division)
+    else:
+        what = "is not a plain file" if path.exists() else "no such file or directory"
+        raise UserError(f"{path}: {what}; name a log, a results folder or a tree")
+    findings = []
+    for log in logs:
+        # The olympic mean drops a failed run or two: their errors refuse nothing.
+        findings += _as_advice(log.findings) if log.path in dropped else log.findings
+    findings += about_tree
     if packaging:
-        findings = [
-            finding._replace(severity=ERROR)
-            if finding.severity == ADVICE and finding.rule in PACKAGING_ERRORS
-            else finding
-            for finding in findings
-        ]
-    return Outcome(files, findings, logs, submissions)
+        findings = [_as_packager(finding) for finding in findings]
+    by_findings = of_findings(findings, any(log.smoke for log in logs))
+    if verdict is None or by_findings.answer == NO_GO != verdict.answer:
+        verdict = by_findings
+    return Outcome(files, findings, logs, submissions, verdict)
+
+
+def _as_packager(finding: Finding) -> Finding:
+    """A finding as `package` sees it: what a submission needs is an error."""
+    if finding.severity == ADVICE and finding.rule in PACKAGING_ERRORS:
+        return finding._replace(severity=ERROR)
+    return finding
 
 
 def _as_advice(findings: list[Finding]) -> list[Finding]:
-    return [one if one.rule == _UNCHECKED else one._replace(severity=ADVICE) for one in findings]
+    return [one if one.rule == "not-checked" else one._replace(severity=ADVICE) for one in findings]
 
 
 def check_paths(

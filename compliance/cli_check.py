@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks the paths, prints or writes the outcome; returns 0 for go, 1 for no-go and for what was not checked."""
+    """Checks the paths, prints or writes the outcome; returns 1 for a no-go, else 0."""
     outcome = check(options.paths, options.ruleset, options.division)
     text = FORMATS[options.format](outcome)
     if options.output:
@@ -36,4 +36,4 @@ def run(options: argparse.Namespace) -> int:
         # A terminal that cannot show a character shows its escape.
         sys.stdout.reconfigure(errors="backslashreplace")
         print(text)
-    return 1 if not outcome.verdict.go or (options.strict and outcome.findings) else 0
+    return 1 if options.strict and outcome.findings else outcome.verdict.exit_status

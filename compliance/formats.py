@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import isfinite
 
-from compliance.api import NO_GO, NOT_CHECKED, Outcome
+from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log.check_log import LogResult
 from compliance.sarif import as_sarif
 
 _SHOWN_LINES = 12
 _WIDTH = 160
-_SHOWN_RULES = 6
 
 
 def counts(findings: Sequence[Finding]) -> tuple[int, int]:
@@ -31,19 +30,13 @@ def places(finding: Finding) -> str:
 
 
 def verdict_line(outcome: Outcome) -> str:
-    """The outcome in one line: the answer, what was counted, and the rules that were broken."""
+    """The outcome in one line: the verdict, what was counted, and the reasons."""
     errors, advice = (
         _plural(count, noun) for count, noun in zip(counts(outcome.findings), ("error", "piece"))
     )
-    verdict = outcome.verdict
-    line = f"{verdict.answer}: {_plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
-    if verdict.answer == NO_GO:
-        line += f": {', '.join(verdict.reasons[:_SHOWN_RULES])}"
-        line += ", ..." if len(verdict.reasons) > _SHOWN_RULES else ""
-    if verdict.not_checked:
-        more = "" if len(verdict.not_checked) == 1 else f" and {len(verdict.not_checked) - 1} more"
-        line += f"; {NOT_CHECKED + ': ' if verdict.answer == NO_GO else ''}{verdict.not_checked[0]}{more}"
-    return line
+    counted = f"{_plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
+    word, _, reasons = outcome.verdict.line.partition(": ")
+    return f"{word}: {counted}" + (f": {reasons}" if reasons else "")
 
 
 def _plural(count: int, noun: str) -> str:

@@ -24,7 +24,7 @@ def as_sarif(outcome: Outcome) -> str:
         "tool": {"driver": {"name": "compliance", "rules": [_rule(name, outcome) for name in ids]}},
         "columnKind": "unicodeCodePoints",
         "invocations": [
-            {"executionSuccessful": True, "exitCode": 0 if outcome.verdict.go else 1},
+            {"executionSuccessful": True, "exitCode": outcome.verdict.exit_status},
         ],
         "artifacts": [{"location": _artifact(path)} for path in outcome.files],
         "results": [_result(finding, ids.index(finding.rule)) for finding in outcome.findings],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from compliance.api import Outcome, Verdict
+from compliance.api import Outcome
 from compliance.findings import Finding
 from compliance.submission.scores import ScoreCard
+from compliance.verdict import Verdict, of_findings
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ def row(card: ScoreCard, findings: list[Finding] | None) -> Row:
     """The index's row of a folder; `findings` as `by_folder` gives them."""
     outcome = Outcome([], findings or [], [])
     return Row(
-        None if findings is None else outcome.verdict,
+        None if findings is None else of_findings(findings, card.smoke),
         len(outcome.errors),
         len(outcome.advice),
         len(card.runs),

@@ -20,6 +20,7 @@ from compliance.findings import ERROR, Finding, finding
 from compliance.log.check_log import LogResult, check_logs
 from compliance.submission import repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
+from compliance.verdict import GO, NOT_CHECKED, Verdict, together
 
 # Judges the logs of a tree: (paths, ruleset, division) -> a result for each.
 LogChecker = Callable[[Sequence[str], "str | None", "str | None"], list[LogResult]]
@@ -68,9 +69,9 @@ def judge_tree(
         findings += found
         whole = [old for old in findings if tree_files.is_below(old.path, org)]
         submissions.append(one.submission(whole))
-    outcome = verdict.together([one.verdict for one in submissions], [one.path.name for one in submissions])
+    outcome = together([one.verdict for one in submissions], [one.path.name for one in submissions])
     if not submissions and not any(found.severity == ERROR for found in findings):
-        outcome = verdict.TreeVerdict(verdict.NOT_CHECKED, ("no submitter's folder with results/ is here",))
+        outcome = Verdict(NOT_CHECKED, ("no submitter's folder with results/ is here",))
     elif not submissions:
         outcome = verdict.judge(findings, [], False, False)
     return TreeOutcome([*logs, *described], results, _unique(findings), submissions, outcome)
@@ -147,9 +148,9 @@ class _Org:
             if any(found.rule == "not-checked" for found in result.findings)
         ]
         answer = verdict.judge(findings, unread, bool(self.folders), self.practice)
-        if not self.whole and answer.answer == verdict.GO:
+        if not self.whole and answer.answer == GO:
             reason = "a part of a submission; name the folder that holds results/ and systems/"
-            answer = verdict.TreeVerdict(verdict.NOT_CHECKED, (reason,))
+            answer = Verdict(NOT_CHECKED, (reason,))
         return Submission(self.org, self.ruleset, tuple(self.folders), answer)
 
 

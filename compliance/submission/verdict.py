@@ -9,28 +9,7 @@ from typing import NamedTuple
 from compliance.findings import ERROR, Finding
 from compliance.log.check_log import LogResult
 from compliance.submission.rcp import Convergence
-
-GO, NO_GO, NOT_CHECKED = "go", "no-go", "not checked"
-_MOST_REASONS = 5
-
-
-class TreeVerdict(NamedTuple):
-    """`answer` is GO, NO_GO or NOT_CHECKED; `reasons` are short sentences, none for a GO without remarks."""
-
-    answer: str
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def line(self) -> str:
-        """The verdict in one line."""
-        shown = "; ".join(self.reasons[:_MOST_REASONS])
-        more = len(self.reasons) - _MOST_REASONS
-        return self.answer + (f": {shown}" if shown else "") + (f"; and {more} more" if more > 0 else "")
-
-    @property
-    def exit_status(self) -> int:
-        """1 for a NO_GO, else 0."""
-        return int(self.answer == NO_GO)
+from compliance.verdict import GO, NO_GO, NOT_CHECKED, Verdict
 
 
 @dataclass(frozen=True)
@@ -66,7 +45,7 @@ class Submission:
     path: Path
     ruleset: str
     folders: tuple[ResultFolder, ...]
-    verdict: TreeVerdict
+    verdict: Verdict
 
 
 class TreeOutcome(NamedTuple):
@@ -76,7 +55,7 @@ class TreeOutcome(NamedTuple):
     logs: list[LogResult]
     findings: list[Finding]
     submissions: list[Submission]
-    verdict: TreeVerdict
+    verdict: Verdict
 
     @property
     def dropped(self) -> frozenset[str]:
@@ -86,7 +65,7 @@ class TreeOutcome(NamedTuple):
         )
 
 
-def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice: bool) -> TreeVerdict:
+def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice: bool) -> Verdict:
     """The verdict of one submission from its findings.
 
     Args:
@@ -98,32 +77,12 @@ def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice
     errors = [finding for finding in findings if finding.severity == ERROR]
     every = list(dict.fromkeys([*reasons, *(_short(finding) for finding in errors)]))
     if every:
-        return TreeVerdict(NO_GO, tuple(every))
+        return Verdict(NO_GO, tuple(every))
     if practice:
-        return TreeVerdict(NOT_CHECKED, ("smoke runs are practice, not results",))
+        return Verdict(NOT_CHECKED, ("smoke runs are practice, not results",))
     if not looked_at:
-        return TreeVerdict(NOT_CHECKED, ("there is no results/<system>/<benchmark>/ with logs",))
-    return TreeVerdict(GO)
-
-
-def together(verdicts: list[TreeVerdict], names: list[str]) -> TreeVerdict:
-    """The verdict of several submissions: NO_GO where one is."""
-    if len(verdicts) == 1:
-        return verdicts[0]
-    bad = [
-        f"{name}: {reason}"
-        for verdict, name in zip(verdicts, names)
-        if verdict.answer == NO_GO
-        for reason in verdict.reasons
-    ]
-    if bad:
-        return TreeVerdict(NO_GO, tuple(bad))
-    open_ones = [
-        f"{name}: {'; '.join(verdict.reasons)}"
-        for verdict, name in zip(verdicts, names)
-        if verdict.answer == NOT_CHECKED
-    ]
-    return TreeVerdict(NOT_CHECKED if open_ones else GO, tuple(open_ones))
+        return Verdict(NOT_CHECKED, ("there is no results/<system>/<benchmark>/ with logs",))
+    return Verdict(GO)
 
 
 def _short(finding: Finding) -> str:

@@ -24,7 +24,7 @@ def test_check_is_a_function_with_typed_results(tmp_path):
     path.write_text(result_logs.log("resnet"))
     outcome = check([path])
     assert isinstance(outcome, Outcome) and isinstance(outcome.logs[0], LogResult)
-    assert outcome.verdict == Verdict("go", [], []) and outcome.verdict.go
+    assert outcome.verdict == Verdict("go") and outcome.verdict.exit_status == 0
     assert outcome.files == [str(path)] and outcome.errors == outcome.advice == []
     path.write_text(result_logs.log("resnet", status="aborted"))
     outcome = check([path])
@@ -48,24 +48,29 @@ def test_check_stays_a_function_after_the_command_ran():
 
 
 @pytest.mark.parametrize(
-    ("findings", "line"),
+    ("verdict", "line"),
     [
-        ([], "go: 1 file checked, 0 errors, 0 pieces of advice"),
-        ([finding("x", "advice")], "go: 1 file checked, 0 errors, 1 piece of advice"),
+        (Verdict("go"), "go: 1 file checked, 1 error, 1 piece of advice"),
+        (Verdict("no-go", ("x", "y")), "no-go: 1 file checked, 1 error, 1 piece of advice: x; y"),
         (
-            [finding("x"), finding("y"), finding("y", path="b")],
-            "no-go: 1 file checked, 3 errors, 0 pieces of advice: y, x",
-        ),
-        (
-            [finding("not-checked"), finding("not-checked", path="b")],
-            "not checked: 1 file checked, 2 errors, 0 pieces of advice; a and 1 more",
-        ),
-        (
-            [finding("x"), finding("not-checked", path="b")],
-            "no-go: 1 file checked, 2 errors, 0 pieces of advice: x; not checked: b",
+            Verdict("no-go", tuple("abcdefg")),
+            "no-go: 1 file checked, 1 error, 1 piece of advice: a; b; c; d; e; and 2 more",
         ),
     ],
 )
-def test_the_verdict_in_one_line(findings, line):
-    assert formats.verdict_line(Outcome(["a"], findings, [])) == line
-    assert formats.as_text(Outcome(["a"], findings, [])).splitlines()[-1] == line
+def test_the_verdict_in_one_line(verdict, line):
+    outcome = Outcome(["a"], [finding("x"), finding("y", "advice")], [], verdict=verdict)
+    assert formats.verdict_line(outcome) == line == formats.as_text(outcome).splitlines()[-1]
+
+
+def test_the_verdict_of_several_paths_names_the_path(tmp_path):
+    for name, options in {"good": {}, "bad": {"status": "aborted"}, "smoke": {"smoke": True}}.items():
+        (tmp_path / name).write_text(result_logs.log("resnet", **options))
+    good, bad, smoke = (tmp_path / name for name in ("good", "bad", "smoke"))
+    assert check([good, good]).verdict == Verdict("go")
+    assert check([good, smoke]).verdict == Verdict(
+        "not checked", (f"{smoke}: smoke runs are practice, not results",)
+    )
+    verdict = check([good, bad, smoke]).verdict
+    assert verdict.answer == "no-go" and verdict.exit_status == 1
+    assert f"{bad}: eval_accuracy.target" in verdict.reasons

@@ -1,0 +1,60 @@
+"""Defines the verdict of a check, go or no-go, and joins those of several paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from compliance.findings import ERROR, Finding
+
+GO, NO_GO, NOT_CHECKED = "go", "no-go", "not checked"
+_MOST_REASONS = 5
+
+
+class Verdict(NamedTuple):
+    """The answer to "would this be accepted": `answer` is GO, NO_GO or NOT_CHECKED, `reasons` are short sentences.
+
+    NOT_CHECKED means that nothing is wrong, and that there is no result to accept: smoke runs, a folder without logs in
+    the layout of a submission.
+    """
+
+    answer: str
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line."""
+        shown = "; ".join(self.reasons[:_MOST_REASONS])
+        more = len(self.reasons) - _MOST_REASONS
+        return self.answer + (f": {shown}" if shown else "") + (f"; and {more} more" if more > 0 else "")
+
+    @property
+    def exit_status(self) -> int:
+        """1 for a NO_GO, else 0."""
+        return int(self.answer == NO_GO)
+
+
+def of_findings(findings: Sequence[Finding], practice: bool) -> Verdict:
+    """The verdict of logs that are no submission; `practice`: whether one is of a smoke run."""
+    broken = dict.fromkeys(finding.rule for finding in findings if finding.severity == ERROR)
+    if broken:
+        return Verdict(NO_GO, tuple(broken))
+    if practice:
+        return Verdict(NOT_CHECKED, ("smoke runs are practice, not results",))
+    return Verdict(GO)
+
+
+def together(verdicts: Sequence[Verdict], names: Sequence[str]) -> Verdict:
+    """The verdict of several paths or submissions: NO_GO where one is, else NOT_CHECKED where one is."""
+    if len(verdicts) == 1:
+        return verdicts[0]
+    for word in (NO_GO, NOT_CHECKED):
+        reasons = [
+            f"{name}: {reason}"
+            for verdict, name in zip(verdicts, names)
+            if verdict.answer == word
+            for reason in verdict.reasons
+        ]
+        if reasons:
+            return Verdict(word, tuple(reasons))
+    return Verdict(GO)
