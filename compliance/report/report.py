@@ -57,6 +57,8 @@ def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
     found, rest = [None] * len(cards), []
     if outcome is not None:
         found, rest = index.by_folder(outcome, [_folder_of(card.path) for card in cards])
+    if len(cards) == 1 and outcome is not None:
+        found, rest = [[*found[0], *rest]], []
     folders = [_folder(card, number, own) for number, (card, own) in enumerate(zip(cards, found), 1)]
     return render(
         "report.html",
