@@ -1,21 +1,25 @@
-"""Implements `python -m compliance package`: builds the submission tree that the rules of 2020 require.
+"""Implements `python -m compliance package`: builds the submission tree that the rules require.
 
 <org>/systems/<system>.json
 <org>/results/<system>/<benchmark>/result_<i>.txt
 <org>/benchmarks/<benchmark>/implementations/<implementation>/      the code of the commit that ran
 <org>/benchmarks/<benchmark>/<system>/   README.md, three scripts, <system>_<implementation>.json
+
+Runs of this repository bring all of it in their run.json. For logs of any other framework, --description and --code
+give the machine and the code (submitted.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from pathlib import Path
 
 from common.errors import UserError
 from common.files import INSTALLED
+from compliance.log.rules import RULESETS
+from compliance.packaging import submitted
+from compliance.packaging.acceptance import accept
 from compliance.packaging.package_inputs import (
     IMPLEMENTATION,
     SAFE_NAME,
@@ -33,10 +37,10 @@ SMOKE = "SMOKE"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "results", metavar="RESULTS", type=Path, help="folder with <system>/<benchmark>/run.json"
+        "results", metavar="RESULTS", type=Path, help="folder with <system>/<benchmark>/ and their logs"
     )
     parser.add_argument("--org", required=True, help="the submitting organisation, as in the logs")
-    parser.add_argument("--system", required=True, help="the system's folder in RESULTS")
+    parser.add_argument("--system", required=True, help="the system's name, and its folder in RESULTS")
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="where to write; must not exist")
     parser.add_argument(
         "--implementation", default="tensorflow", help="name of the implementation (%(default)s)"
@@ -44,6 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source", metavar="DIR", type=Path, help="checkout of the code that ran (default: this one)"
     )
+    others = parser.add_argument_group("for logs that no run.json describes")
+    others.add_argument(
+        "--description", metavar="JSON", type=Path, help="the system description, in the round's fields"
+    )
+    others.add_argument(
+        "--code", metavar="[BENCHMARK=]DIR", action="append", default=[], help="the code that ran; repeatable"
+    )
+    others.add_argument(
+        "--implementation-json", metavar="JSON", type=Path, help="starting weights, data types, retraining"
+    )
+    others.add_argument("--ruleset", choices=RULESETS, help="the round; default: what the logs say")
     parser.add_argument("--smoke", action="store_true", help="a practice tree with SMOKE in every path")
     parser.add_argument("--list", action="store_true", help="show what would be written, and write nothing")
     parser.add_argument("--force", action="store_true", help="replace an earlier package at DIR")
@@ -58,10 +73,7 @@ def run(args: argparse.Namespace) -> int:
             )
     if args.output is None and not args.list:
         raise UserError("-o: name the folder to write, or show the files with --list")
-    benchmarks = read_results(args.results, args.system)
-    _refuse_smoke(benchmarks, args)
-    source = args.source or _checkout()
-    entries = plan(benchmarks, args.org, args.system, args.implementation, source, args.smoke)
+    entries = _any_submitter(args) if args.description else _this_repository(args)
     if args.list:
         for entry in entries:
             print(f"{entry.size:>12,}  {entry.path}")
@@ -70,11 +82,42 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _keep_apart(args.output, args.results)
     top = entries[0].path.split("/", 1)[0]
-    written = write_package(args.output, top, entries, args.force, lambda tree: _accept(tree, args))
+
+    def accepted(tree: Path) -> bool:
+        return accept(tree, args.ruleset, own_runs=args.description is None, smoke=args.smoke)
+
+    written = write_package(args.output, top, entries, args.force, accepted)
     if written is None:
         return 1
     print(f"Wrote {args.output}: {top}/ with {len(entries)} files, {top}.tar and SHA256SUMS.")
     return 0
+
+
+def _this_repository(args: argparse.Namespace) -> list[Entry]:
+    if args.code or args.implementation_json or args.ruleset:
+        raise UserError("--description: not given; --code, --implementation-json and --ruleset need it")
+    benchmarks = read_results(args.results, args.system)
+    _refuse_smoke(benchmarks, args)
+    source = args.source or _checkout()
+    return plan(benchmarks, args.org, args.system, args.implementation, source, args.smoke)
+
+
+def _any_submitter(args: argparse.Namespace) -> list[Entry]:
+    if args.source:
+        raise UserError("--source: is for runs with a run.json; name the code with --code")
+    folders = submitted.read_folders(args.results, args.system, args.ruleset)
+    submitted.refuse_unfit(folders, args.org, args.smoke)
+    top = f"{SMOKE}-{args.org}" if args.smoke else args.org
+    return submitted.plan(
+        folders,
+        args.org,
+        args.system,
+        args.implementation,
+        args.description,
+        args.code,
+        args.implementation_json,
+        top,
+    )
 
 
 def plan(
@@ -206,20 +249,3 @@ def _script(benchmark: Benchmark, script: str, implementation: str) -> bytes:
 
 def _json(content: dict) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
-
-
-def _accept(tree: Path, args: argparse.Namespace) -> bool:
-    """Checks the finished tree as a submission; a practice tree is accepted whatever the findings."""
-    from compliance.api import check_paths
-
-    findings = check_paths([tree], packaging=True)
-    shown = sys.stdout if args.smoke else sys.stderr
-    for finding in findings:
-        place = os.path.relpath(finding.path, tree.parent)
-        line = f":{finding.line}" if finding.line else ""
-        print(f"{place}{line}: {finding.message} {finding.fix[:1].upper()}{finding.fix[1:]}.", file=shown)
-    if findings and args.smoke:
-        print(f"A submission would be refused for {len(findings)} findings; this is a practice tree.")
-    elif findings:
-        print(f"Refused: {len(findings)} findings, nothing written.", file=sys.stderr)
-    return args.smoke or not findings

@@ -1,0 +1,65 @@
+"""Decides whether a finished tree may leave: what `check` finds in it, and which runs may fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from compliance.api import PACKAGING_ERRORS, check
+from compliance.findings import ERROR, Finding
+from compliance.log.check_log import LogResult
+from compliance.submission import rounds
+
+# Advice about logs of any submitter that still refuses a package: such runs are no results, or not what they seem.
+_NEVER = frozenset({"smoke_run", "resumed_from_step", "tree.duplicate", "tree.seed", "tree.run-count"})
+
+
+def accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool:
+    """Checks the finished tree as a submission and prints what it finds.
+
+    Args:
+      tree: the submitter's folder.
+      ruleset: the round; None: what the tree and the logs say.
+      own_runs: runs of this repository, which have to be without any finding; of other logs advice is only told.
+      smoke: a practice tree, which is accepted whatever the findings.
+    """
+    outcome = check([tree], ruleset, packaging=own_runs)
+    dropped = dropped_runs(outcome.logs)
+    findings = [finding for finding in outcome.findings if not _allowed(finding, dropped)]
+    bad = [finding for finding in findings if own_runs or finding.severity == ERROR or finding.rule in _NEVER]
+    shown = sys.stdout if smoke or not bad else sys.stderr
+    for finding in findings:
+        place = os.path.relpath(finding.path, tree.parent)
+        line = f":{finding.line}" if finding.line else ""
+        print(f"{place}{line}: {finding.message} {finding.fix[:1].upper()}{finding.fix[1:]}.", file=shown)
+    for path in sorted(dropped):
+        place = os.path.relpath(path, tree.parent)
+        print(f"{place}: did not reach its target; the score drops it as the slowest run.", file=shown)
+    if bad and smoke:
+        print(f"A submission would be refused for {len(bad)} findings; this is a practice tree.")
+    elif bad:
+        print(f"Refused: {len(bad)} findings, nothing written.", file=sys.stderr)
+    return smoke or not bad
+
+
+def dropped_runs(logs: list[LogResult]) -> set[str]:
+    """The paths of the runs that did not reach their target and may: as many as the olympic mean drops as slowest."""
+    groups: dict[Path, list[LogResult]] = defaultdict(list)
+    for log in logs:
+        groups[Path(log.path).parent].append(log)
+    dropped: set[str] = set()
+    for folder, group in groups.items():
+        failed = [log.path for log in group if not log.passes or not log.met]
+        if len(failed) <= min(rounds.may_fail(folder.name), len(group) - 2):
+            dropped |= set(failed)
+    return dropped
+
+
+def _allowed(finding: Finding, dropped: set[str]) -> bool:
+    """Whether a finding only says that a run failed which may."""
+    if finding.path in dropped:
+        return finding.severity == ERROR and finding.rule not in PACKAGING_ERRORS
+    folders = {os.path.dirname(path) for path in dropped}
+    return finding.rule == "tree.score" and finding.path in folders

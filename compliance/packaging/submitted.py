@@ -1,0 +1,232 @@
+"""Reads any submitter's logs, system description and code, and lists the files of their tree.
+
+Nothing of this repository is needed: a folder of logs for each benchmark, the description as JSON, and the code as it
+stands on the disk. The layout: mlcommons/policies, submission_rules.adoc, "Directory Structure".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import UserError
+from compliance.log.lines import TOKEN
+from compliance.packaging.package_inputs import SAFE_NAME, SCRIPTS, open_file, read_file
+from compliance.packaging.package_output import Entry
+from compliance.submission.runs import Run, read_run
+
+_MAX_JSON_BYTES = 1 << 20
+_MAX_CODE_BYTES = 50 << 20  # mlperf_logging/repo_checker/repo_checker.py: no larger file in a repository
+_FIRST_BYTES = 1 << 20
+_MAX_CODE_FILES = 100_000
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The logs of one benchmark, in the order of their runs."""
+
+    benchmark: str
+    runs: tuple[Run, ...]
+
+
+def read_folders(results: Path, system: str, ruleset: str | None) -> list[Folder]:
+    """Reads `results`/`system`/BENCHMARK/, `results`/BENCHMARK/, or one benchmark's logs in `results` itself.
+
+    Raises UserError for links, for folders without logs, and for logs of several benchmarks in one folder.
+    """
+    root = results / system if (results / system).is_dir() else results
+    if root.is_symlink():
+        raise UserError(f"{root}: is a symbolic link, and the packager follows none; name the folder itself")
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; name the folder of the logs")
+    places = [root] if _logs(root) else [path for path in _entries(root) if _is_folder(path)]
+    folders = [_folder(place, logs, ruleset) for place in places if (logs := _logs(place))]
+    if not folders:
+        raise UserError(f"{root}: no file with {TOKEN.decode()} lines in it; name the folder of the logs")
+    names = [folder.benchmark for folder in folders]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"{root}: two folders hold logs of {name}; put the runs of one score in one folder"
+            )
+    return folders
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot read ({error.strerror}); make it readable") from None
+
+
+def _is_folder(path: Path) -> bool:
+    if path.is_symlink():
+        raise UserError(
+            f"{path}: is a symbolic link, and the packager follows none; put the folder itself there"
+        )
+    return path.is_dir()
+
+
+def _logs(folder: Path) -> list[Path]:
+    """The logs of a folder by number: result_*.txt, or where there are none, every file that holds a record."""
+    files = [path for path in _entries(folder) if path.is_symlink() or not path.is_dir()]
+    named = [path for path in files if re.fullmatch(r"result_.*\.txt", path.name)]
+    found = named or [path for path in files if not path.is_symlink() and path.is_file() and _has_token(path)]
+    return sorted(
+        found, key=lambda path: [int(d) if d.isdigit() else d for d in re.split(r"(\d+)", path.name)]
+    )
+
+
+def _has_token(path: Path) -> bool:
+    with open_file(path) as file:
+        return TOKEN in file.read(_FIRST_BYTES)
+
+
+def _folder(place: Path, logs: list[Path], ruleset: str | None) -> Folder:
+    for path in logs:
+        open_file(path).close()  # refuses a link or a pipe before anything waits for it
+    runs = tuple(read_run(path, ruleset) for path in logs)
+    names = {run.benchmark for run in runs}
+    if len(names) > 1:
+        raise UserError(
+            f"{place}: logs of {' and '.join(sorted(names))}; one folder holds runs of one benchmark"
+        )
+    (name,) = names
+    if not SAFE_NAME.fullmatch(name):
+        raise UserError(f"{logs[0]}: submission_benchmark is {name[:40]!r}; a log has to name its benchmark")
+    return Folder(name, runs)
+
+
+def refuse_unfit(folders: list[Folder], org: str, smoke: bool) -> None:
+    """Refuses smoke runs and logs of another organisation. Raises UserError."""
+    if smoke:
+        return
+    for folder in folders:
+        for run in folder.runs:
+            if run.smoke:
+                raise UserError(
+                    f"{run.path}: is a smoke run, which is no result; practise with --smoke, or package full-size runs"
+                )
+            logged = run.header.get("submission_org")
+            if not isinstance(logged, str) or _plain(logged) != _plain(org):
+                raise UserError(
+                    f"{run.path}: its submission_org is {str(logged)[:60]!r}; give --org as the logs say it"
+                )
+
+
+def _plain(name: str) -> str:
+    """A name without what a folder's name may not hold: "Quanta Cloud" is Quanta_Cloud."""
+    return re.sub(r"[\W_]", "", name).casefold()
+
+
+def description(path: Path, org: str, run: Run) -> bytes:
+    """The system description for the tree: as given, with the fields that only the submission knows where it has none.
+
+    Raises UserError when it is no JSON object.
+    """
+    try:
+        content = json.loads(read_file(path, _MAX_JSON_BYTES).decode("utf-8-sig"))
+        if not isinstance(content, dict):
+            raise ValueError(f"a JSON {type(content).__name__}")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: no system description ({str(error)[:80]}); give a JSON object") from None
+    own = {"submitter": org, "division": run.header.get("submission_division")}
+    for name, value in own.items():
+        if isinstance(value, str) and not content.get(name):
+            content[name] = value
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
+def code_of(options: list[str], benchmark: str) -> Path | None:
+    """The folder of a benchmark's code: that of BENCHMARK=DIR, else DIR/BENCHMARK where it exists, else DIR."""
+    named = dict(option.split("=", 1) for option in options if "=" in option)
+    if benchmark in named:
+        return Path(named[benchmark])
+    for option in options:
+        if "=" not in option:
+            inner = Path(option) / benchmark
+            return inner if inner.is_dir() else Path(option)
+    return None
+
+
+def code_entries(source: Path, place: str) -> list[Entry]:
+    """The files of a code folder below `place`; hidden ones stay out, as a submission may not hold them.
+
+    Raises UserError for links, special files, names with spaces, and files that a repository does not take.
+    """
+    if source.is_symlink() or not source.is_dir():
+        raise UserError(f"{source}: no folder of code; name it with --code")
+    entries: list[Entry] = []
+    folders = [source]
+    while folders:
+        for path in _entries(folders.pop()):
+            if path.name == "__pycache__":
+                continue
+            if path.is_symlink():
+                raise UserError(
+                    f"{path}: is a symbolic link; put the file itself there, a package holds plain files"
+                )
+            if " " in path.name or not path.name.isprintable():
+                raise UserError(f"{path}: a submission takes no spaces in names; rename it")
+            if path.is_dir():
+                folders.append(path)
+                continue
+            with open_file(path) as file:
+                size = file.seek(0, 2)
+            if size > _MAX_CODE_BYTES:
+                raise UserError(f"{path}: more than 50 MB, which a submission does not take; leave it out")
+            mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            entries.append(Entry(f"{place}/{path.relative_to(source).as_posix()}", path, mode))
+            if len(entries) > _MAX_CODE_FILES:
+                raise UserError(
+                    f"{source}: more than {_MAX_CODE_FILES:,} files; name the code alone with --code"
+                )
+    return entries
+
+
+def plan(
+    folders: list[Folder],
+    org: str,
+    system: str,
+    implementation: str,
+    described: Path,
+    code: list[str],
+    implementation_json: Path | None,
+    top: str,
+) -> list[Entry]:
+    """Lists every file of the tree, in order."""
+    entries = [Entry(f"{top}/systems/{system}.json", description(described, org, folders[0].runs[0]))]
+    for folder in folders:
+        place = f"{top}/benchmarks/{folder.benchmark}"
+        source = code_of(code, folder.benchmark)
+        if source is None:
+            raise UserError(f"--code: names no folder for {folder.benchmark}; give {folder.benchmark}=DIR")
+        inner = f"{place}/implementations/{implementation}"
+        files = code_entries(source, inner)
+        entries += files
+        entries += _of_system(files, inner, f"{place}/{system}", implementation)
+        if implementation_json is not None:
+            content = read_file(implementation_json, _MAX_JSON_BYTES)
+            entries.append(Entry(f"{place}/{system}/{system}_{implementation}.json", content))
+        for number, run in enumerate(folder.runs):
+            entries.append(Entry(f"{top}/results/{system}/{folder.benchmark}/result_{number}.txt", run.path))
+    return sorted(entries, key=lambda entry: entry.path)
+
+
+def _of_system(files: list[Entry], inner: str, own: str, implementation: str) -> list[Entry]:
+    """README.md and the scripts of the code, where the rules look for them; a script calls the one of the code."""
+    present = {entry.path.removeprefix(f"{inner}/"): entry for entry in files}
+    entries = []
+    if "README.md" in present:
+        entries.append(Entry(f"{own}/README.md", present["README.md"].content))
+    for script in SCRIPTS:
+        if script in present:
+            text = (
+                "#!/usr/bin/env bash\n# Calls the script of the code that ran.\nset -euo pipefail\n"
+                f'cd "$(dirname "${{BASH_SOURCE[0]}}")/../implementations/{implementation}"\n'
+                f'exec bash ./{script} "$@"\n'
+            )
+            entries.append(Entry(f"{own}/{script}", text.encode(), 0o755))
+    return entries
