@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 from compliance.api import PACKAGING_ERRORS, check
 from compliance.findings import ERROR, Finding
-from compliance.log.check_log import LogResult
-from compliance.submission import rounds
 
 # Advice about logs of any submitter that still refuses a package: such runs are no results, or not what they seem.
 _NEVER = frozenset({"smoke_run", "resumed_from_step", "tree.duplicate", "tree.seed", "tree.run-count"})
@@ -26,7 +23,8 @@ def accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool
       smoke: a practice tree, which is accepted whatever the findings.
     """
     outcome = check([tree], ruleset, packaging=own_runs)
-    dropped = dropped_runs(outcome.logs)
+    folders = [folder for submission in outcome.submissions for folder in submission.folders]
+    dropped = {path for folder in folders for path in folder.dropped}
     findings = [finding for finding in outcome.findings if not _allowed(finding, dropped)]
     bad = [finding for finding in findings if own_runs or finding.severity == ERROR or finding.rule in _NEVER]
     shown = sys.stdout if smoke or not bad else sys.stderr
@@ -44,22 +42,8 @@ def accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool
     return smoke or not bad
 
 
-def dropped_runs(logs: list[LogResult]) -> set[str]:
-    """The paths of the runs that did not reach their target and may: as many as the olympic mean drops as slowest."""
-    groups: dict[Path, list[LogResult]] = defaultdict(list)
-    for log in logs:
-        groups[Path(log.path).parent].append(log)
-    dropped: set[str] = set()
-    for folder, group in groups.items():
-        failed = [log.path for log in group if not log.passes or not log.met]
-        if len(failed) <= min(rounds.may_fail(folder.name), len(group) - 2):
-            dropped |= set(failed)
-    return dropped
-
-
 def _allowed(finding: Finding, dropped: set[str]) -> bool:
-    """Whether a finding only says that a run failed which may."""
+    """Whether a finding only says that a run failed which may (`ResultFolder.dropped`)."""
     if finding.path in dropped:
-        return finding.severity == ERROR and finding.rule not in PACKAGING_ERRORS
-    folders = {os.path.dirname(path) for path in dropped}
-    return finding.rule == "tree.score" and finding.path in folders
+        return finding.rule not in PACKAGING_ERRORS
+    return finding.rule == "tree.score" and finding.path in {os.path.dirname(path) for path in dropped}

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from compliance.api import Outcome
 from compliance.findings import Finding
+from compliance.submission.rcp import Convergence
 from compliance.submission.scores import ScoreCard
+from compliance.submission.verdict import ResultFolder
 from compliance.verdict import Verdict, of_findings
 
 
@@ -22,20 +24,28 @@ class Row:
     needed: int
     failed: int
     dropped: int
+    convergence: Convergence | None  # None where there is no such test
 
 
-def row(card: ScoreCard, findings: list[Finding] | None) -> Row:
-    """The index's row of a folder; `findings` as `by_folder` gives them."""
+def row(card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None) -> Row:
+    """The index's row of a folder; `findings` as `by_folder` gives them, `folder` what `check` says of its runs."""
     outcome = Outcome([], findings or [], [])
     return Row(
         None if findings is None else of_findings(findings, card.smoke),
         len(outcome.errors),
         len(outcome.advice),
         len(card.runs),
-        card.needed,
-        len(card.runs) - card.converged,
+        folder.needed if folder else card.needed,
+        max(len(card.runs) - card.converged, len(folder.failed) if folder else 0),
         len(card.dropped),
+        folder.convergence if folder else None,
     )
+
+
+def judged(outcome: Outcome) -> dict[Path, ResultFolder]:
+    """What `check` says of each folder of a submission, by its resolved path."""
+    folders = (folder for submission in outcome.submissions for folder in submission.folders)
+    return {Path(folder.path).resolve(): folder for folder in folders}
 
 
 def by_folder(outcome: Outcome, folders: list[Path]) -> tuple[list[list[Finding]], list[Finding]]:

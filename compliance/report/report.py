@@ -14,6 +14,7 @@ from compliance.report.output import render, write
 from compliance.report.published import beside
 from compliance.submission.runs import Run
 from compliance.submission.scores import Published, ScoreCard, result_folders, score_directory
+from compliance.submission.verdict import ResultFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,23 +60,30 @@ def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
         found, rest = index.by_folder(outcome, [_folder_of(card.path) for card in cards])
     if len(cards) == 1 and outcome is not None:
         found, rest = [[*found[0], *rest]], []
-    folders = [_folder(card, number, own) for number, (card, own) in enumerate(zip(cards, found), 1)]
+    judged = index.judged(outcome) if outcome is not None else {}
+    folders = [
+        _folder(card, number, own, judged.get(_folder_of(card.path).resolve()))
+        for number, (card, own) in enumerate(zip(cards, found), 1)
+    ]
     return render(
         "report.html",
         folders=folders,
+        with_convergence=any(folder["row"].convergence for folder in folders),
         verdict=outcome.verdict if outcome else None,
         verdict_line=verdict_line(outcome) if outcome else "",
         rest=_findings(rest),
     )
 
 
-def _folder(card: ScoreCard, number: int, findings: Sequence[Finding] | None) -> dict:
+def _folder(
+    card: ScoreCard, number: int, findings: Sequence[Finding] | None, judged: ResultFolder | None
+) -> dict:
     longest = max((run.minutes or 0 for run in card.runs), default=0)
     count, rows = beside(card)
     rows = [] if card.smoke else rows
     return {
         "card": card,
-        "row": index.row(card, findings),
+        "row": index.row(card, findings, judged),
         "anchor": f"folder-{number}",
         "runs": [_run(card, index, longest) for index in range(len(card.runs))],
         "overlays": [_overlay(card, metric) for metric in charts.metrics(card.runs)],
