@@ -77,7 +77,7 @@ def module_of(path):
 @functools.cache
 def graph():
     """{module: modules of the project that it imports, at any place in it}."""
-    folders = ["common", "compliance", "systems", "studies", "bench", *BENCHMARKS]
+    folders = ["common", "compliance", "systems", "studies", "bench", "timetotrain", *BENCHMARKS]
     modules = {module_of(path): path for path in files(*folders)}
 
     def resolved(name):
@@ -103,7 +103,7 @@ def test_a_room_of_common_imports_those_below_it(room):
 
 
 def test_common_imports_no_benchmark():
-    assert found("common", [*BENCHMARKS, "tests", "bench", "studies"]) == []
+    assert found("common", [*BENCHMARKS, "tests", "bench", "studies", "timetotrain"]) == []
 
 
 def test_only_a_run_and_a_search_ask_the_checker_and_the_systems():
@@ -210,6 +210,7 @@ PRINT_LOADED = "import sys; print([m for m in ('tensorflow', 'tf_keras') if m in
         "compliance.packaging.package, systems",
         *(f"{name}.presets" for name in BENCHMARKS),
         ", ".join(module_of(path) for path in files("common/config", "common/errors.py", "common/files.py")),
+        "timetotrain.cli, timetotrain.verbs",
         "common.train.events, common.run.mllog, common.run.results, common.run.progress, common.run.options",
     ],
 )
