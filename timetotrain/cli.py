@@ -15,6 +15,8 @@ from typing import NoReturn
 import timetotrain
 from common.config import benchmarks
 from common.errors import UserError, near
+from common.files import INSTALLED
+from timetotrain import extras
 from timetotrain.verbs import VERBS, Verb
 
 PROG = "timetotrain"
@@ -39,6 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        text = extras.line(error, INSTALLED)
+        if text is None:
+            raise
+        print(f"error: {text}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # The reader (head, less) closed the pipe; Python shall not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
