@@ -114,6 +114,15 @@ def begin(data_dir: str | os.PathLike, benchmark: str) -> None:
     write_atomically(Path(data_dir, NAME), json.dumps(content).encode())
 
 
+def unfinished(data_dir: str | os.PathLike) -> str | None:
+    """Returns the benchmark of an interrupted conversion in `data_dir`; None without one."""
+    try:
+        content = json.loads(Path(data_dir, NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return str(content.get("benchmark")) if isinstance(content, dict) and content.get("unfinished") else None
+
+
 def read(data_dir: str | os.PathLike | None) -> Description | None:
     """Returns the description in `data_dir`; None without one, without a folder, or for an object store's address.
 
