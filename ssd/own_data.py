@@ -35,7 +35,7 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     batch = next(iter(reader.train_input(config, data_dir, Shard(0, 1), count)))
     cards = []
     for image, boxes, classes in zip(*(batch[name].numpy() for name in ("image", "boxes", "classes"))):
-        found = f"{int((classes > 0).sum())} objects"
+        found = own_data.counted(int((classes > 0).sum()))
         drawn = own_data.drawn(image, boxes * config.image_size, classes, description)
         cards.append(Card(f"train: {found}", drawn))
     held = next(iter(reader.eval_input(config, data_dir, Shard(0, 1), count)))

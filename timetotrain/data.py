@@ -145,7 +145,8 @@ def _report(out: Path, made: Made, page: Path | None) -> None:
         print(
             f"left out: {len(description.broken) - _LISTED} more, see {out}/description.json", file=sys.stderr
         )
-    classes = f", {len(made.balance)} classes" if made.balance else ""
+    count = len(made.balance)
+    classes = f", {count} class{'es' if count != 1 else ''}" if count else ""
     split = description.split
     print(f"{out}: {split['train']} for training, {split['eval']} for evaluation{classes}")
     if page:

@@ -25,8 +25,9 @@ _FILES = Data()
 # Subwords of small and of large text, in bytes: as studies/multi30k has them for 29,000 pairs, as WMT has them.
 _VOCABULARIES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
 _LARGE_VOCABULARY = 32768
-# Most tokens of a sentence, and tokens of a packed row: the rules' (docs/sources.md, mlperf 1.4), and for short text.
-_LENGTHS, _SHORT_LENGTHS = (80, 256), (64, 64)
+# Most tokens of a sentence, and tokens of a packed row: the rules' (docs/sources.md, mlperf 1.4), and for short text,
+# as the preset cpu-multi30k has them.
+_LENGTHS, _SHORT_LENGTHS = (80, 256), (60, 128)
 _PIECES = 2  # A word takes about so many subwords.
 
 
@@ -42,7 +43,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
       UserError: text that does not fit, too much of it broken, or `out` holds something else.
     """
     with own_text.prepared(sources, options) as pairs:
-        longest, packed = _LENGTHS if pairs.words[0] * _PIECES > _SHORT_LENGTHS[0] else _SHORT_LENGTHS
+        longest, packed = _LENGTHS if pairs.common * _PIECES > _SHORT_LENGTHS[0] else _SHORT_LENGTHS
         longest = options.max_length or longest
         packed = max(packed, longest)
         size = options.vocabulary_size or vocabulary_size(pairs.bytes)
@@ -88,7 +89,7 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     for batch in reader.train_input(config, data_dir, Shard(0, 1), 1).take(count):
         row = {name: value[0].numpy() for name, value in batch.items()}
         sides = [_first(row, side, pieces) for side in ("inputs", "targets")]
-        held = int(row["inputs_segmentation"].max())
+        held = int(row["inputs_segment"].max())
         cards.append(Card(f"train: the first of {held} pairs in a row", None, sides))
     words = Subwords(data_dir / config.data.vocabulary)
     lines = (data_dir / config.data.eval_source).read_text(encoding="utf-8").split("\n")[: count // 2]
@@ -97,7 +98,7 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
 
 
 def _first(row: dict[str, np.ndarray], side: str, pieces: Sequence[str]) -> list[str]:
-    tokens = row[side][row[f"{side}_segmentation"] == 1]
+    tokens = row[side][row[f"{side}_segment"] == 1]
     return [pieces[int(token)] for token in tokens]
 
 

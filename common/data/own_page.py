@@ -13,8 +13,8 @@ from common.data.own_data import Card, Made
 from common.files import write_atomically
 
 NAME = "data.html"
-_LEAST_WIDTH = 128  # Pixels: smaller pictures are shown larger.
-_MOST_WIDTH = 960
+# Width, in pixels, at which pictures are shown: small ones larger, wide strips of frames over the whole page.
+_LEAST_WIDTH, _MOST_WIDTH, _WIDE = 128, 320, 960
 
 
 def write(out: Path, made: Made, cards: Sequence[Card], seen: str) -> Path:
@@ -71,7 +71,8 @@ def _width(picture: bytes | None) -> int:
     if not picture:
         return 0
     with Image.open(io.BytesIO(picture)) as image:
-        return min(max(image.size[0], _LEAST_WIDTH), _MOST_WIDTH)
+        width, height = image.size
+        return min(max(width, _LEAST_WIDTH), _WIDE if width > 3 * height else _MOST_WIDTH)
 
 
 def _bytes(count: int) -> str:

@@ -143,6 +143,11 @@ def _facts(contents: Sequence[Mapping[str, Any]], per_image: Mapping[int, int]) 
     ]
 
 
+def counted(objects: int) -> str:
+    """Returns "1 object", "2 objects"."""
+    return f"{objects} object{'s' if objects != 1 else ''}"
+
+
 def drawn(
     pixels: np.ndarray,
     boxes: np.ndarray,
@@ -186,5 +191,4 @@ def drawn(
             place = corners[0] + 2, max(corners[1], 0)
             draw.rectangle(draw.textbbox(place, name), fill=colour)
             draw.text(place, name, fill=(0, 0, 0))
-    encoded = np.asarray(image)
-    return pictures.png(encoded)
+    return pictures.png(np.asarray(image))

@@ -29,7 +29,8 @@ class Pairs:
     Attributes:
       train, held: files of one sentence a line.
       sizes: number of pairs of each.
-      words: the most words, split at spaces, of a side of a training pair, and of a source to evaluate on.
+      words: the most words, split at spaces, of a side of a training pair.
+      common: the words that all but a hundredth of these sides have at most.
       bytes: of the training text.
       broken: a line for each pair that is left out.
     """
@@ -37,7 +38,8 @@ class Pairs:
     train: Text
     held: Text
     sizes: tuple[int, int]
-    words: tuple[int, int]
+    words: int
+    common: int
     bytes: int
     broken: list[str]
 
@@ -59,12 +61,14 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
         own_data.check_broken(broken, len(pairs), options)
         pairs, held = _divided(pairs, options)
     own_data.check_broken(broken, min(len(pairs), len(held)), options)
+    words = np.array([len(text.split()) for pair in pairs for text in pair])
     with tempfile.TemporaryDirectory(prefix="timetotrain-text-") as scratch:
         texts = [_written(Path(scratch), name, part) for name, part in (("train", pairs), ("eval", held))]
         yield Pairs(
             *texts,
             (len(pairs), len(held)),
-            (max(_words(pairs, 2)), max(_words(held, 1))),
+            int(words.max()),
+            int(np.quantile(words, 0.99)),
             sum(len(side.encode()) for pair in pairs for side in pair),
             broken,
         )
@@ -126,10 +130,6 @@ def _written(folder: Path, name: str, pairs: Sequence[parallel.Pair]) -> Text:
     return Text([paths[0]], [paths[1]])
 
 
-def _words(pairs: Sequence[parallel.Pair], sides: int) -> Iterator[int]:
-    return (len(text.split()) for pair in pairs for text in pair[:sides])
-
-
 def shards(pairs: Pairs) -> int:
     """Returns how many files hold the training text."""
     return min(max(pairs.bytes // SHARD_BYTES, 1), 100)
@@ -144,7 +144,7 @@ def clear(out: Path) -> None:
 def facts(pairs: Pairs, counts: dict[str, int]) -> list[tuple[str, str]]:
     """Returns the sizes for the page."""
     return [
-        ("longest training sentence", f"{pairs.words[0]} words"),
+        ("longest training sentence", f"{pairs.words} words"),
         ("too long, left out", str(counts["too_long"])),
         ("vocabulary", f"{counts['vocabulary']} tokens"),
     ]
