@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import flags
 
-from common.config import benchmarks
+from common.config import benchmarks, own_data
 from common.config import overrides as configs
 from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
 from common.errors import PeerLostError, UserError
@@ -150,9 +150,10 @@ def check_data_dir(path: str | None, benchmark: str) -> None:
 
 
 def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
-    return configs.configure(
+    config = configs.configure(
         module.PRESETS, module.Config, FLAGS.system, overrides, FLAGS.replicas, FLAGS.seed
     )
+    return own_data.filled(config, FLAGS.data_dir, overrides)
 
 
 def _options() -> RunOptions:
