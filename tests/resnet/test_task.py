@@ -33,7 +33,9 @@ def test_the_loss_smooths_labels_over_all_classes(
 ) -> None:
     """Targets are 1 - s + s / V for the label and s / V for each other class (docs/sources.md, mlperf 0.7)."""
     labels, weight = np.array([0, 3, 6, 2, 1], np.int32), np.array([1, 1, 0, 1, 1], np.float32)
-    term = task(monkeypatch, logits, smoothing).loss(None, {"label": labels, "weight": weight})["cross_entropy"]
+    term = task(monkeypatch, logits, smoothing).loss(None, {"label": labels, "weight": weight})[
+        "cross_entropy"
+    ]
     log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     targets = np.full([5, CLASSES], smoothing / CLASSES)
     targets[np.arange(5), labels] += 1 - smoothing

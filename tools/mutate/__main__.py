@@ -51,7 +51,9 @@ def _chosen(options: argparse.Namespace) -> list[Fault]:
         faults = [fault for fault in faults if options.only in fault.name or options.only in fault.file]
     if options.changed_since:
         changed = changed_since(options.changed_since)
-        faults = [f for f in faults if f.file in changed or any(t.partition("::")[0] in changed for t in f.tests)]
+        faults = [
+            f for f in faults if f.file in changed or any(t.partition("::")[0] in changed for t in f.tests)
+        ]
     return faults
 
 
@@ -64,7 +66,7 @@ def summary(results: dict[str, dict]) -> str:
     """A table of outcomes by folder."""
     folders: dict[str, dict[str, int]] = {}
     for entry in results.values():
-        folder = "/".join(entry["file"].split("/")[:2 if entry["file"].startswith("common/") else 1])
+        folder = "/".join(entry["file"].split("/")[: 2 if entry["file"].startswith("common/") else 1])
         outcome = "equivalent" if entry["equivalent"] else entry["outcome"]
         row = folders.setdefault(folder, dict.fromkeys(("caught", "timeout", "survived", "equivalent"), 0))
         row[outcome] = row.get(outcome, 0) + 1

@@ -14,8 +14,9 @@ Each file holds `[[fault]]` tables:
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "faults"

@@ -92,7 +92,5 @@ def faults(path: str, tests: tuple[str, ...]) -> list[Fault]:
             source = data[begin:end].decode()
             new = f"({ast.unparse(ast.fix_missing_locations(other))})"
             name = f"{path}:{node.lineno}:{node.col_offset}:{number} {source[:40]!r} -> {new[:40]!r}"
-            found.append(
-                Fault(name, path, text, (data[:begin] + new.encode() + data[end:]).decode(), tests)
-            )
+            found.append(Fault(name, path, text, (data[:begin] + new.encode() + data[end:]).decode(), tests))
     return found

@@ -73,7 +73,7 @@ def _start(folder: Path, fault: Fault, log: Path) -> int:
             del sys.modules[name]
         import pytest
 
-        status = pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", *fault.tests])
+        status = pytest.main(["-x", "-q", "-n0", "-m", "not study and not e2e", *fault.tests])
         sys.stdout.flush()
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", flush=True)

@@ -35,7 +35,16 @@ def measure(arguments: list[str]) -> dict[str, list[str]]:
     """Runs the tests under coverage, a context per test; returns {file: [test files, most lines first]}."""
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch) / "coverage"
-        command = [sys.executable, "-m", "pytest", "-n0", "--cov=.", "--cov-context=test", "--cov-report=", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n0",
+            "--cov=.",
+            "--cov-context=test",
+            "--cov-report=",
+            *arguments,
+        ]
         subprocess.run(command, cwd=ROOT, check=False, env={**_environment(), "COVERAGE_FILE": str(data)})
         lines: dict[str, Counter] = {}
         query = (
