@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup text demo test quick e2e study bench docs lint lock clean horovod
+.PHONY: help setup text demo test quick e2e mutate study bench docs lint lock clean horovod
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -32,6 +32,9 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two 
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step
 	@$(PY) -m pytest -m e2e $(ARGS)
+
+mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
+	@$(PY) -m tools.mutate $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)
