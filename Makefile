@@ -30,8 +30,8 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two 
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" --quick $(ARGS)
 
-e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step
-	@$(PY) -m pytest -m e2e $(ARGS)
+e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step; goes on where it was stopped
+	@$(PY) -m pytest -m e2e --journal=.cache/e2e.txt $(ARGS)
 
 mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
 	@$(PY) -m tools.mutate $(ARGS)
