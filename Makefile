@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup text demo test quick e2e mutate study bench docs lint lock clean horovod
+.PHONY: help setup text demo test quick e2e mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -57,6 +57,14 @@ lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra dev -o requirements/dev.lock
 
 horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, about two minutes)
+
+aot: .cache/aot/.installed ## install the compilers of TPUs and GPUs, which need no device
+
+.cache/aot/.installed: requirements/aot.txt
+	@$(PYTHON) -m venv .cache/aot
+	@echo "installing requirements/aot.txt into .cache/aot (once, about two minutes)" >&2
+	@.cache/aot/bin/python -m pip install -q --disable-pip-version-check -r requirements/aot.txt
+	@touch $@
 
 clean: ## remove the environment and every cache; results stay
 	@rm -rf $(VENV) .cache .ruff_cache .pytest_cache .hypothesis
