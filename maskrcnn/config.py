@@ -140,7 +140,7 @@ class Config(BatchNormSpan, RunConfig):
         super().validate()
         if self.model != "mask_rcnn_resnet50_fpn":
             raise UserError(f"config.model={self.model!r}: unknown; known: mask_rcnn_resnet50_fpn")
-        if self.optimizer.name != "sgd":
+        if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(
                 f"config.optimizer.name={self.optimizer.name!r}: Mask R-CNN is published with sgd only"
             )

@@ -105,7 +105,7 @@ class Config(BatchNormSpan, RunConfig):
             ("kernel_initializer", self.kernel_initializer, INITIALIZERS),
             ("data.cache", self.data.cache, CACHES),
             ("data.resize", self.data.resize, ("bicubic", "bilinear")),
-            ("optimizer.name", self.optimizer.name, ("sgd", "lars")),
+            ("optimizer.name", self.optimizer.name, ("sgd", "lars", *self.own_functions().values())),
         ):
             if value not in known:
                 raise UserError(f"config.{name}={value!r}: unknown; known: {', '.join(known)}")

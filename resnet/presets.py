@@ -25,7 +25,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """
     optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
     warmup = _warmup_epochs(config)
-    prefix = f"{optimizer.name}_opt_"
+    prefix = f"{optimizer.short_name}_opt_"
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model_bn_span": config.bn_span,

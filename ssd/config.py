@@ -124,7 +124,7 @@ class Config(BatchNormSpan, RunConfig):
         super().validate()
         if self.model != "ssd300_resnet34":
             raise UserError(f"config.model={self.model!r}: unknown; known: ssd300_resnet34")
-        if self.optimizer.name != "sgd":
+        if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
         if self.data.cache not in CACHES:
             raise UserError(f"config.data.cache={self.data.cache!r}: unknown; known: {', '.join(CACHES)}")

@@ -116,7 +116,7 @@ class Config(RunConfig):
         for name in ("residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
-        if self.optimizer.name not in ("adam", "lazy_adam"):
+        if self.optimizer.name not in ("adam", "lazy_adam") and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: unknown; known: adam, lazy_adam")
         self._validate_decode()
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from common.config import own
 from common.config.closed_fields import rule_field, system_field
 from common.errors import UserError, near
 
@@ -91,7 +92,7 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """The optimizer `name`, one of common.optim.optimizers.RULES; a rule ignores the fields that it does not use.
+    """The optimizer `name`, one of common.optim.optimizers.RULES or MODULE:FUNCTION; a rule ignores other fields.
 
     Attributes:
       name: the rule, e.g. "sgd", "lars", "adam"; or MODULE:FUNCTION, a rule of your own (docs/add-an-optimizer.md).
@@ -140,6 +141,16 @@ class Optimizer:
     def has_momentum(self) -> bool:
         """Whether the rule uses `momentum`: the adaptive rules have their own averages."""
         return self.name in ("sgd", "lars")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether `name` is MODULE:FUNCTION, a rule that is no part of this project."""
+        return own.is_own(self.name)
+
+    @property
+    def short_name(self) -> str:
+        """The name without its module, for the names of logged keys."""
+        return own.short(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,6 +267,7 @@ class RunConfig:
             if getattr(self, field) < 0:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
         _check_numbers(self)
+        self._check_own()
         if not 0 <= self.seed <= LARGEST_SEED:
             raise UserError(f"config.seed={self.seed}: must be at least 0 and at most {LARGEST_SEED}")
         if not self.loss_scale > 0:
@@ -288,6 +300,20 @@ class RunConfig:
             )
         if self.smoke_run and self.division != "open":
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+
+    def own_functions(self) -> dict[str, str]:
+        """Returns {field: MODULE:FUNCTION} of the functions that are no part of this project."""
+        named = {"optimizer.name": self.optimizer.name, "schedule.kind": self.schedule.kind}
+        return {field: name for field, name in named.items() if own.is_own(name)}
+
+    def _check_own(self) -> None:
+        for field, name in self.own_functions().items():
+            own.check(field, name)
+            if self.division != "open":
+                raise UserError(
+                    f"config.{field}={name!r}: the closed rules know no function of your own; log the run as "
+                    "--config.division=open"
+                )
 
     def single_replica(self) -> RunConfig:
         """Returns the configuration of one replica run alone: its share of the batch, no communication."""
