@@ -171,8 +171,9 @@ def _evaluate(task: Any) -> int:
 
 def _export(task_of: Any, config: RunConfig) -> int:
     from common.export import write
+    from common.export.steps import to_export
 
-    task = task_of(config.single_replica(), None)
+    task = task_of(to_export(config), None)
     write.write(task, config, FLAGS.export, FLAGS.export_reference, lambda line: print(line, file=sys.stderr))
     return 0
 

@@ -38,9 +38,9 @@ class State:
                 self.model.trainable_variables, kinds, replicas, config
             )
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
         # The step of the last finished evaluation: a run that was stopped in an evaluation resumes with it.
-        self.evaluated = tf.Variable(0, dtype=tf.int64, trainable=False, name="evaluated")
+        self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")
         self.stop = tf.Variable(False, trainable=False, name="stop")
 
     def variables(self) -> list[tf.Variable]:
