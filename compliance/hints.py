@@ -21,19 +21,6 @@ _ALIASES = {
     "batch_size": "global_batch_size",
 }
 
-# Benchmarks of rounds after v0.7, whose logs need another ruleset.
-LATER_BENCHMARKS = {
-    "rnnt": "1.0.0",
-    "unet3d": "1.0.0",
-    "gpt3": "3.0.0",
-    "dlrm_dcnv2": "3.0.0",
-    "stable_diffusion": "3.1.0",
-    "llama2_70b_lora": "4.0.0",
-    "gnn": "4.0.0",
-    "llama31_405b": "5.0.0",
-    "retinanet": "2.0.0",
-}
-
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
     """The known name that `word` probably stands for, or None."""

@@ -10,8 +10,8 @@ from common.errors import UserError
 from compliance.findings import ERROR, Finding, Groups, finding
 from compliance.log import rules
 from compliance.log.engine import StreamChecker
-from compliance.log.logs import BadLine, guess_ruleset, read_log, shown
-from compliance.log.story import Story
+from compliance.log.logs import read_log
+from compliance.log.rounds import Choice, find
 
 # Below this a pool of processes costs more than it saves.
 _POOL_BYTES = 8 << 20
@@ -30,6 +30,7 @@ class LogResult(NamedTuple):
     smoke: bool = False
     minutes: float | None = None
     met: bool = False
+    ruleset_reason: str = ""
 
     @property
     def passes(self) -> bool:
@@ -38,14 +39,13 @@ class LogResult(NamedTuple):
 
 
 def check_log(path: str, ruleset: str | None = None, division: str | None = None) -> LogResult:
-    """Checks one log against its ruleset (guessed from its form when None).
+    """Checks one log against its ruleset (`rounds.find` when None).
 
     Raises:
-      UserError: the file cannot be read, or a ruleset that needs the stock checker finds none installed.
+      UserError: the file cannot be read.
     """
-    ruleset = ruleset or guess_ruleset(path)
-    if ruleset not in rules.OWN_RULESETS:
-        return _check_later(path, ruleset, division)
+    taken = Choice(ruleset, "asked for") if ruleset else find(path)
+    ruleset = taken.ruleset
     checker = StreamChecker(ruleset, division=division, path=path)
     groups = Groups()
     feed, add = checker.feed, groups.add
@@ -53,41 +53,20 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
         if found := feed(record):
             add(found)
     add(checker.finish())
+    if not taken.certain:
+        add([_unknown_round(path, taken)])
     story = checker.story
     named = checker.declared
     return LogResult(
         path, ruleset, groups.findings(), named.get("submission_benchmark"), named.get("submission_division"),
-        checker.platform, story.seed, story.smoke, story.minutes(), story.best is not None,
+        checker.platform, story.seed, story.smoke, story.minutes(), story.best is not None, taken.reason,
     )  # fmt: skip
 
 
-def _check_later(path: str, ruleset: str, division: str | None) -> LogResult:
-    """Checks a log of ruleset 1.0.0 or later: the stock checker in its own process, and our reader of lines."""
-    from compliance import stock
-
-    def make(rule, severity, record, expected, found, **names):
-        line, text = (record.line, record.text) if record is not None else (0, "")
-        return finding(rule, severity, path, expected, found, line=line, text=text, **names)
-
-    story, groups, named = Story(make), Groups(), {}
-    for record in read_log(path, ruleset):
-        if record.__class__ is BadLine:
-            names = {"wording": record.wording, **record.names}
-            groups.add([make(record.rule, record.severity, record, record.expected, record.found, **names)])
-            continue
-        if record.key.startswith("submission_"):
-            named.setdefault(record.key, record.value)
-        if (handler := story.handlers.get(record.key)) and (remark := handler(record)):
-            groups.add([remark])
-    if division is not None and named.get("submission_division") != division:
-        found = shown(named.get("submission_division"))
-        groups.add([make("submission_division.asked", ERROR, None, division, found, wording="asked")])
-    groups.add(story.end({}, None))
-    groups.add(stock.findings(path, ruleset))
-    return LogResult(
-        path, ruleset, groups.findings(), named.get("submission_benchmark"), named.get("submission_division"),
-        named.get("submission_platform"), story.seed, story.smoke, story.minutes(), True,
-    )  # fmt: skip
+def _unknown_round(path: str, taken: Choice) -> Finding:
+    names = {"what": "the round of this log", "fix": "name the round by --ruleset"}
+    wanted = f"a log of one of the rulesets {', '.join(rules.RULESETS)}"
+    return finding("not-checked", ERROR, path, wanted, taken.reason, **names)
 
 
 def _check_safely(task: tuple[str, str | None, str | None]) -> LogResult:
@@ -110,9 +89,8 @@ def check_logs(
 ) -> list[LogResult]:
     """Checks many logs, in as many processes as there are cores when that pays."""
     tasks = [(path, ruleset, division) for path in paths]
-    stock_runs = ruleset is not None and ruleset not in rules.OWN_RULESETS
     workers = min(len(tasks), os.cpu_count() or 1)
-    if workers > 1 and (stock_runs or sum(_size(path) for path in paths) > _POOL_BYTES):
+    if workers > 1 and sum(_size(path) for path in paths) > _POOL_BYTES:
         from concurrent.futures import ProcessPoolExecutor
 
         # The largest first, so that no long log is left for the end; the results keep the order of `paths`.

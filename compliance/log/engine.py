@@ -1,6 +1,6 @@
 """Checks a log record by record, so that a file, a pipe and a run in progress give the same findings.
 
-The semantics are those of mlperf_logging's compliance checker for rulesets 0.6.0 and 0.7.0 (every
+The semantics are those of mlperf_logging's compliance checker for every ruleset (each
 deliberate difference is in docs/compliance-differences.md): each key's rule sees its records in order; a
 benchmark's rules see the whole log, also what came before the line that named the benchmark; only the first
 record of a `submission_*` key is checked and selects; identical repeats of a key that must occur once are
@@ -12,8 +12,9 @@ from __future__ import annotations
 from array import array
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.hints import LATER_BENCHMARKS, nearest, rescaled
+from compliance.hints import nearest, rescaled
 from compliance.log import rules
+from compliance.log.formulas import FAILURES
 from compliance.log.logs import BadLine, Record, shown
 from compliance.log.story import Story, Target
 
@@ -27,7 +28,7 @@ class StreamChecker:
     """Checks one log, record by record.
 
     Args:
-      ruleset: "0.6.0" or "0.7.0".
+      ruleset: one of `rules.RULESETS`.
       benchmark, division: what the log must declare; None: accept what it declares.
       path: named in the findings.
 
@@ -58,6 +59,9 @@ class StreamChecker:
         self._held: list[Record] | None = []  # None once the benchmark's rules are in force
         self._late: dict[str, list[Record]] = {}  # records of keys whose rules depend on another key's value
         self._late_keys: dict[str, str] = {}
+        self._collected: dict[str, list] = {}  # of each key that collects: the metadata entries so far
+        self._totals: dict[object, Record] = {}  # the records that `aggregates` of the rule file makes
+        self._target_key = "eval_accuracy"
         self._best: Record | None = None
         self._disorder: Finding | None = None
         self._disordered = array("Q")
@@ -124,12 +128,18 @@ class StreamChecker:
     def _begin(self) -> list[Finding]:
         """Loads the rules of the requested benchmark, or of the one that the log names or most likely means."""
         division = self._resolve("submission_division", rules.DIVISIONS)
-        benchmark = self._resolve("submission_benchmark", rules.benchmarks(self.ruleset))
+        benchmark = self._resolve("submission_benchmark", rules.benchmarks(self.ruleset, division))
+        if f"{division}/common" in rules.names(self.ruleset):
+            self._add(f"{division}/common")
         if benchmark is None or (division is None and rules.has_divisions(self.ruleset)):
             return []
         self.benchmark, self.division = benchmark, division
-        self._add(rules.benchmark_file(self.ruleset, division, benchmark))
+        name = rules.benchmark_file(self.ruleset, division, benchmark)
         self._checked = True
+        if name not in rules.names(self.ruleset):
+            wanted = "a benchmark with rules in this division"
+            return [self._make("benchmark.no-rules", ERROR, None, wanted, name, ruleset=self.ruleset)]
+        self._add(name)
         if benchmark in self._common.get("own_benchmarks", ()):
             wanted = "an MLPerf benchmark in a submission"
             return [self._make("benchmark.own", ADVICE, None, wanted, benchmark)]
@@ -144,9 +154,10 @@ class StreamChecker:
         self.info = {**self.info, **{word: value for word, value in info.items() if word != "keys"}}
         added = rules.compiled(self.ruleset, name)
         self._rules.update(added)
+        self._state.update(info.get("state", {}))
         for key, rule in added.items():
             if rule.target is not None:
-                self.target = Target(rule.target)
+                self.target, self._target_key = Target(rule.target), key
             if rule.selects is not None:
                 for choice in rule.allowed:
                     names = rules.compiled(self.ruleset, rule.selects.format(choice))
@@ -160,6 +171,9 @@ class StreamChecker:
         key = record.key
         handler = self.story.handlers.get(key)
         rule = self._rules.get(key)
+        if "aggregates" in self.info and key == self.info["aggregates"]["key"]:
+            if not self._aggregate(self.info["aggregates"], record):
+                return [self._unjoined(self.info["aggregates"], record)]
         if rule is None:
             if handler is not None:
                 remark = handler(record)
@@ -186,12 +200,13 @@ class StreamChecker:
                 found.extend(self._contradicts(record))
             elif key == "submission_platform":
                 self.platform = record.value
+            found.extend(self._remember(rule, record))
         if rule.sets:
             self._set(rule.sets, record)
         self._seen[key] = before + 1
         if handler is not None:
             handler(record)
-        if key == "eval_accuracy":
+        if key == self._target_key:
             found.extend(self._accuracy(record))
         if rule.selects is not None and not before:
             found.extend(self._bring_in(rule, record))
@@ -204,6 +219,41 @@ class StreamChecker:
                     return  # as in the stock checker, whose statement fails here and leaves the rest undone
                 value = record.metadata[value["metadata"]]
             self._state[name] = value
+
+    def _remember(self, rule: rules.KeyRule, record: Record) -> list[Finding]:
+        """Keeps what later formulas and the end of the log need of a record."""
+        if rule.collects is not None:
+            kept = self._collected.setdefault(rule.key, [])
+            if len(kept) <= len(rule.collects["all_of"]):  # one more than allowed is enough to know
+                kept.append(record.metadata.get(rule.collects["metadata"]))
+        for name, formula in rule.remembers:
+            try:
+                self._state[name] = formula(record.value, record.metadata, self._state)
+            except FAILURES:
+                return [self._broken(rule, "value", record, f"a number that gives {name}", "")]
+        return _NONE
+
+    def _aggregate(self, how: dict, record: Record) -> bool:
+        """Joins the metrics of one evaluation, each in a record of its own; false when it is not named."""
+        if how["metadata"] not in record.metadata:
+            return True
+        metric, by = record.metadata[how["metadata"]], record.metadata.get(how["by"])
+        if not isinstance(metric, str) or not isinstance(by, (int, float, str)):
+            return False
+        total = self._totals.get(by)
+        if total is None:
+            if len(self._totals) >= _MAX_HELD:
+                return True
+            total = record._replace(key=how["into"], value={how["by"]: by}, metadata={})
+        total.value[metric[:80]] = record.value
+        self._totals[by] = total._replace(time_ms=max(total.time_ms, record.time_ms))
+        return True
+
+    def _unjoined(self, how: dict, record: Record) -> Finding:
+        wanted, found = f"metadata {how['metadata']} and {how['by']}", shown(record.metadata)
+        return self._make(
+            f"{record.key}.metadata", ERROR, record, wanted, found, key=record.key, wording="metadata"
+        )
 
     def _repeated(self, record: Record, key: str) -> Finding:
         first = self._values[key]
@@ -236,8 +286,10 @@ class StreamChecker:
             return {"wording": "value.near", "near": near}
         if rule.key != "submission_benchmark":
             return {"wording": "value"}
-        if isinstance(value, str) and value in LATER_BENCHMARKS:
-            return {"wording": "value.later-benchmark", "round": LATER_BENCHMARKS[value]}
+        if isinstance(value, str) and value in rules.HPC_BENCHMARKS:
+            return {"wording": "value.hpc"}
+        if isinstance(value, str) and (others := rules.rulesets_with(value)):
+            return {"wording": "value.later-benchmark", "round": ", ".join(others)}
         return {"wording": "value.unknown-benchmark"}
 
     @property
@@ -300,10 +352,12 @@ class StreamChecker:
         if not self.records:
             return [self._empty()]
         found = self._replay() if self._held is not None else []
+        for total in self._totals.values():
+            found += self._apply(total)
         found += self._missing()
         if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in found):
             found.append(self._unselected())
-        required = self.target is not None and "goal" not in self.info and "eval_accuracy" in self._seen
+        required = self.target is not None and "goal" not in self.info and self._target_key in self._seen
         if required and self.story.best is None:
             found.append(self._missed())
         found += self.story.end(self.info, self.target and self.target.spec)
@@ -334,8 +388,8 @@ class StreamChecker:
         found = []
         for key, rule in self._rules.items():
             count = self._seen.get(key, 0)
-            if not count and rule.occurs != "optional":
-                found.append(self._absent(key, "exactly one" if rule.once else "at least one"))
+            if count < rule.times:
+                found.append(self._few(key, rule, count))
             for other, value in rule.spec.get("once_if", {}).items():
                 wanted = 1 if self._values.get(other) == value else 0
                 if count != wanted:
@@ -344,7 +398,26 @@ class StreamChecker:
         for keys in self._common.get("one_of", ()):
             if not any(key in self._seen for key in keys):
                 found.append(self._absent(" or ".join(keys), "at least one"))
+        for key, kept in self._collected.items():
+            wanted = self._rules[key].collects["all_of"]
+            if len(kept) != len(wanted) or not all(map(kept.count, wanted)):
+                found.append(self._uncollected(key, kept, wanted))
         return found
+
+    def _few(self, key: str, rule: rules.KeyRule, count: int) -> Finding:
+        if count or rule.times > 1:
+            names = {"wording": "occurs.few", "key": key, "times": rule.times}
+            return self._make(f"{key}.occurs", ERROR, None, f"at least {rule.times}", str(count), **names)
+        return self._absent(key, "exactly one" if rule.once else "at least one")
+
+    def _uncollected(self, key: str, kept: list, wanted: list[str]) -> Finding:
+        missing = [name for name in wanted if name not in kept]
+        other = [name for name in kept if name not in wanted] or "an entry twice"
+        expected = f"each tensor once, {len(wanted)} in all" + (
+            f"; missing {', '.join(missing[:3])}" if missing else ""
+        )
+        found = f"{len(kept)}" if missing and len(kept) < len(wanted) else f"not in the list: {shown(other)}"
+        return self._make(f"{key}.metadata", ERROR, None, expected, found, key=key, wording="metadata")
 
     def _absent(self, key: str, wanted: str) -> Finding:
         near = nearest(key, self._unknown) if self._unknown else None

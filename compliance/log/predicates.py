@@ -19,7 +19,8 @@ Test = Callable[[object], object]
 _WHOLE = 1e-5
 
 
-def _is_whole(value: float) -> bool:
+def is_whole(value: float) -> bool:
+    """Whether a number is whole, to within the tolerance of the stock checker."""
     return abs(round(value) - value) < _WHOLE
 
 
@@ -33,6 +34,11 @@ def _fields(specs: dict[str, dict]) -> Test:
     return lambda value: all(test(value[name]) for name, test in tests.items())
 
 
+def _any_of(specs: list[dict]) -> Test:
+    tests = [compile_predicate(spec) for spec in specs]
+    return lambda value: any(test(value) for test in tests)
+
+
 _WORDS: dict[str, Callable[[object], Test]] = {
     "equal": lambda wanted: lambda value: value == wanted,
     "not_equal": lambda wanted: lambda value: value != wanted,
@@ -41,15 +47,19 @@ _WORDS: dict[str, Callable[[object], Test]] = {
     "at_least": lambda bound: lambda value: value >= bound,
     "less": lambda bound: lambda value: value < bound,
     "at_most": lambda bound: lambda value: value <= bound,
-    "multiple_of": lambda unit: lambda value: _is_whole(value / unit),
-    "power_of_two_times": lambda unit: lambda value: _is_whole(math.log2(value / unit)),
+    "multiple_of": lambda unit: lambda value: is_whole(value / unit),
+    "power_of_two_times": lambda unit: lambda value: is_whole(math.log2(value / unit)),
     "length": lambda wanted: lambda value: len(value) == wanted,
     "longer_than": lambda bound: lambda value: len(value) > bound,
+    "whole": lambda wanted: lambda value: is_whole(value) == wanted,
+    "is_integer": lambda wanted: lambda value: isinstance(value, int) == wanted,
+    "is_infinite": lambda wanted: lambda value: (value == math.inf) == wanted,
     "is_boolean": lambda wanted: lambda value: isinstance(value, bool) == wanted,
     "holds": lambda names: lambda value: all(name in value for name in names),
     "first": lambda spec: _item(0, spec),
     "second": lambda spec: _item(1, spec),
     "fields": _fields,
+    "any_of": _any_of,
 }
 
 _PHRASES: dict[str, str] = {
@@ -62,6 +72,13 @@ _PHRASES: dict[str, str] = {
     "power_of_two_times": "{} x 2^k, k a whole number",
     "length": "a list of {} entries",
     "longer_than": "a list of more than {} entries",
+}
+
+_KINDS = {
+    "whole": "a whole number",
+    "is_integer": "an integer",
+    "is_infinite": "infinity",
+    "is_boolean": "true or false",
 }
 
 
@@ -95,8 +112,10 @@ def _phrase(word: str, argument: object) -> str:
         return "one of " + ", ".join(_plain(value) for value in argument)
     if word == "not_equal":
         return "not empty" if argument == "" else f"not {_plain(argument)}"
-    if word == "is_boolean":
-        return "true or false" if argument else "not a boolean"
+    if word in _KINDS:
+        return _KINDS[word] if argument else f"not {_KINDS[word]}"
+    if word == "any_of":
+        return " or ".join(describe(spec) for spec in argument)
     if word == "holds":
         return "an object with " + " and ".join(argument)
     if word in ("first", "second"):

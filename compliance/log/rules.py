@@ -4,7 +4,8 @@ A file is data in a closed vocabulary (docs/compliance.md lists it): for each ke
 what its value and metadata must be (predicates.py), which keys must come before or after it, and, for round
 v0.6, a small state that orders epochs, evaluations and blocks. `common.json` holds for every log;
 `<division>/<benchmark>.json` (`any/` where the round knows no difference) is added to it once the log has
-named its benchmark and division.
+named its benchmark and division, after `<division>/common.json` where there is one. A file may build on the file
+of the same name of another round (`extends`): what it names replaces that round's, `without` takes keys away.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from functools import cache
 from pathlib import Path
 
 from common.errors import UserError
+from compliance.log.formulas import compile_condition as compile_formula_condition
+from compliance.log.formulas import compile_formula, describe_formula, uses_metadata
 from compliance.log.predicates import Test, compile_predicate, describe
 
-OWN_RULESETS = ("0.6.0", "0.7.0")
-# The rulesets of mlperf_logging 4.1.68, which checks them in its own process (stock.py).
-STOCK_RULESETS = (
-    *("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0"),
+RULESETS = (
+    *("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0"),
     *("4.0.0", "4.1.0", "5.0.0", "5.1.0", "6.0.0", "6.1.0"),
 )
-RULESETS = OWN_RULESETS + STOCK_RULESETS
 DIVISIONS = ("closed", "open")
+# Benchmarks of MLPerf HPC (mlperf_logging/benchmark_meta.py), whose rules are not here.
+HPC_BENCHMARKS = ("cosmoflow", "deepcam", "oc20", "openfold")
 
 _DIRECTORY = Path(__file__).parents[1] / "rules"
 _COMPARE: dict[str, Callable[[object, object], bool]] = {
@@ -48,7 +50,13 @@ def load(ruleset: str, name: str) -> dict:
         raise UserError(
             f"no rules {name!r} in ruleset {ruleset}; there are {', '.join(sorted(names(ruleset)))}"
         )
-    return json.loads(path.read_text(encoding="utf-8"))
+    own = json.loads(path.read_text(encoding="utf-8"))
+    if "extends" not in own:
+        return own
+    base = load(own.pop("extends"), name)
+    gone = own.pop("without", ())
+    kept = {key: spec for key, spec in base["keys"].items() if key not in gone}
+    return {**base, **own, "keys": {**kept, **own.get("keys", {})}}
 
 
 @cache
@@ -58,9 +66,20 @@ def names(ruleset: str) -> frozenset[str]:
     return frozenset(path.relative_to(root).with_suffix("").as_posix() for path in root.glob("**/*.json"))
 
 
-def benchmarks(ruleset: str) -> list[str]:
-    """The benchmarks that a ruleset allows in `submission_benchmark`."""
-    return list(load(ruleset, "common")["keys"]["submission_benchmark"]["value"]["in"])
+@cache
+def benchmarks(ruleset: str, division: str | None = None) -> list[str]:
+    """The benchmarks that a ruleset allows in `submission_benchmark`; of both divisions when None."""
+    found: dict[str, None] = {}
+    for one in DIVISIONS if division is None else (division,):
+        name = f"{one}/common" if f"{one}/common" in names(ruleset) else "common"
+        found.update(dict.fromkeys(load(ruleset, name)["keys"]["submission_benchmark"]["value"]["in"]))
+    return list(found)
+
+
+@cache
+def rulesets_with(benchmark: str) -> tuple[str, ...]:
+    """The rulesets that allow a benchmark, oldest first."""
+    return tuple(ruleset for ruleset in RULESETS if benchmark in benchmarks(ruleset))
 
 
 def has_divisions(ruleset: str) -> bool:
@@ -93,6 +112,11 @@ class KeyRule:
         self.spec = spec
         self.occurs = spec.get("occurs", "optional")
         self.once = self.occurs == "exactly_one"
+        self.times = self.occurs["at_least"] if isinstance(self.occurs, dict) else self.occurs != "optional"
+        self.remembers = tuple(
+            (name, compile_formula(formula)) for name, formula in spec.get("remembers", ())
+        )
+        self.collects = spec.get("collects")
         self.sets = tuple(spec.get("sets", {}).items())
         self.target = spec.get("target")
         self.selects = spec.get("selects")
@@ -111,15 +135,21 @@ class KeyRule:
             yield "order", _after(other), f"after {other}", ""
         for other in spec.get("not_after", ()):
             yield "order", _not_after(other), f"before {other}", ""
+        for some in spec.get("metadata_any", ()):
+            yield "metadata", _on_any_metadata(some), f"metadata {' or '.join(some)}", ""
+        for having, wanted in spec.get("metadata_if", {}).items():
+            for name, predicate in wanted.items():
+                expected = f"metadata {name}" + (f": {describe(predicate)}" if predicate else "")
+                test = _on_metadata(name, compile_predicate(predicate))
+                yield "metadata", _where_metadata(having, test), f"{expected}, with {having}", ""
+        for word in ("formula", "first_formula"):
+            for formula in spec.get(word, ()):
+                aspect = "metadata" if uses_metadata(formula) else "value"
+                expected = describe_formula(formula) + (" at the first one" if word != "formula" else "")
+                test = _on_formula(compile_formula_condition(formula))
+                yield aspect, _at_first(test) if word != "formula" else test, expected, ""
         if "within" in spec:
-            other, minutes = spec["within"]["key"], spec["within"]["minutes"]
-            expected = f"less than {minutes} minutes after the first {other}"
-            yield (
-                "order",
-                _within(other, minutes * 60_000),
-                expected,
-                f"initialisation takes {minutes} minutes or more",
-            )
+            yield _within_minutes(**spec["within"])
         for condition in spec.get("when", ()):
             yield "order", compile_condition(condition), "the order of events of the rules", condition["say"]
 
@@ -144,11 +174,33 @@ def _not_after(other: str):
     return lambda record, seen, state, times: other not in seen
 
 
-def _within(other: str, limit_ms: float):
-    def holds(record, seen, state, times) -> bool:
-        return other not in times or record.time_ms - times[other] < limit_ms
+def _on_any_metadata(names: list[str]):
+    return lambda record, seen, state, times: any(name in record.metadata for name in names)
 
-    return holds
+
+def _where_metadata(having: str, test):
+    return lambda record, *facts: having not in record.metadata or test(record, *facts)
+
+
+def _on_formula(condition):
+    return lambda record, seen, state, times: condition(record.value, record.metadata, state)
+
+
+def _at_first(test):
+    return lambda record, seen, *facts: record.key in seen or test(record, seen, *facts)
+
+
+def _within_minutes(key: str, minutes: float | dict) -> tuple[str, Callable[..., bool], str, str]:
+    """The check that a record comes in time; `minutes` is a number or `{"remembered": name}`."""
+    name = minutes["remembered"] if isinstance(minutes, dict) else None
+
+    def holds(record, seen, state, times) -> bool:
+        limit = minutes if name is None else state.get(name, 0)
+        return key not in times or record.time_ms - times[key] < limit * 60_000
+
+    words = "the minutes that the division allows" if name else f"{minutes} minutes"
+    say = "initialisation takes too long" if name else f"initialisation takes {minutes} minutes or more"
+    return "order", holds, f"less than {words} after the first {key}", say
 
 
 def compile_condition(condition: dict) -> Callable[..., bool]:

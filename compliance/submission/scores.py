@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from operator import add
@@ -12,23 +14,25 @@ from pathlib import Path
 from statistics import fmean
 
 from common.errors import UserError
-from compliance.log.rules import metric
+from compliance.log.check_log import LogResult, check_logs
+from compliance.submission.rounds import may_fail, required_runs
 from compliance.submission.runs import Run, number, read_run
-from compliance.submission.tree_files import kind_of
+from compliance.submission.tree_files import kind_of, read_small
+from compliance.submission.tree_system import count
 
-_RUNS = 5  # the number of runs where the benchmark's rules give none
 _PUBLISHED = Path(__file__).parents[1] / "data" / "published_scores.csv"
+_MAX_JSON_BYTES = 64 << 20  # run.json of a thousand runs
 _MAX_RUNS = 1000  # in one folder; more is not a result folder
-
-
-def required_runs(benchmark: str, ruleset: str = "0.7.0") -> int:
-    """How many runs make a score, from the benchmark's rule file: 5 or 10."""
-    return metric(ruleset, benchmark).get("runs", _RUNS)
 
 
 @dataclass(frozen=True)
 class ScoreCard:
-    """One folder of runs; `fastest` and `slowest` are the indices of the dropped ones."""
+    """One folder of runs.
+
+    `left_out` are the indices of the runs that the olympic mean drops: the fastest ones, then the slowest ones or
+    those that count for no score; `fastest` and `slowest` are the first and the last of them. `score` is in minutes,
+    times `scaling`; None where there is none, and `why` says so. `counts` says of each run whether it counts.
+    """
 
     path: Path
     benchmark: str
@@ -41,6 +45,9 @@ class ScoreCard:
     slowest: int | None
     score: float | None
     why: str
+    left_out: tuple[int, ...] = ()
+    counts: tuple[bool, ...] = ()
+    scaling: float = 1.0
 
     @property
     def minutes(self) -> list[float | None]:
@@ -49,7 +56,7 @@ class ScoreCard:
 
     @property
     def dropped(self) -> list[int]:
-        return [index for index in (self.fastest, self.slowest) if index is not None]
+        return list(self.left_out)
 
     @property
     def needed(self) -> int:
@@ -57,18 +64,23 @@ class ScoreCard:
 
     @property
     def converged(self) -> int:
-        return sum(run.complies for run in self.runs)
+        return sum(self.counts)
+
+    @property
+    def counted(self) -> list[Run]:
+        """The runs that count for a score, before the olympic mean drops some."""
+        return [run for run, counts in zip(self.runs, self.counts) if counts]
 
     @property
     def spread(self) -> float | None:
         """(slowest - fastest) / mean of the runs that comply; None with fewer than two."""
-        times = [run.minutes for run in self.runs if run.complies and run.minutes is not None]
+        times = [run.minutes for run in self.counted if run.minutes is not None]
         return (max(times) - min(times)) / fmean(times) if len(times) > 1 and fmean(times) > 0 else None
 
     @property
     def epochs(self) -> float | None:
         """Mean epoch of the last evaluation over the runs that comply, as logged."""
-        epochs = [run.epochs for run in self.runs if run.complies and run.epochs is not None]
+        epochs = [run.epochs for run in self.counted if run.epochs is not None]
         return fmean(epochs) if epochs else None
 
     @property
@@ -76,11 +88,23 @@ class ScoreCard:
         return any(run.smoke for run in self.runs)
 
 
-def score_directory(path: str | Path, ruleset: str | None = None) -> ScoreCard:
+def score_directory(
+    path: str | Path,
+    ruleset: str | None = None,
+    results: Sequence[LogResult] | None = None,
+    scaling: float | None = None,
+) -> ScoreCard:
     """The score card of one folder of `result_*.txt` logs (or of one log).
 
-    Olympic scoring: the fastest and the slowest run are dropped, the score is the mean of the rest, in
-    minutes. One run that does not comply counts as the dropped slowest; with two or more there is no score.
+    Olympic scoring: the fastest and the slowest run are dropped (of unet3d four each), the score is the mean of the
+    rest, in minutes. A run that does not comply, or whose log breaks a rule, counts as a dropped slowest; with more
+    of them than are dropped there is no score. (Round v0.6 has no such rule for logs: its published ones break many.)
+
+    Args:
+      path: the folder, or one log.
+      ruleset: the round; None: what each log says.
+      results: what the check of the logs said; None: they are checked here.
+      scaling: the factor of the score; None: the one in the folder's scaling.json, or 1.
 
     Raises UserError when there is no such folder or it holds no result log.
     """
@@ -88,24 +112,40 @@ def score_directory(path: str | Path, ruleset: str | None = None) -> ScoreCard:
     files = result_files(path)
     folder = path if path.is_dir() else path.parent
     records = _records(folder)
-    runs = tuple(_with_own_target(read_run(file, ruleset), records.get(file.name)) for file in files)
+    if results is None:
+        results = check_logs([str(file) for file in files], ruleset)
+    checked = {os.path.abspath(one.path): one for one in results}
+    of_files = [checked.get(os.path.abspath(file)) for file in files]
+    runs = tuple(
+        _with_own_target(read_run(file, ruleset or (one and one.ruleset) or None), records.get(file.name))
+        for file, one in zip(files, of_files)
+    )
+    counts = tuple(_counts(run, one) for run, one in zip(runs, of_files))
     benchmarks = {run.benchmark for run in runs if run.benchmark}
     benchmark = benchmarks.pop() if len(benchmarks) == 1 else folder.name
-    fastest, slowest, score, why = _olympic(runs, benchmark, mixed=bool(benchmarks))
+    scaling = _scaling(folder) if scaling is None else scaling
+    left_out, score, why = _olympic(runs, counts, benchmark, mixed=bool(benchmarks))
     system, org = folder.resolve().parent.name, str(runs[0].header.get("submission_org", ""))
     return ScoreCard(
-        path,
-        benchmark,
-        org,
-        system,
-        runs[0].ruleset,
-        runs,
-        _accelerators(folder),
-        fastest,
-        slowest,
-        score,
-        why,
-    )
+        path, benchmark, org, system, runs[0].ruleset, runs, _accelerators(folder),
+        left_out[0] if left_out else None, left_out[-1] if left_out else None,
+        None if score is None else score * scaling, why, left_out, counts, scaling,
+    )  # fmt: skip
+
+
+def _counts(run: Run, result: LogResult | None) -> bool:
+    """Whether a run counts for a score."""
+    if run.ruleset == "0.6.0" or result is None:
+        return run.complies
+    if run.ruleset == "0.7.0":
+        return run.complies and (result.passes or run.smoke)
+    return result.passes and run.minutes is not None and not run.header.get("resumed_from_step")
+
+
+def _scaling(folder: Path) -> float:
+    """The factor in scaling.json, which the review committee writes (training_rules.adoc, "Score scaling")."""
+    factor = number(_json(folder / "scaling.json").get("scaling_factor"))
+    return factor if factor is not None and factor > 0 else 1.0
 
 
 def result_files(path: Path) -> list[Path]:
@@ -123,7 +163,7 @@ def result_files(path: Path) -> list[Path]:
     if not found:
         raise UserError(f"{path}: no result_*.txt in it; name a folder of result logs, or a log")
     if len(found) > _MAX_RUNS:
-        raise UserError(f"{path}: {len(found)} result logs; a result folder holds 5 or 10")
+        raise UserError(f"{path}: {len(found)} result logs; a result folder holds 3 to 40")
     return sorted(
         found, key=lambda file: [int(d) if d.isdigit() else d for d in re.split(r"(\d+)", file.name)]
     )
@@ -145,27 +185,30 @@ def result_folders(path: str | Path) -> list[Path]:
 
 
 def _olympic(
-    runs: tuple[Run, ...], benchmark: str, mixed: bool
-) -> tuple[int | None, int | None, float | None, str]:
-    """(index of the fastest, of the slowest, score, the reason where there is no score)."""
+    runs: tuple[Run, ...], counts: tuple[bool, ...], benchmark: str, mixed: bool
+) -> tuple[tuple[int, ...], float | None, str]:
+    """(indices of the dropped runs, score, the reason where there is no score)."""
     if mixed:
-        return None, None, None, "the logs are of different benchmarks"
-    needed = required_runs(benchmark, runs[0].ruleset)
+        return (), None, "the logs are of different benchmarks"
+    needed, drop = required_runs(benchmark, runs[0].ruleset), may_fail(benchmark)
     if len(runs) != needed:
-        return None, None, None, f"a {benchmark} score takes {needed} runs, here are {len(runs)}"
+        return (), None, f"a {benchmark} score takes {needed} runs, here are {len(runs)}"
     untimed = sum(run.minutes is None for run in runs)
-    if untimed > 1:
-        return None, None, None, f"{untimed} runs have no time from run_start to run_stop that can be read"
-    failed = [index for index, run in enumerate(runs) if not run.complies]
-    if len(failed) > 1:
-        return None, None, None, f"{len(failed)} runs did not reach the target; at most one may fail"
-    ranked = sorted((run.minutes, index) for index, run in enumerate(runs) if index not in failed)
-    fastest = ranked[0][1]
-    slowest = failed[0] if failed else ranked[-1][1]
-    kept = [minutes for minutes, index in ranked if index not in (fastest, slowest)]
+    if untimed > drop:
+        return (), None, f"{untimed} runs have no time from run_start to run_stop that can be read"
+    failed = [index for index, fine in enumerate(counts) if not fine]
+    if len(failed) > drop:
+        most = "one" if drop == 1 else drop
+        return (), None, f"{len(failed)} runs did not reach the target; at most {most} may fail"
+    ranked = [
+        index for _, index in sorted((run.minutes, at) for at, run in enumerate(runs) if at not in failed)
+    ]
+    slow = len(ranked) - (drop - len(failed))
+    left_out = (*ranked[:drop], *ranked[slow:], *failed)
+    kept = [runs[index].minutes for index in ranked[drop:slow]]
     # Added one by one, as the published scores were: two of them lie half way between fourth decimals, and
     # fmean, or sum from Python 3.12 on, rounds them the other way.
-    return fastest, slowest, reduce(add, kept) / len(kept), ""
+    return left_out, reduce(add, kept) / len(kept), ""
 
 
 def _accelerators(folder: Path) -> int | None:
@@ -177,10 +220,8 @@ def _accelerators(folder: Path) -> int | None:
     if not described:
         first = next(iter(_records(folder).values()), {})
         described = first.get("system_description", {}) if isinstance(first, dict) else {}
-    try:
-        return int(described["number_of_nodes"]) * int(described["accelerators_per_node"])
-    except (KeyError, TypeError, ValueError):
-        return None
+    nodes, each = (count(described, field) for field in ("number_of_nodes", "accelerators_per_node"))
+    return None if nodes is None or each is None else nodes * each
 
 
 def _records(folder: Path) -> dict:
@@ -199,7 +240,7 @@ def _with_own_target(run: Run, record: object) -> Run:
 
 def _json(path: Path) -> dict:
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
+        value = json.loads(read_small(path, _MAX_JSON_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,0 +1,120 @@
+"""Compiles the formulas of the rule files: conditions that join a value with what the log said before.
+
+A formula is nested lists in prefix form, e.g. `["at_most", ["value"], ["times", ["remembered", "lr"], 2]]`;
+strings and numbers stand for themselves. There is no evaluation of text: a word that is not in `_WORDS` is an
+error in the rule file.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+
+from common.errors import UserError
+from compliance.log.predicates import is_whole
+
+# (value, metadata, what the log said before) -> number, text or truth
+Formula = Callable[[object, dict, dict], object]
+
+# What a comparison of wrong types, a name that was not logged, or a number out of range raises.
+FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, (int, float)):
+        raise TypeError("not a number")
+    return value
+
+
+def _numeric(function: Callable[..., object]) -> Callable[..., object]:
+    return lambda *values: function(*map(_number, values))
+
+
+_WORDS: dict[str, tuple[Callable[..., object], str]] = {
+    "equal": (operator.eq, "{} = {}"),
+    "not_equal": (operator.ne, "{} is not {}"),
+    "less": (operator.lt, "{} < {}"),
+    "at_most": (operator.le, "{} <= {}"),
+    "greater": (operator.gt, "{} > {}"),
+    "at_least": (operator.ge, "{} >= {}"),
+    "plus": (_numeric(operator.add), "({} + {})"),
+    "minus": (_numeric(operator.sub), "({} - {})"),
+    "times": (_numeric(operator.mul), "{} x {}"),
+    "over": (_numeric(operator.truediv), "{} / {}"),
+    "remainder": (_numeric(operator.mod), "the remainder of {} / {}"),
+    "power": (_numeric(math.pow), "{} ^ {}"),
+    "larger": (_numeric(max), "the larger of {} and {}"),
+    "ceil": (_numeric(math.ceil), "ceil({})"),
+    "floor": (_numeric(math.floor), "floor({})"),
+    "absolute": (_numeric(abs), "|{}|"),
+    "truncated": (int, "{}"),
+    "whole": (is_whole, "{} is a whole number"),
+}
+_JOINS = {"and": " and ", "or": " or "}
+
+
+def compile_formula(formula: object) -> Formula:
+    """A function of a record's value, its metadata and the remembered values; it raises one of `FAILURES` where
+    they do not fit.
+
+    Raises:
+      UserError: the formula has a word outside the vocabulary.
+    """
+    if not isinstance(formula, list):
+        return lambda value, metadata, state: formula
+    word, *rest = formula
+    if word == "value":
+        return lambda value, metadata, state: value
+    if word in ("metadata", "remembered"):
+        (name,) = rest
+        if word == "metadata":
+            return lambda value, metadata, state: metadata[name]
+        return lambda value, metadata, state: state[name]
+    parts = [compile_formula(part) for part in rest]
+    if word == "and":
+        return lambda *facts: all(part(*facts) for part in parts)
+    if word == "or":
+        return lambda *facts: any(part(*facts) for part in parts)
+    if word == "if":
+        test, then, otherwise = parts
+        return lambda *facts: then(*facts) if test(*facts) else otherwise(*facts)
+    if word not in _WORDS:
+        raise UserError(f"a rule file uses the unknown word {word!r}; known: {', '.join(_WORDS)}")
+    function = _WORDS[word][0]
+    return lambda *facts: function(*(part(*facts) for part in parts))
+
+
+def compile_condition(formula: object) -> Callable[[object, dict, dict], bool]:
+    """As `compile_formula`, for a condition: false where it cannot be computed, so it never raises."""
+    test = compile_formula(formula)
+
+    def holds(value: object, metadata: dict, state: dict) -> bool:
+        try:
+            return bool(test(value, metadata, state))
+        except FAILURES:
+            return False
+
+    return holds
+
+
+def uses_metadata(formula: object) -> bool:
+    """Whether a formula reads the record's metadata."""
+    return isinstance(formula, list) and (formula[0] == "metadata" or any(map(uses_metadata, formula[1:])))
+
+
+def describe_formula(formula: object) -> str:
+    """The formula as a phrase for people: "value <= lr x 2"."""
+    if not isinstance(formula, list):
+        return str(formula)
+    word, *rest = formula
+    if word == "value":
+        return "value"
+    if word in ("metadata", "remembered"):
+        return rest[0]
+    parts = [describe_formula(part) for part in rest]
+    if word in _JOINS:
+        return _JOINS[word].join(parts)
+    if word == "if":
+        return f"{parts[1]} if {parts[0]}, else {parts[2]}"
+    return _WORDS[word][1].format(*parts)

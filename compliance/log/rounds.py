@@ -1,0 +1,116 @@
+"""Finds the ruleset of a log: from the folders it lies in, the benchmark it names, and the keys it has.
+
+A folder such as `training_results_v5.0` decides. Else the round is one that has the log's benchmark; of several,
+the one of whose required keys the fewest are missing, and of equal ones the newest.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from os import PathLike
+from os import path as os_path
+from typing import NamedTuple
+
+from compliance.hints import nearest
+from compliance.log import rules
+from compliance.log.logs import SECONDS_FORM, Record, read_log
+from compliance.log.lines import TOKEN, token_lines
+
+# mlcommons/training_results_v5.0; submitters' copies are named alike (training_results_v5.0_rc1, training-v5.1).
+_FOLDER = re.compile(r"(?:training(?:_results)?|mlperf)[-_]?v?(\d+)\.(\d+)(?![\d.])|^v(\d+)\.(\d+)$", re.IGNORECASE)
+# A log names its benchmark and hyperparameters before it trains; real headers have a few hundred records.
+_MAX_RECORDS = 20_000
+_NOTHING = "0.7.0"  # what an unreadable or empty log is checked with, for its line findings
+
+
+class Choice(NamedTuple):
+    """A ruleset, why it was taken, and whether it is sure enough to judge by."""
+
+    ruleset: str
+    reason: str
+    certain: bool = True
+
+
+def find(path: str | PathLike) -> Choice:
+    """The ruleset that a log is checked with.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    form = _form(path)
+    if form == "seconds":
+        return Choice("0.6.0", "its lines have the form of 0.6.0 (:::MLL)")
+    named = of_folder(path)
+    if named is not None:
+        return named
+    if not form:
+        return Choice(_NOTHING, "it has no record")
+    return _of_content(path)
+
+
+def of_folder(path: str | PathLike) -> Choice | None:
+    """The ruleset that a folder of the path names (`training_results_v5.0`), the innermost one; None without."""
+    for part in reversed(os_path.abspath(path).split(os_path.sep)[:-1]):
+        if match := _FOLDER.search(part):
+            ruleset = ".".join(number for number in match.groups() if number) + ".0"
+            if ruleset in rules.RULESETS:
+                return Choice(ruleset, f"the folder {part} names the round")
+    return None
+
+
+def _form(path: str | PathLike) -> str:
+    for _, line in token_lines(path):
+        if line.__class__ is bytes:
+            return "seconds" if line.startswith(SECONDS_FORM, line.find(TOKEN)) else "mllog"
+    return ""
+
+
+def _of_content(path: str | PathLike) -> Choice:
+    """The ruleset by the benchmark and the keys of the header."""
+    keys: dict[str, object] = {}
+    for number, record in enumerate(read_log(path, _NOTHING)):
+        if record.__class__ is Record and isinstance(record.key, str):
+            keys.setdefault(record.key, record.value)
+            if record.key == "run_stop" or (record.key == "eval_accuracy" and len(keys) > 200):
+                break
+        if number > _MAX_RECORDS:
+            break
+    if not keys:
+        return Choice(_NOTHING, "it has no readable record")
+    return of_keys(keys)
+
+
+def of_keys(keys: dict[str, object]) -> Choice:
+    """The ruleset of a log with these keys and first values."""
+    benchmark, division = keys.get("submission_benchmark"), keys.get("submission_division")
+    known = list(dict.fromkeys(name for ruleset in rules.RULESETS[1:] for name in rules.benchmarks(ruleset)))
+    name = benchmark if benchmark in known else nearest(benchmark, known)
+    if name is None:
+        said = f"submission_benchmark is {str(benchmark)[:40]!r}" if benchmark else "no submission_benchmark"
+        if benchmark in rules.HPC_BENCHMARKS:
+            return Choice(_NOTHING, f"{said}, a benchmark of MLPerf HPC, which is not covered", False)
+        return Choice(_NOTHING, f"{said}, so no round could be taken from the log", False)
+    division = division if division in rules.DIVISIONS else "closed"
+    fitting = [ruleset for ruleset in rules.rulesets_with(name) if ruleset != "0.6.0"]
+    missing = {ruleset: len(required(ruleset, division, name) - keys.keys()) for ruleset in fitting}
+    fewest = min(missing.values())
+    equal = [ruleset for ruleset in fitting if missing[ruleset] == fewest]
+    reason = f"the newest round whose keys for {name} the log has" if len(equal) > 1 else f"the keys for {name} fit it best"
+    if len(fitting) == 1:
+        reason = f"only this round has {name}"
+    elif len(equal) > 1:
+        reason += f" (of {', '.join(equal)}; --ruleset takes another)"
+    return Choice(equal[-1], reason)
+
+
+@cache
+def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
+    """The keys that a log of a benchmark must have, without those that depend on another key's value."""
+    files = ["common", f"{division}/common", rules.benchmark_file(ruleset, division, benchmark)]
+    specs: dict[str, dict] = {}
+    for name in files:
+        if name in rules.names(ruleset):
+            specs.update(rules.load(ruleset, name)["keys"])
+    made = {"aggregated_eval_accuracy"}
+    return frozenset(key for key, spec in specs.items() if spec.get("occurs", "optional") != "optional") - made
