@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup text demo test quick e2e study bench docs lint lock clean horovod
+.PHONY: help setup text demo test quick e2e mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -30,8 +30,11 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two 
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" --quick $(ARGS)
 
-e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step
-	@$(PY) -m pytest -m e2e $(ARGS)
+e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step; goes on where it was stopped
+	@$(PY) -m pytest -m e2e --journal=.cache/e2e.txt $(ARGS)
+
+mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
+	@$(PY) -m tools.mutate $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)
@@ -54,6 +57,14 @@ lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra dev -o requirements/dev.lock
 
 horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, about two minutes)
+
+aot: .cache/aot/.installed ## install the compilers of TPUs and GPUs, which need no device
+
+.cache/aot/.installed: requirements/aot.txt
+	@$(PYTHON) -m venv .cache/aot
+	@echo "installing requirements/aot.txt into .cache/aot (once, about two minutes)" >&2
+	@.cache/aot/bin/python -m pip install -q --disable-pip-version-check -r requirements/aot.txt
+	@touch $@
 
 clean: ## remove the environment and every cache; results stay
 	@rm -rf $(VENV) .cache .ruff_cache .pytest_cache .hypothesis

@@ -8,8 +8,10 @@
 #   SEED        seed of the first run                 (the preset's; 0 with several runs)
 #   RESULT_DIR  folder of the results                 (results)
 #   LAUNCHER    local, slurm, horovodrun, mpirun, tpu-vm or none   (auto: the preset's, see docs/reliability.md)
+#   GENERATE=0  take DATA_DIR as it is for cpu-tiny too; 1 generates its data there   (1)
 #   PRINT_COMMAND=1, or the flag --print_command: print the command, run nothing
 #   CLEAR_CACHES=1  drop the system's page cache before each run (needs root)
+# `python -m timetotrain run BENCHMARK` is the same with flags in place of variables.
 # Further arguments go to python -m BENCHMARK, e.g. --config.optimizer.momentum=0.9
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -37,7 +39,7 @@ export PYTHON TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
 shown=()
 if [[ ${PRINT_COMMAND:-0} == 1 || " $* " == *" --print_command "* ]]; then shown=(--print_command); fi
 
-if [[ $SYSTEM == cpu-tiny ]]; then
+if [[ $SYSTEM == cpu-tiny && ${GENERATE:-1} == 1 ]]; then
   DATA_DIR=${DATA_DIR:-.cache/$benchmark-tiny}
   [[ ${#shown[@]} -gt 0 ]] || "$PYTHON" -m "$package$benchmark.tiny" "$DATA_DIR"
 elif [[ ${#shown[@]} -gt 0 ]]; then

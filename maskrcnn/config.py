@@ -62,8 +62,8 @@ class Config(BatchNormSpan, RunConfig):
       rpn_foreground: greatest part of rpn_batch that is positive.
       rpn_positive, rpn_negative: an anchor is positive from IoU rpn_positive with an object on, negative below
         rpn_negative.
-      rpn_pre_nms, rpn_post_nms: proposals of a level before suppression, and of an image after it; an evaluation uses
-        rpn_eval_pre_nms and rpn_eval_post_nms.
+      rpn_pre_nms, rpn_post_nms: proposals of a level before suppression, and of an image after it, in training.
+      rpn_eval_pre_nms, rpn_eval_post_nms: the same two numbers in an evaluation.
       rpn_nms_iou: of two proposals with at least this IoU, the better one stays.
       roi_batch, roi_foreground: regions of an image on which the heads are trained, and the greatest part of them that
         holds objects.
@@ -74,6 +74,7 @@ class Config(BatchNormSpan, RunConfig):
       freeze: the stem and the first stage keep the checkpoint's weights.
       batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
         statistics of `batch_norm_span` images (0: the micro-batch of a replica).
+      batch_norm_span: images that share batch-norm statistics; 0: the micro-batch of a replica.
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
       backbone: checkpoint of a ResNet-50 to start from (maskrcnn/backbone.py); "" starts from scratch.

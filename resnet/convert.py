@@ -27,22 +27,26 @@ import numpy as np
 import tqdm
 from PIL import Image
 
-from common.data import conversion, tfrecords
+from common.data import conversion, pictures, tfrecords
 from common.errors import UserError
 
-_IMAGES = {".jpg", ".jpeg", ".png"}
+_IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 _ORDER_SEED = 2012  # Seeds the order in which images are dealt to shards.
 
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """An image file: `size` bytes at `offset` of the file `path`, with its class (WordNet id) and its name."""
+    """An image file: `size` bytes at `offset` of the file `path`, with its class (WordNet id) and its name.
+
+    With `upright` it is turned as a camera's EXIF orientation says, which the published converters do not do.
+    """
 
     path: str
     offset: int
     size: int
     synset: str
     name: str
+    upright: bool = False
 
     def read(self) -> bytes:
         with open(self.path, "rb") as file:
@@ -155,11 +159,10 @@ def _example(item: Item, label: int, name: str) -> bytes:
     encoded = item.read()
     try:
         with Image.open(io.BytesIO(encoded)) as image:
-            width, height = image.size
-            if image.format != "JPEG" or image.mode not in ("RGB", "L"):
-                again = io.BytesIO()
-                image.convert("RGB").save(again, "JPEG", quality=100)
-                encoded = again.getvalue()
+            turned = pictures.upright(image) if item.upright else None
+            width, height = (turned or image).size
+            if turned or image.format != "JPEG" or image.mode not in ("RGB", "L"):
+                encoded = pictures.jpeg(turned or image)
     except (OSError, Image.DecompressionBombError) as error:
         raise UserError(f"{item.path}: {item.name} is no picture ({error}); get a sound copy") from error
     return tfrecords.example(
@@ -260,7 +263,12 @@ def verify(path: str | os.PathLike, expected: str) -> None:
         )
 
 
-def _class_names(path: str | None) -> dict[str, str]:
+def class_names(path: str | os.PathLike | None) -> dict[str, str]:
+    """Reads lines of WordNet id (or class folder) and name; other lines are skipped.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
     if not path:
         return {}
     try:
@@ -318,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         splits = _splits(arguments)
         size = sum(item.size for items, _ in splits.values() for item in items)
         workers = arguments.workers or (os.cpu_count() or 1 if size > 1e9 else 1)
-        convert(arguments.data_dir, splits, _class_names(arguments.class_names), workers)
+        convert(arguments.data_dir, splits, class_names(arguments.class_names), workers)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

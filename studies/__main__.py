@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from common.errors import UserError
 from studies import (
@@ -29,13 +30,13 @@ STUDIES = {
 }
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, the status of a run that failed, or 2 for a bad command or missing data."""
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
     commands = parser.add_subparsers(dest="study", required=True, metavar="NAME")
     for name, module in STUDIES.items():
         module.add_arguments(commands.add_parser(name, help=module.__doc__.splitlines()[0]))
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     try:
         return STUDIES[args.study].run(args)
     except UserError as error:

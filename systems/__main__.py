@@ -1,4 +1,4 @@
-"""python -m systems list | show NAME | detect [-o FILE] | validate FILE... | predict BENCHMARK --system=NAME"""
+"""python -m systems list | show NAME | detect | validate FILE... | predict BENCHMARK | compile BENCHMARK"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import systems
 from common.errors import UserError
 from common.files import whole
+from systems.compile import cli as compile_
 from systems.predict import cli as predict
 from systems.schema import FIELDS, NAMES, validate
 
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=_validate)
     predict.add(commands)
+    compile_.add(commands)
     return parser
 
 

@@ -63,6 +63,12 @@ def hyperparameters(config: RunConfig) -> list[tuple[str, Any, dict]]:
     return importlib.import_module(f"{config.benchmark}.presets").hyperparameters(config)
 
 
+def preset_of(name: str) -> RunConfig:
+    """The configuration of `BENCHMARK/PRESET`."""
+    benchmark, _, system = name.partition("/")
+    return importlib.import_module(f"{benchmark}.presets").PRESETS[system]
+
+
 def header(config: RunConfig, path: str = "", value: str = "") -> dict[str, Any]:
     """{key: value} of the log header of `config`, after `--config.PATH=VALUE` where a path is given."""
     changed = overrides.override(config, path, value) if path else config

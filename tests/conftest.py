@@ -10,6 +10,8 @@ import sys
 import pytest
 from hypothesis import settings
 
+from tests import journal
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGICAL_CPUS = 8
 
@@ -25,8 +27,18 @@ SLOW = pathlib.Path(__file__).with_name("slow.txt")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --quick, which `make quick` gives."""
+    """Adds --quick, which `make quick` gives, and --journal, which `make e2e` gives."""
     parser.addoption("--quick", action="store_true", help="leave out the files that tests/slow.txt names")
+    parser.addoption(
+        "--journal", metavar="FILE", help="note there what passes, and leave out what has passed"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the journal where one is asked for."""
+    path = config.getoption("--journal")
+    if path:
+        config.pluginmanager.register(journal.Journal(pathlib.Path(path), journal.sources()))
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -117,9 +118,10 @@ def test_one_import_name(wheel):
 
 def test_every_file_of_the_packages_is_there(wheel):
     wanted = {f"timetotrain/{name}" for name in tracked() if name.split("/")[0] in PARTS}
+    wanted |= {name for name in tracked() if name.startswith("timetotrain/")}
     wanted -= {f"timetotrain/{name}/setup.sh" for name in PARTS}
     packed = {name for name in wheel.namelist() if not name.startswith("timetotrain-")}
-    assert packed == wanted | {"timetotrain/__init__.py"}
+    assert packed == wanted
 
 
 def test_no_file_imports_a_package_of_the_checkout(wheel):
@@ -248,3 +250,93 @@ def test_a_checkout_knows_the_wheel_s_names_too():
         for name in ("systems", "timetotrain.systems")
     ]
     assert both[0] == both[1]
+
+
+@pytest.fixture
+def without_extras(tmp_path_factory, installed):
+    """A PYTHONPATH on which the packages of the extras are missing."""
+    from timetotrain import extras
+
+    folder = tmp_path_factory.mktemp("bare")
+    names = [name for extra, names in extras.EXTRAS.items() if extra for name in names if name != "google"]
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({names})\n")
+    return f"{installed}{os.pathsep}{folder}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["timetotrain.resnet.tiny", "data"],
+        ["timetotrain.resnet", "--describe"],
+        ["timetotrain", "run", "mnist"],
+        ["timetotrain.common.search", "mnist", "--system=cpu-tiny"],
+    ],
+)
+def test_a_missing_extra_is_one_line(call, without_extras, words):
+    error = call(*python(*words), status=2, PYTHONPATH=without_extras)
+    assert re.fullmatch(r"error: \w+ is not installed.* extra `train`.*\n", error), error
+
+
+def test_help_and_the_tools_need_no_extra(call, without_extras):
+    for words in (
+        ["run", "resnet", "--help"],
+        ["--version"],
+        ["systems", "list"],
+        ["rules", "resnet", "closed"],
+    ):
+        assert call(*python("timetotrain", *words), PYTHONPATH=without_extras)
+    line = call(*python("timetotrain", "run", "resnet", "--print_command"), PYTHONPATH=without_extras)
+    assert f"{sys.executable} -m timetotrain.resnet --system=cpu-tiny" in line
+
+
+INTERPRETERS = ("python3.10", "python3.11", "python3.12", "python3.13")
+# Every command, and what it answers without extras: a word of its output, or the extra that it names.
+COMMANDS = {
+    "--version": "timetotrain ",
+    "run resnet --help": "--config.optimizer.momentum",
+    "run resnet --print_command": "timetotrain.resnet",
+    "run mnist": "extra `train`",
+    "search mnist --system=cpu-tiny --data-dir=. --space optimizer.momentum=0.1,0.9": "extra `train`",
+    "launch --help": "--processes",
+    "study": "not part of this installation",
+    "check /nowhere": "/nowhere",
+    "explain run_start": "run_start",
+    "rules resnet closed": "run_start",
+    "report /nowhere": "/nowhere",
+    "compare /one /other": "/one",
+    "package --help": "--org",
+    "systems list": "tpu-v3-2048",
+    "forecast resnet --system=tpu-v3-2048": "tpu-v3-2048",
+    "completion bash": "_timetotrain",
+}
+
+
+def interpreter(name):
+    """The path of an interpreter that runs, on the path or among pyenv's; None without one."""
+    version = "import sys; print('python%d.%d' % sys.version_info[:2])"
+    pyenv = sorted(pathlib.Path.home().glob(f".pyenv/versions/*/bin/{name}"))
+    for path in filter(None, [shutil.which(name), *pyenv]):
+        done = subprocess.run([path, "-c", version], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == name:
+            return path
+    return None
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", INTERPRETERS)
+def test_every_command_answers_in_a_clean_environment(wheel, tmp_path, name):
+    """Installs the wheel by pip, without extras, for every interpreter that is there."""
+    path = interpreter(name)
+    if path is None:
+        pytest.skip(f"no {name} here")
+    subprocess.run([path, "-m", "venv", tmp_path / "venv"], check=True)
+    pip = [tmp_path / "venv/bin/pip", "install", "-q", "--disable-pip-version-check", wheel.filename]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if "No matching distribution" in done.stderr or "Connection" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    for command, answer in COMMANDS.items():
+        words = [tmp_path / "venv/bin/timetotrain", *command.split()]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert answer in done.stdout + done.stderr, (command, done.stderr)
+        assert "Traceback" not in done.stderr, (command, done.stderr)

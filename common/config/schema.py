@@ -23,7 +23,8 @@ class Schedule:
     """Learning rate over steps: a warmup to the peak, then `kind` until `end_learning_rate`.
 
     Attributes:
-      kind: "constant", "poly", "step", "cosine", "noam", "gnmt".
+      kind: "constant", "poly", "step", "cosine", "noam", "gnmt"; or MODULE:FUNCTION, a schedule of your own
+        (docs/add-an-optimizer.md).
       warmup_epochs: length of the linear warmup, in epochs.
       warmup_steps: length in steps, where published code rounds its epochs in its own way; 0 derives it from
         `warmup_epochs`.
@@ -93,7 +94,10 @@ class Optimizer:
     """The optimizer `name`, one of common.optim.optimizers.RULES; a rule ignores the fields that it does not use.
 
     Attributes:
+      name: the rule, e.g. "sgd", "lars", "adam"; or MODULE:FUNCTION, a rule of your own (docs/add-an-optimizer.md).
       base_learning_rate: the peak of the schedule.
+      momentum: decay of the average of gradients of "sgd" and "lars".
+      nesterov: "sgd" looks ahead by a step of its momentum.
       weight_decay: weight_decay * w is added to the gradient of w, except for `skip_kinds`.
       l2_in_loss: coefficient of an L2 term added to the gradients of all but batch-norm variables, besides
         `weight_decay` (the v0.6 TPU submissions did both; docs/sources.md, mlperf 0.5).
@@ -164,23 +168,30 @@ class RunConfig:
 
     Attributes:
       benchmark: name in the log, e.g. "resnet".
+      model: the network; the benchmark's page lists the names that it knows.
       system: the preset's name.
       hardware: the machine, described in systems/NAME.json.
       source: where the values come from.
       ruleset, division: rules under which the run is logged.
+      submission_status: the log's word for how far the system can be bought: "onprem", "cloud", "preview", "research".
+      submission_org: the log's name of who runs it.
       smoke_run: tiny data; logged, and never packaged as a result.
       seed: everything random derives from it.
       precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
+      loss_scale: the loss is multiplied by it before the gradients are computed, and they are divided by it ("fp16").
       replicas, num_replicas: backend and number of model replicas.
       partitions: replicas that share each image, by rows (common/distributed/spatial/); 1 is data parallelism alone.
       communication: how gradients are summed and weights updated.
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
       compile: XLA: "auto" (off on CPU, on elsewhere), "on", "off".
+      num_train_examples, num_eval_examples: examples of the two sets, as logged; the run compares them with the data.
+      eval_batch_size: examples per step of an evaluation, over all replicas.
       train_epochs, train_steps: length at which the run gives up; `train_steps` takes precedence unless it is 0.
       steps_per_epoch_rounding: "floor" or "ceil".
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
       epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: as the others).
+      first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
       quality_target: the quality to reach, in the logged unit.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
     """

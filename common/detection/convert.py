@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from common.data import conversion, tfrecords
+from common.data import conversion, pictures, tfrecords
 from common.detection import coco_write
 from common.errors import UserError
 from common.files import write_atomically
@@ -63,6 +63,9 @@ class Pictures:
             with Image.open(io.BytesIO(encoded)) as picture:
                 picture.load()
                 size = picture.size
+                # What TensorFlow's decoder does not read becomes RGB JPEG; JPEG and PNG stay as they are.
+                if picture.format not in ("JPEG", "PNG") or picture.mode in ("CMYK", "I", "I;16", "F"):
+                    encoded = pictures.jpeg(picture)
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise UserError(f"{where} is no whole picture ({error}); get a sound copy") from error
         if size != (image["width"], image["height"]):

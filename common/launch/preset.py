@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from common.config import benchmarks
+from common.config import benchmarks, own_data
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -31,8 +31,10 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prefix_chars="-")
     reader.add_argument("--system", "-system")
     reader.add_argument("--replicas", "-replicas")
+    reader.add_argument("--data_dir", "-data_dir")
     known, _ = reader.parse_known_args(rest)
-    return configs.configure(module.PRESETS, module.Config, known.system, overrides, known.replicas)
+    config = configs.configure(module.PRESETS, module.Config, known.system, overrides, known.replicas)
+    return own_data.filled(config, known.data_dir, overrides)
 
 
 def plan(benchmark: str, launcher_name: str, flags: Sequence[str]) -> list[str]:

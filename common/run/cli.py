@@ -14,16 +14,16 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from absl import app as absl_app
 from absl import flags
 
-from common.config import benchmarks
+from common.config import benchmarks, own_data
 from common.config import overrides as configs
 from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
 from common.errors import PeerLostError, UserError
 from common.launch import process as processes
 from common.launch.watch import heartbeat
 from common.run import closed_division
+from common.run import help as helps
 from common.run.options import RunOptions
 
 FLAGS = flags.FLAGS
@@ -59,13 +59,23 @@ def _define_flags() -> None:
     )
 
 
+def defined() -> list[flags.Flag]:
+    """Returns the flags of this command line, in their order."""
+    if "system" not in FLAGS:
+        _define_flags()
+    return FLAGS.get_flags_for_module(__name__)
+
+
 def main(benchmark: str) -> None:
     """Runs the command line of `benchmark`, a package with config.py and task.py; does not return."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     heartbeat.start()
-    _define_flags()
-    absl_app.define_help_flags()
     try:
+        known = defined()
+        if helps.asked(sys.argv[1:]):
+            helps.print_help(benchmark, benchmarks.module(benchmark, "presets"), known, sys.argv[1:])
+            sys.stdout.flush()
+            os._exit(0)
         overrides, argv = configs.split_overrides(sys.argv)
         extra = FLAGS(argv)[1:]
         if extra:
@@ -140,9 +150,10 @@ def check_data_dir(path: str | None, benchmark: str) -> None:
 
 
 def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
-    return configs.configure(
+    config = configs.configure(
         module.PRESETS, module.Config, FLAGS.system, overrides, FLAGS.replicas, FLAGS.seed
     )
+    return own_data.filled(config, FLAGS.data_dir, overrides)
 
 
 def _options() -> RunOptions:

@@ -49,9 +49,9 @@ def read_pairs(
       UserError: the files have different numbers of lines, or a line is bad; the message names file and line.
     """
     paths = Path(source), Path(target)
-    for number, lines in enumerate(_lines(paths), 1):
+    for number, row in enumerate(lines(paths), 1):
         texts = []
-        for path, line in zip(paths, lines):
+        for path, line in zip(paths, row):
             text = _decoded(line)
             if text is None and dropped is None:
                 raise UserError(f"{path}: line {number} is not UTF-8; repair it{_or_drop(dropped)}")
@@ -79,26 +79,31 @@ def _decoded(line: bytes) -> str | None:
         return None
 
 
-def _lines(paths: tuple[Path, Path]) -> Iterator[tuple[bytes, bytes]]:
+def lines(paths: tuple[Path, Path]) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the lines of two text files (.gz too), undecoded, without line ends.
+
+    Raises:
+      UserError: a file cannot be read, or one ends before the other; the message names file and line.
+    """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_open(path)) for path in paths]
         number = 0
         while True:
             try:
-                lines = [file.readline() for file in files]
+                row = [file.readline() for file in files]
             except (OSError, EOFError, zlib.error) as error:
                 raise UserError(
                     f"{paths[0]} or {paths[1]}: line {number + 1}: {error}; get a sound copy"
                 ) from error
-            if not any(lines):
+            if not any(row):
                 return
-            if not all(lines):
-                short, long = paths if not lines[0] else paths[::-1]
+            if not all(row):
+                short, long = paths if not row[0] else paths[::-1]
                 raise UserError(
                     f"{short} ends after line {number}, {long} goes on: not translations of one another, line by line"
                 )
             number += 1
-            yield lines[0].rstrip(b"\n").rstrip(b"\r"), lines[1].rstrip(b"\n").rstrip(b"\r")
+            yield row[0].rstrip(b"\n").rstrip(b"\r"), row[1].rstrip(b"\n").rstrip(b"\r")
 
 
 def _open(path: Path) -> IO[bytes]:

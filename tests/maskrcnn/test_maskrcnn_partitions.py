@@ -77,9 +77,14 @@ def whole(shape, **changes):
     return step(config_of(1, 1, **changes), Single(), shape)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("shape", [WIDE, TALL], ids=str)
-@pytest.mark.parametrize("partitions", [2, 4])
+E2E = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(
+    ("partitions", "shape"),
+    [(2, WIDE), *(pytest.param(*case, marks=E2E) for case in ((2, TALL), (4, WIDE), (4, TALL)))],
+    ids=str,
+)
 def test_loss_and_gradients_are_those_of_whole_images(partitions, shape):
     """Backbone, pyramid and proposals are split by rows; one replica of a group computes boxes, another masks."""
     weights, gradients, expected = whole(shape)

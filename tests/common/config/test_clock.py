@@ -155,3 +155,17 @@ def test_no_examples_and_no_steps_are_errors():
     config = RunConfig(num_train_examples=10, num_eval_examples=1, train_epochs=0.0)
     with pytest.raises(UserError, match=r"config\.train_epochs=0.0"):
         Clock.of(config)
+
+
+def test_the_first_block_may_be_longer_than_the_others():
+    """SSD's published runs evaluate late first, then more often (docs/sources.md, mlperf 1.2)."""
+    config = RunConfig(
+        num_train_examples=100,
+        num_eval_examples=1,
+        global_batch_size=10,
+        train_epochs=9.0,
+        first_block_epochs=5.0,
+    )
+    assert [block.num_steps for block in Clock.of(config).blocks()] == [50, 10, 10, 10, 10]
+    blocks = Clock.of(replace(config, first_block_steps=35, steps_per_block=20)).blocks()
+    assert [block.num_steps for block in blocks] == [35, 20, 20, 15]

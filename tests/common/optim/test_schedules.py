@@ -177,3 +177,12 @@ def test_curve_of_table_1_at_its_knots(batch: int, rate: float, warmup: float) -
     expected = [0, rate * 195 / length, rate * 390 / length]
     expected += [rate * (1 - i / total) ** 2 for i in (391, total // 2, total)]
     np.testing.assert_allclose(at, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0, 3.5])
+def test_polynomial_takes_any_power(power: float) -> None:
+    """The decay ends one step after the last, as in lars_util.py (steps + 1)."""
+    schedule = Schedule(kind="poly", warmup_epochs=0.0, power=power, end_learning_rate=0.5)
+    rate = schedules.learning_rate(schedule, 2.5, steps_per_epoch=10, train_steps=40)
+    steps = np.arange(41)
+    np.testing.assert_allclose(rate(tf.constant(steps)), 0.5 + 2.0 * (1 - steps / 41) ** power, rtol=1e-6)

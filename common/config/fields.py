@@ -1,0 +1,121 @@
+"""Describes the fields of a configuration: type, value, meaning. TensorFlow-free.
+
+The meaning of a field stands in the docstring of its class, under `Attributes:`, as `name: meaning` or
+`name, other: meaning`; it names the source of a constant, where there is one. tests/common/config/test_fields.py holds
+every field of every benchmark to having one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from common.config.overrides import field_types
+
+_ENTRY = re.compile(r"  (\w+(?:, \w+)*): (.*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field, as help shows it.
+
+    Attributes:
+      path: its name on a command line, behind `--config.`: "optimizer.momentum".
+      kind: what a value looks like: "number", "whole number", "true or false", "text", "numbers, a,b,...".
+      value: the value in the configuration that was described.
+      meaning: what it is for.
+      own: the benchmark has it beyond those of every benchmark.
+    """
+
+    path: str
+    kind: str
+    value: Any
+    meaning: str
+    own: bool
+
+    @property
+    def group(self) -> str:
+        """The group that holds it: "optimizer"; "" for a field of the configuration itself."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def text(self) -> str:
+        """The value as a command line takes it."""
+        if isinstance(self.value, tuple):
+            return ",".join(map(_plain, self.value))
+        return "" if self.value is None else _plain(self.value)
+
+
+def describe(config: Any, shared: type | None = None) -> list[Field]:
+    """Returns the fields of a configuration in their order, those of groups included.
+
+    Args:
+      config: the configuration whose values are given, such as a preset.
+      shared: the class of the fields that every benchmark has (RunConfig).
+    """
+    everywhere = {field.name for field in dataclasses.fields(shared)} if shared else set()
+    return list(_describe(config, everywhere, ""))
+
+
+def _describe(config: Any, everywhere: set[str], prefix: str) -> Iterator[Field]:
+    known = meanings(type(config))
+    for name, kind in field_types(type(config)).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(value):
+            yield from _describe(value, everywhere, f"{prefix}{name}.")
+            continue
+        meaning = known.get(name, "")
+        own = bool(everywhere) and (prefix or name).partition(".")[0] not in everywhere
+        yield Field(prefix + name, kind_of(kind), value, meaning, own)
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Returns {field: meaning} from the docstrings of a class and of its bases; a subclass takes precedence."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        found |= _attributes(base.__dict__.get("__doc__") or "")
+    return found
+
+
+def purpose(cls: type) -> str:
+    """Returns the first paragraph of a class's docstring, on one line."""
+    return " ".join(inspect.cleandoc(cls.__dict__.get("__doc__") or "").partition("\n\n")[0].split())
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    lines = inspect.cleandoc(docstring).splitlines()
+    if "Attributes:" not in lines:
+        return {}
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in lines[lines.index("Attributes:") + 1 :]:
+        entry = _ENTRY.fullmatch(line)
+        if entry:
+            names = entry[1].split(", ")
+            found |= dict.fromkeys(names, entry[2])
+        elif line.startswith("    "):
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+        elif line.strip():
+            break
+    return found
+
+
+def kind_of(kind: Any) -> str:
+    """Returns the type of a field in words."""
+    words = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+    arguments = [a for a in typing.get_args(kind) if a not in (type(None), Ellipsis)]
+    if typing.get_origin(kind) is tuple:
+        many = {int: "whole numbers", float: "numbers", str: "words"}[arguments[0]]
+        return f"{many} a,b,..."
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return f"{kind_of(arguments[0])}, or none"
+    return words[kind]
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,45 @@
+"""Looks into picture files with Pillow: are they whole, how large are they; and writes pictures for pages."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import numpy as np
+from PIL import Image, ImageOps
+
+
+def fault(path: str | os.PathLike) -> str | None:
+    """Returns a line about a file that is no whole picture, or None; decodes all of it."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        return f"{os.fspath(path)}: no whole picture ({error})"
+    return None
+
+
+def size(path: str | os.PathLike) -> tuple[int, int]:
+    """Returns (width, height) in pixels, of the file's header."""
+    with Image.open(path) as image:
+        return image.size
+
+
+def upright(image: Image.Image) -> Image.Image | None:
+    """Returns the picture turned as a camera's EXIF orientation says; None where it needs no turn."""
+    turned = image.getexif().get(0x0112, 1)  # The tag Orientation; 1 is upright.
+    return ImageOps.exif_transpose(image) if turned in range(2, 9) else None
+
+
+def jpeg(image: Image.Image) -> bytes:
+    """Encodes as RGB JPEG of quality 100, as the TPU reference's converter does."""
+    encoded = io.BytesIO()
+    image.convert("RGB").save(encoded, "JPEG", quality=100)
+    return encoded.getvalue()
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Encodes uint8 [H, W, 3] as PNG."""
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).save(encoded, "PNG")
+    return encoded.getvalue()

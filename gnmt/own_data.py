@@ -1,0 +1,127 @@
+"""Converts one's own parallel text, for `timetotrain data gnmt SOURCE TARGET OUT`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.config import own_data as described
+from common.config.own_data import Description
+from common.data import own_data
+from common.data.own_data import Card, Made, Options
+from common.text import bpe
+from common.text import own_data as own_text
+from gnmt import convert as converter
+from gnmt import corpus as reader
+from gnmt.config import Data
+from gnmt.presets import PRESETS
+
+PREVIEW = "cpu-multi30k"  # The preset as which the page reads the records.
+_FILES = Data()
+# Merges for small and for large text, in bytes: as studies/multi30k has them for 29,000 pairs, as WMT has them.
+_MERGES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
+_LARGE_MERGES = 32000
+_LONGEST = 75  # Most tokens of a side: the reference's filter (gnmt/convert.py).
+_BUCKETS = 5  # As the published configuration has them.
+
+
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+    """Writes the records, merges, vocabulary, evaluation text and their description into `out`.
+
+    Args:
+      sources: two text files, or one of sentence, tab, translation.
+      out: folder for the records.
+      options: split, vocabulary, lengths, languages.
+
+    Raises:
+      UserError: text that does not fit, too much of it broken, or `out` holds something else.
+    """
+    languages = options.languages or _languages(sources)
+    with own_text.prepared(sources, options) as pairs:
+        merges = options.vocabulary_size or next(
+            (n for most, n in _MERGES if pairs.bytes < most), _LARGE_MERGES
+        )
+        if own_data.start(out, "gnmt"):
+            own_text.clear(out)
+        settings = converter.Settings(
+            merges=merges,
+            max_length=options.max_length or _LONGEST,
+            shards=own_text.shards(pairs),
+            drop_bad=True,
+            workers=options.workers,
+            languages=languages,
+        )
+        counts = converter.convert(out, pairs.train, pairs.held, settings)
+        words = bpe.Bpe(out / _FILES.codes, out / _FILES.vocabulary)
+        tokens = max(len(words.encode(source, languages[0])) + 2 for source, _ in pairs.held.pairs())
+    fields = {
+        "vocabulary_size": counts["vocabulary"],
+        "num_train_examples": counts["pairs"],
+        "num_eval_examples": counts["eval"],
+        **{
+            f"data.{name}": getattr(_FILES, name)
+            for name in ("codes", "vocabulary", "eval_source", "eval_reference")
+        },
+        "data.source_language": languages[0],
+        "data.target_language": languages[1],
+    }
+    limits = _limits(out, fields)
+    fields["max_sequence_length"] = limits[-1]
+    names = (_FILES.codes, _FILES.vocabulary, _FILES.eval_source, _FILES.eval_reference)
+    description = own_data.finish(
+        out,
+        "gnmt",
+        ["train-*-of-*", *names],
+        fields,
+        (counts["pairs"], counts["eval"]),
+        own_text.listed(pairs, counts),
+        defaults={"bucket_limits": limits, "decode.source_length": tokens},
+    )
+    return Made(description, (), "pairs", own_text.facts(pairs, counts))
+
+
+def _languages(sources: Sequence[Path]) -> tuple[str, str]:
+    """Returns the codes that the files' suffixes name, as in train.en and train.de; English and German otherwise."""
+    found = [path.name.removesuffix(".gz").rpartition(".")[2] for path in sources]
+    if len(found) == 2 and all(len(code) == 2 and code.isalpha() for code in found):
+        return found[0].lower(), found[1].lower()
+    return _FILES.source_language, _FILES.target_language
+
+
+def _limits(out: Path, fields: dict) -> list[int]:
+    """Returns the lengths of the buckets: quantiles of the pairs' lengths, the longest last."""
+    config = dataclasses.replace(
+        PRESETS[PREVIEW],
+        vocabulary_size=fields["vocabulary_size"],
+        max_sequence_length=1 << 20,
+        bucket_limits=(1 << 20,),
+    )
+    corpus = reader.load(config, out)
+    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths + 1)  # A target gets BOS in its turn.
+    points = np.quantile(lengths, np.arange(1, _BUCKETS + 1) / _BUCKETS, method="higher")
+    return sorted({max(int(point), 2) for point in points})
+
+
+def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
+    """Returns training pairs cut into their tokens, and the first sentences to evaluate on."""
+    config = described.apply(PRESETS[PREVIEW], description)
+    corpus = reader.load(config, data_dir)
+    pieces = bpe.read_vocabulary(data_dir / config.data.vocabulary)
+    order = np.random.default_rng(0).permutation(len(corpus))[:count]
+    cards = []
+    for number in order:
+        sides = [
+            side.rows(np.array([number]), int(corpus.lengths[number]))
+            for side in (corpus.source, corpus.target)
+        ]
+        shown = [[pieces[int(token)] for token in tokens[0][: int(length[0])]] for tokens, length in sides]
+        cards.append(Card("train", None, shown))
+    words = bpe.Bpe(data_dir / config.data.codes, data_dir / config.data.vocabulary)
+    lines = (data_dir / config.data.eval_source).read_text(encoding="utf-8").split("\n")[: count // 2]
+    for line in filter(None, lines):
+        tokens = [bpe.BOS, *words.encode(line, config.data.source_language), bpe.EOS]
+        cards.append(Card("eval", None, [[pieces[token] for token in tokens]]))
+    return cards

@@ -1,0 +1,124 @@
+"""`python -m systems compile BENCHMARK --system=NAME`: what the compilers of absent devices say of a preset's steps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common.config import benchmarks
+from common.errors import UserError, near
+from systems.compile import run
+from systems.compile.targets import NAMES, kind_of, target
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser's commands."""
+    command = commands.add_parser(
+        "compile", help="compile a preset's steps for its devices, which may be absent"
+    )
+    command.add_argument("benchmark", metavar="BENCHMARK", help=", ".join(benchmarks.NAMES))
+    command.add_argument("--system", required=True, help="preset, as in `python -m BENCHMARK --system`")
+    command.add_argument("--target", metavar="KIND", help=f"another device: {', '.join(NAMES)}")
+    command.add_argument(
+        "--program", choices=("train", "eval", "both"), default="train", help="which steps; default: train"
+    )
+    command.add_argument("--export", metavar="DIR", type=Path, help="compile this export, made before")
+    command.add_argument("--json", action="store_true", help="the reports as JSON")
+    command.add_argument(
+        "flags", nargs="*", metavar="-- --config.FIELD=VALUE", help="flags of the export, after --"
+    )
+    command.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.benchmark not in benchmarks.NAMES:
+        hint = near(args.benchmark, benchmarks.NAMES)
+        raise UserError(f"{args.benchmark!r} is no benchmark{hint}; known: {', '.join(benchmarks.NAMES)}")
+    with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
+        folder = args.export or Path(scratch) / "export"
+        if args.export:
+            manifest = _manifest(folder)
+        else:
+            kind = args.target or kind_of(_hardware(args.benchmark, args.system))
+            run.compiler_python(target(kind, 1).platform)  # Before the export, which takes its time.
+            manifest = run.export(args.benchmark, args.system, folder, args.flags, _say)
+        kind = args.target or kind_of(_hardware(args.benchmark, args.system))
+        goal = target(kind, int(manifest.get("num_replicas", 1)))
+        chosen = [p for p in manifest["programs"] if args.program in ("both", p["name"].partition("-")[0])]
+        reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say) for p in chosen}
+    if args.json:
+        print(json.dumps(reports, indent=1))
+    else:
+        for name, report in reports.items():
+            print("\n".join(lines(name, report)))
+    return 0 if all(report.get("fits") for report in reports.values()) else 1
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _hardware(benchmark: str, system: str) -> str:
+    presets = benchmarks.module(benchmark, "presets").PRESETS
+    if system not in presets:
+        raise UserError(f"--system={system}: unknown{near(system, presets)}; known: {', '.join(presets)}")
+    return presets[system].hardware
+
+
+def _manifest(folder: Path) -> dict:
+    try:
+        return json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--export={folder}: no export ({type(error).__name__}); python -m BENCHMARK --export={folder} writes one"
+        ) from error
+
+
+def lines(name: str, report: dict) -> list[str]:
+    """A report as a table of a few lines."""
+    head = f"{name}  {report['topology']}, {report['replicas']} replicas, program {report['digest']}"
+    if "error" in report:
+        return [head, f"  does not compile: {report['error']}"]
+    memory, mib = report["memory"], 2**20
+    parts = ", ".join(
+        f"{part.replace('_', ' ')} {memory[part] / mib:.0f}"
+        for part in ("argument", "temp", "generated_code")
+    )
+    verdict = "fits" if report["fits"] else "DOES NOT FIT"
+    found = [
+        head,
+        f"  memory      {report['needed_bytes'] / mib:.0f} of {report['device_bytes'] / mib:.0f} MiB a device, "
+        f"{verdict} ({parts})",
+    ]
+    if "cycles" in report:
+        kinds = ", ".join(f"{kind} {n / 1e6:.2f}" for kind, n in report["cycles"]["by_kind"].items())
+        found.append(f"  cycles      {report['cycles']['total'] / 1e6:.2f} million ({kinds})")
+        time = report["estimated_ms"]
+        found.append(
+            f"  estimate    {'no clock known' if time is None else f'{time:.2f} ms'} by cycles, "
+            f"{report['optimal_ms']:.2f} ms by flops and bytes; without the exchange"
+        )
+        layers = list(report["cycles"]["by_layer"].items())[:5]
+        found.append("  dearest     " + ", ".join(f"{layer} {n / 1e6:.2f}" for layer, n in layers))
+    if "kernels" in report:
+        calls = ", ".join(f"{call} {n}" for call, n in report["kernels"]["calls"].items()) or "none"
+        found.append(f"  kernels     {calls}; matrix results in {report['kernels']['matrix_types']}")
+    for row in report["collectives"][:8]:
+        size = f"{row['groups']} x {row['group_size']}" if row["group_size"] else "all"
+        found.append(
+            f"  exchange    {row['count']} {row['operation']} over {size}, {row['bytes'] / 1e6:.2f} MB "
+            f"{row['strategy']}"
+        )
+    left = report["copies"]
+    found.append(
+        f"  copies      {left['count']}, {left['bytes'] / 1e6:.1f} MB, {left['cycles'] / 1e6:.2f} million cycles"
+    )
+    found.append(f"  64-bit      {report['wide_arithmetic'] or 'none'}")
+    found.append(
+        f"  compiler    {report['compile_seconds']} s, {report['compiler_gigabytes']} GB, {report['versions']}"
+    )
+    return found

@@ -1,0 +1,180 @@
+"""Names the compilers' targets: topologies of TPUs, descriptions of GPUs, memory and clock of a core.
+
+TPU figures are those of Google's public pages on each generation; a core's memory is a chip's divided by its cores.
+GPU descriptions follow the fields of openxla/xla `xla/stream_executor/device_description.proto`, with the figures of
+NVIDIA's data sheets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from common.errors import UserError, near
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What a program is compiled for.
+
+    Attributes:
+      name: "tpu-v3", "v100", ...: the kind of device.
+      platform: "tpu" or "cuda".
+      topology: libtpu's name ("v3:32x32"), or XLA:GPU's "processes x hosts x devices" ("1x1x8").
+      devices: devices of the topology, as the compiler counts them.
+      memory: bytes a device has.
+      megahertz: the clock at which estimated cycles count; 0 where it is not known.
+      target_config: text of the GPU's description, '' for a TPU.
+    """
+
+    name: str
+    platform: str
+    topology: str
+    devices: int
+    memory: int
+    megahertz: float = 0.0
+    target_config: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tpu:
+    prefix: str  # libtpu's name of the generation.
+    cores: int  # Devices a chip counts as.
+    dimensions: int  # Of the torus.
+    chip_memory: int  # Bytes.
+    megahertz: float = 0.0
+
+
+# Memory of a chip and cores: cloud.google.com/tpu/docs, the page of each generation. Clocks: "A Domain-Specific
+# Supercomputer for Training Deep Neural Networks" (v2, v3) and "TPU v4: An Optically Reconfigurable Supercomputer"
+# (v4); later ones are not published.
+_TPUS = {
+    "tpu-v2": _Tpu("v2", 2, 2, 16 * GIB, 700.0),
+    "tpu-v3": _Tpu("v3", 2, 2, 32 * GIB, 940.0),
+    "tpu-v4": _Tpu("v4", 2, 3, 32 * GIB, 1050.0),
+    "tpu-v5e": _Tpu("v5e", 1, 2, 16 * GIB),
+    "tpu-v5p": _Tpu("v5p", 1, 3, 95 * GIB),
+    "tpu-v6e": _Tpu("v6e", 1, 2, 32 * GIB),
+    "tpu-7x": _Tpu("tpu7x", 2, 3, 192 * GIB),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gpu:
+    capability: str
+    cores: int  # Streaming multiprocessors.
+    units: int  # fp32 units in each.
+    shared: int  # Bytes of shared memory in each.
+    shared_block: int  # Bytes of it that a block may ask for.
+    bandwidth: float  # Bytes a second.
+    cache: int  # Bytes of the second-level cache.
+    gigahertz: float
+    memory: int
+    title: str
+
+
+_POD_SIDE = 32  # Chips along a side of a v3 pod; v0.7's largest machine is four pods of 32 x 32 in a row.
+
+# NVIDIA's data sheets of the SXM modules.
+_GPUS = {
+    "v100": _Gpu("major: 7", 80, 64, 98304, 98304, 898.048e9, 6 * 2**20, 1.53, 16 * GIB, "Tesla V100-SXM2-16GB"),
+    "a100": _Gpu(
+        "major: 8", 108, 64, 167936, 166912, 1555.2e9, 40 * 2**20, 1.41, 40 * GIB, "NVIDIA A100-SXM4-40GB"
+    ),
+    "h100": _Gpu(
+        "major: 9 feature_extension: ACCELERATED_FEATURES",
+        132, 128, 233472, 232448, 3352.32e9, 50 * 2**20, 1.98, 80 * GIB, "NVIDIA H100 80GB HBM3",
+    ),
+    "b200": _Gpu(
+        "major: 10 feature_extension: ACCELERATED_FEATURES",
+        148, 128, 233472, 232448, 7672.32e9, 126 * 2**20, 1.965, 180 * GIB, "NVIDIA B200",
+    ),
+}  # fmt: skip
+
+# The 32 GB module has the same chip.
+_MEMORY = {"v100-32": ("v100", 32 * GIB), "a100-80": ("a100", 80 * GIB)}
+NAMES = (*_TPUS, *_GPUS, *_MEMORY)
+
+# Systems whose name does not say the device.
+_SYSTEMS = {"summit": "v100", "dgx-1": "v100", "dgx-2h": "v100-32"}
+
+
+def target(kind: str, devices: int) -> Target:
+    """The target of `devices` devices of a kind.
+
+    Raises:
+      UserError: an unknown kind, or a number of devices that no torus has.
+    """
+    if kind in _TPUS:
+        return _tpu_target(kind, _TPUS[kind], devices)
+    base, memory = _MEMORY.get(kind, (kind, 0))
+    if base not in _GPUS:
+        raise UserError(f"--target={kind}: unknown{near(kind, NAMES)}; known: {', '.join(NAMES)}")
+    gpu = _GPUS[base]
+    return Target(
+        kind, "cuda", f"1x1x{devices}", devices, memory or gpu.memory, gpu.gigahertz * 1000, _description(gpu)
+    )
+
+
+def kind_of(hardware: str) -> str:
+    """The kind of device of a preset's machine, from its name: "tpu-v3-2048" is "tpu-v3".
+
+    Raises:
+      UserError: the machine has no accelerator that a compiler here knows.
+    """
+    for kind in sorted(NAMES, key=len, reverse=True):
+        if re.match(rf"{kind}(-\d+)?$", hardware):
+            return kind
+    for start, kind in _SYSTEMS.items():
+        if hardware.startswith(start):
+            return kind
+    raise UserError(
+        f"--system: its machine, {hardware!r}, has no TPU or GPU to compile for; give --target={NAMES[0]} "
+        f"or another of {', '.join(NAMES)}"
+    )
+
+
+def _tpu_target(kind: str, tpu: _Tpu, devices: int) -> Target:
+    chips = -(-devices // tpu.cores)
+    shape = torus(chips, tpu.dimensions)
+    if tpu.dimensions == 2 and shape[-1] > _POD_SIDE:  # Pods stand in a row.
+        shape = (_POD_SIDE, math.prod(shape) // _POD_SIDE)
+    if math.prod(shape) * tpu.cores < devices:
+        raise UserError(f"--target={kind}: {devices} devices make no torus")
+    return Target(
+        kind,
+        "tpu",
+        f"{tpu.prefix}:{'x'.join(map(str, shape))}",
+        math.prod(shape) * tpu.cores,
+        tpu.chip_memory // tpu.cores,
+        tpu.megahertz,
+    )
+
+
+def torus(chips: int, dimensions: int) -> tuple[int, ...]:
+    """The most even shape of so many chips whose sides are powers of two, small side first; `chips` is rounded up."""
+    power = max(0, math.ceil(math.log2(chips)))
+    sides = [power // dimensions + (i < power % dimensions) for i in range(dimensions)]
+    return tuple(sorted(2**side for side in sides))
+
+
+def _description(gpu: _Gpu) -> str:
+    """The text form of XLA's GpuTargetConfigProto."""
+    return f"""gpu_device_info {{
+  threads_per_block_limit: 1024 threads_per_warp: 32
+  shared_memory_per_block: 49152 shared_memory_per_core: {gpu.shared}
+  threads_per_core_limit: 2048 core_count: {gpu.cores} fpus_per_core: {gpu.units}
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: {gpu.bandwidth:.0f} l2_cache_size: {gpu.cache} clock_rate_ghz: {gpu.gigahertz}
+  device_memory_size: {gpu.memory} shared_memory_per_block_optin: {gpu.shared_block}
+  cuda_compute_capability {{ {gpu.capability} }}
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}}
+platform_name: "CUDA"
+runtime_version {{ major: 12 minor: 8 patch: 0 }}
+dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+device_description_str: "{gpu.title}"
+"""

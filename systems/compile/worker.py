@@ -1,0 +1,138 @@
+"""Compiles one program for devices that are absent: python -m systems.compile.worker REQUEST.json RESULT.json
+
+It runs in a process of its own, in an environment with jax and the device's compiler. A request names the export's
+program, the platform, the topology and the number of replicas; the result has the compiler's own figures, and the
+optimised program's text goes into a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+# Set before jax is imported: no device is looked for, and no metadata server; several processes may load libtpu.
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v3-8",
+}
+_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12")
+
+
+def compile_program(request: dict[str, Any]) -> dict[str, Any]:
+    """Compiles; returns seconds, memory, costs and versions.
+
+    Args:
+      request: "artifact", "program" (its entry of the manifest), "platform", "topology", "target_config", "replicas"
+        and "text", where the optimised program goes.
+    """
+    os.environ.update(_ENVIRONMENT)
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from jax._src.interpreters import mlir
+    from jax.experimental import topologies
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    settings = {"target_config": request["target_config"]} if request["platform"] == "cuda" else {}
+    name = "topology" if request["platform"] == "cuda" else "topology_name"
+    topology = topologies.get_topology_desc(
+        platform=request["platform"], **{name: request["topology"]}, **settings
+    )
+    devices = topology.devices[: request["replicas"]]
+    context = mlir.make_ir_context()
+    with context:
+        module = stablehlo.deserialize_portable_artifact(context, Path(request["artifact"]).read_bytes())
+        _donate(ir, module, request["program"])
+        began = time.time()
+        made = _compile(devices, module, request["replicas"])
+    seconds = time.time() - began
+    Path(request["text"]).write_text(made.hlo_modules()[0].to_string())
+    memory = made.get_compiled_memory_stats()
+    return {
+        "compile_seconds": round(seconds, 1),
+        "compiler_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
+        "memory": {
+            part: int(getattr(memory, f"{part}_size_in_bytes"))
+            for part in ("argument", "output", "alias", "temp", "generated_code")
+        },
+        "cost": _cost(made),
+        "versions": _versions(),
+    }
+
+
+def _donate(ir: Any, module: Any, program: dict[str, Any]) -> None:
+    """Marks the arguments that a result takes the place of, as a run donates its state."""
+    places = {argument["name"]: i for i, argument in enumerate(program["arguments"])}
+    main = next(op for op in module.body.operations if str(op.attributes["sym_name"]).strip('"') == "main")
+    attributes: list[dict] = [{} for _ in places]
+    number = ir.IntegerType.get_signless(32)
+    for i, result in enumerate(program["results"]):
+        if result["updates"] in places:
+            attributes[places[result["updates"]]] = {"tf.aliasing_output": ir.IntegerAttr.get(number, i)}
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(found) for found in attributes])
+
+
+def _compile(devices: list, module: Any, replicas: int) -> Any:
+    import numpy as np
+    from jax._src.lib import xla_client
+
+    assignment = np.array([device.id for device in devices]).reshape(replicas, 1)
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = replicas, 1
+    options.compile_portable_executable = False
+    options.device_assignment = xla_client.DeviceAssignment.create(assignment)
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions, build.use_spmd_partitioning = replicas, 1, False
+    build.use_shardy_partitioner = False
+    build.device_assignment = options.device_assignment
+    return devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
+
+
+def _cost(made: Any) -> dict[str, float]:
+    """The compiler's own analysis; {} where it has none (XLA:GPU)."""
+    try:
+        found = made.cost_analysis() or {}
+    except Exception:  # Not implemented by every client.
+        return {}
+    found = found[0] if isinstance(found, list) else found
+    names = ("flops", "bytes accessed", "optimal_seconds", "transcendentals")
+    return {name: float(found[name]) for name in names if name in found}
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the result, or {"error": first line of what the compiler says}."""
+    request = json.loads(Path(arguments[0]).read_text())
+    try:
+        result = compile_program(request)
+    except ModuleNotFoundError as error:
+        result = {"missing": error.name}
+    except Exception as error:  # The compiler's errors have no common type.
+        result = {
+            "error": next((line for line in str(error).splitlines() if line.strip()), repr(error))[:500]
+        }
+    Path(arguments[1]).write_text(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Tests long runs: fifty resumes equal an uninterrupted run; a process holds no more after many blocks."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from bench.long_run import Held, held
+from common.train import checkpoint, events
+from common.train.loop import Loop
+from tests.common.train.test_checkpoint import everything, toy_loop
+
+
+def _stopped_at(loop: Loop, step: int) -> None:
+    """Trains until the loop has done `step` steps."""
+    for event in loop.run():
+        if isinstance(event, events.Progress) and event.step >= step:
+            loop.stop("SIGTERM")
+
+
+@pytest.mark.parametrize("resumes", [3, pytest.param(50, marks=pytest.mark.e2e)])
+def test_a_run_resumed_at_random_steps_equals_an_uninterrupted_one(
+    resumes: int, tmp_path: pathlib.Path
+) -> None:
+    """Bitwise, moments, slots and counters included; some resumes begin inside a block, some before an evaluation."""
+    changes = {"train_epochs": 2 * resumes}
+    whole = toy_loop("single", 1, **changes)
+    list(whole.run())
+    total = whole.clock.train_steps
+    steps = np.sort(np.random.default_rng(resumes).choice(np.arange(1, total), resumes, replace=False))
+    for number, step in enumerate(steps):
+        loop = toy_loop("single", 1, **changes)
+        if number:
+            checkpoint.restore_latest(loop, tmp_path)
+        _stopped_at(loop, int(step))
+        checkpoint.save(loop, tmp_path)
+    resumed = toy_loop("single", 1, **changes)
+    checkpoint.restore_latest(resumed, tmp_path)
+    list(resumed.run())
+    assert everything(resumed) == everything(whole)
+
+
+@pytest.mark.e2e
+def test_a_thousand_blocks_leave_nothing_behind() -> None:
+    """Memory grows by less than a kilobyte a block; handles and threads do not grow."""
+    loop = toy_loop("single", 1, train_epochs=1100)
+    seen: dict[int, Held] = {}
+    for event in loop.run():
+        if isinstance(event, events.Evaluated) and event.block.index in (100, 1099):
+            seen[event.block.index] = held()
+    early, late = seen[100], seen[1099]
+    assert late.handles <= early.handles and late.threads <= early.threads
+    assert late.kilobytes - early.kilobytes < 1000

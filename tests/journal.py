@@ -1,0 +1,59 @@
+"""Remembers which long tests have passed, so that `make e2e` goes on where it was stopped.
+
+The journal's first line names the sources; other sources begin a new one. A run in which every test passes removes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def sources(root: pathlib.Path = ROOT) -> str:
+    """Identifies the checkout: its commit, and what differs from it."""
+
+    def git(*arguments: str) -> bytes:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False).stdout
+
+    return (
+        f"{git('rev-parse', 'HEAD').decode().strip()} {hashlib.sha256(git('diff', 'HEAD')).hexdigest()[:16]}"
+    )
+
+
+class Journal:
+    """A pytest plugin over one journal file."""
+
+    def __init__(self, path: pathlib.Path, now: str):
+        self.path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.passed = set(lines[1:]) if lines[:1] == [now] else set()
+        if not self.passed:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(now + "\n")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leaves out the tests that have passed."""
+        done = [item for item in items if item.nodeid in self.passed]
+        if done:
+            print(
+                f"{len(done)} tests have passed before, as {self.path} says; {len(items) - len(done)} are left"
+            )
+            config.hook.pytest_deselected(items=done)
+            items[:] = [item for item in items if item.nodeid not in self.passed]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes a test that has passed."""
+        if report.when == "call" and report.passed:
+            with self.path.open("a") as file:
+                file.write(report.nodeid + "\n")
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Removes the journal of a run that is done: every test passed, now or before."""
+        if exitstatus == 0 or (exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.passed):
+            self.path.unlink(missing_ok=True)

@@ -1,0 +1,218 @@
+"""Compares the presets with published_headers.json: logs and launch flags of the published runs.
+
+The file is a second transcription, made from the logs' text by tools/published_headers.py. So an edit of a preset
+alone fails here, and so does an edit of the file alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.config.clock import Clock
+from common.config.schema import RunConfig
+from tests.benchmarks import header, preset_of
+
+PUBLISHED = json.loads((Path(__file__).parent / "published_headers.json").read_text())
+
+# Keys of a log that the other form of the same fact replaces.
+SPELLINGS = {"'True'": True, "'t2t'": True, "'Adam'": "adam", "'lazy_adam'": "adam"}
+# (preset or benchmark, key) -> why the preset's own log says something else.
+DIFFERENT = {
+    (
+        "maskrcnn/tpu-v3-32",
+        "opt_learning_rate_warmup_factor",
+    ): "their log says 0; their code warms up from it",
+    (
+        "maskrcnn/tpu-v3-128",
+        "opt_learning_rate_warmup_factor",
+    ): "their log says 0; their code warms up from it",
+    (
+        "maskrcnn/tpu-v3-256",
+        "opt_learning_rate_warmup_factor",
+    ): "their log says 0; their code warms up from it",
+    ("maskrcnn/v100-8", "num_image_candidates"): "their number before suppression; ours is the one after it",
+    ("transformer/v100-8", "global_batch_size"): "tokens there, packed sequences here",
+    ("transformer/v100-8", "opt_base_learning_rate"): "the peak there, the factor of the schedule here",
+    ("transformer/v100-8", "max_sequence_length"): "PyTorch's pairs end at 64; the packed data at 80",
+}
+for _size in (32, 128, 256, 512, 1024, 2048):
+    DIFFERENT[f"ssd/tpu-v3-{_size}", "max_samples"] = (
+        "all anchors there; the attempts of a crop in every other log"
+    )
+
+
+def _said(value: Any) -> Any:
+    return SPELLINGS.get(repr(value), value)
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    ours, theirs = _said(ours), _said(theirs)
+    if isinstance(theirs, (int, float)) and not isinstance(theirs, bool):
+        return math.isclose(float(ours), theirs, rel_tol=1e-9)
+    return ours == theirs
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_preset_logs_what_its_published_log_says(name: str) -> None:
+    ours, theirs = header(preset_of(name)), PUBLISHED[name]["values"]
+    common = [key for key in ours if key in theirs]
+    assert len(common) >= 4
+    wrong = {key: (ours[key], theirs[key]) for key in common if not _same(ours[key], theirs[key])}
+    assert set(wrong) == {key for where, key in DIFFERENT if where == name}, wrong
+
+
+def test_the_transformer_of_one_node_takes_nvidia_s_tokens_and_peak() -> None:
+    config, theirs = preset_of("transformer/v100-8"), PUBLISHED["transformer/v100-8"]["values"]
+    assert config.global_batch_size * config.packed_length == theirs["global_batch_size"]
+    peak = (
+        config.optimizer.base_learning_rate
+        * (config.width * theirs["opt_learning_rate_warmup_steps"]) ** -0.5
+    )
+    assert peak == pytest.approx(theirs["opt_base_learning_rate"], rel=1e-3)
+
+
+def _group(config: RunConfig) -> float:
+    """Devices per batch-norm group."""
+    return config.batch_norm_span / config.global_batch_size * config.num_replicas
+
+
+def _drop(which: int) -> Callable[[RunConfig], float]:
+    return lambda config: config.schedule.boundaries[which]
+
+
+def _drop_step(which: int) -> Callable[[RunConfig], float]:
+    return lambda c: c.schedule.boundaries[which] * c.examples_per_epoch / c.global_batch_size
+
+
+def _shards(config: RunConfig) -> float:
+    """Groups of devices that hold one image together."""
+    return config.num_replicas / config.partitions
+
+
+def _total_steps(config: RunConfig) -> int:
+    return Clock.of(config).train_steps
+
+
+# Benchmark -> flag of the published launch -> the same quantity of the preset.
+FLAGS: dict[str, dict[str, Callable[[Any], float]]] = {
+    "resnet": {
+        "distributed_group_size": _group,
+        "eval_batch_size": lambda c: c.eval_batch_size,
+        "iterations_per_loop": lambda c: c.steps_per_block,
+        "label_smoothing": lambda c: c.label_smoothing,
+        "lars_base_learning_rate": lambda c: c.optimizer.base_learning_rate,
+        "base_learning_rate": lambda c: c.optimizer.base_learning_rate,
+        "lars_epsilon": lambda c: c.optimizer.epsilon,
+        "lars_warmup_epochs": lambda c: c.schedule.warmup_epochs,
+        "momentum": lambda c: c.optimizer.momentum,
+        "num_cores": lambda c: c.num_replicas,
+        "num_replicas": lambda c: c.num_replicas,
+        "stop_threshold": lambda c: c.quality_target,
+        "train_batch_size": lambda c: c.global_batch_size,
+        "batch_size": lambda c: c.global_batch_size,
+        "train_steps": _total_steps,
+        "weight_decay": lambda c: c.optimizer.weight_decay,
+        "datasets_num_private_threads": lambda c: c.data.private_threads,
+    },
+    "ssd": {
+        "eval_batch_size": lambda c: c.eval_batch_size,
+        "hparams.base_learning_rate": lambda c: c.optimizer.base_learning_rate * 32 / c.global_batch_size,
+        "hparams.conv0_space_to_depth": lambda c: c.space_to_depth,
+        "hparams.distributed_group_size": lambda c: _group(c) / c.partitions,
+        "hparams.first_lr_drop_epoch": _drop(0),
+        "hparams.second_lr_drop_epoch": _drop(1),
+        "hparams.lr_warmup_epoch": lambda c: c.schedule.warmup_epochs,
+        "hparams.use_bfloat16": lambda c: c.precision == "bf16",
+        "iterations_per_loop": lambda c: c.steps_per_block,
+        "num_epochs": lambda c: c.train_epochs,
+        "num_shards": _shards,
+        "train_batch_size": lambda c: c.global_batch_size,
+        "input_partition_dims": lambda c: c.partitions,
+    },
+    "maskrcnn": {
+        "eval_batch_size": lambda c: c.eval_batch_size,
+        "hparams.eval_batch_size": lambda c: c.eval_batch_size,
+        "hparams.first_lr_drop_step": _drop_step(0),
+        "hparams.second_lr_drop_step": _drop_step(1),
+        "hparams.iterations_per_loop": lambda c: c.steps_per_block,
+        "hparams.learning_rate": lambda c: c.optimizer.base_learning_rate,
+        "hparams.lr_warmup_step": lambda c: c.schedule.warmup_steps,
+        "hparams.total_steps": _total_steps,
+        "hparams.train_batch_size": lambda c: c.global_batch_size,
+        "train_batch_size": lambda c: c.global_batch_size,
+        "num_cores": lambda c: c.num_replicas,
+        "num_shards": _shards,
+        "input_partition_dims": lambda c: c.partitions,
+    },
+    "transformer": {
+        "decode_hparams.alpha": lambda c: c.decode.alpha,
+        "decode_hparams.beam_size": lambda c: c.decode.beam_size,
+        "decode_hparams.extra_length": lambda c: c.decode.extra_length,
+        "decode_hparams.mlperf_threshold": lambda c: c.quality_target,
+        "hparams.batch_size": lambda c: c.global_batch_size * c.packed_length / c.num_replicas,
+        "hparams.learning_rate_constant": lambda c: c.optimizer.base_learning_rate,
+        "hparams.learning_rate_warmup_steps": lambda c: c.schedule.warmup_steps,
+        "hparams.max_length": lambda c: c.max_sequence_length,
+        "hparams.optimizer_adam_beta1": lambda c: c.optimizer.beta_1,
+        "hparams.optimizer_adam_beta2": lambda c: c.optimizer.beta_2,
+        "iterations_per_loop": lambda c: c.steps_per_block,
+        "tpu_num_shards": lambda c: c.num_replicas,
+        "train_steps": _total_steps,
+    },
+    "gnmt": {
+        "batch_size": lambda c: c.global_batch_size,
+        "decay_factor": lambda c: c.schedule.factor,
+        "decay_interval": lambda c: c.schedule.decay_interval,
+        "decay_start": lambda c: c.schedule.decay_start_step,
+        "decay_steps": lambda c: c.schedule.max_decays,
+        "infer_batch_size": lambda c: c.eval_batch_size,
+        "learning_rate": lambda c: c.optimizer.base_learning_rate,
+        "num_buckets": lambda c: len(c.bucket_limits),
+        "num_examples_per_epoch": lambda c: c.num_train_examples,
+        "num_shards": lambda c: c.num_replicas,
+        "warmup_steps": lambda c: c.schedule.warmup_steps,
+        "target_bleu": lambda c: 100 * c.quality_target,
+    },
+}
+
+
+def _number(flag: str | list[str]) -> float:
+    if isinstance(flag, list):
+        return math.prod(map(int, flag))
+    return {"true": 1.0, "false": 0.0}.get(flag.lower(), None) if flag.isalpha() else float(flag)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in PUBLISHED.items() if entry["flags"]])
+def test_a_preset_runs_with_the_flags_of_its_published_launch(name: str) -> None:
+    config, flags = preset_of(name), PUBLISHED[name]["flags"]
+    quantities = FLAGS[name.partition("/")[0]]
+    assert set(flags) <= set(quantities)
+    ours = {flag: float(quantities[flag](config)) for flag in flags}
+    theirs = {flag: _number(value) for flag, value in flags.items()}
+    assert ours == pytest.approx(theirs, rel=1e-6)
+
+
+def test_the_preset_that_shards_its_update_is_the_one_of_the_paper() -> None:
+    """'Scale MLPerf-0.6 Models on Google TPU-v3 Pods', section 2.2: the Transformer's update is sharded."""
+    assert preset_of("transformer/tpu-v3-2048").communication.shard_weight_update
+
+
+def test_the_rows_of_the_pods_paper_s_first_table() -> None:
+    """Rows of LARS: momentum form, base rate, warmup epochs, momentum, all at a batch of 32,768."""
+    rows = {
+        "tpu-v3-2048": (True, 31.2, 25, 0.9),
+        "tpu-v3-2048-unscaled": (False, 31.2, 25, 0.9),
+        "tpu-v3-2048-unscaled-tuned": (False, 29.0, 18, 0.929),
+    }
+    for name, (scaled, rate, warmup, momentum) in rows.items():
+        config = preset_of(f"resnet/{name}")
+        optimizer = config.optimizer
+        assert (optimizer.scaled_momentum, optimizer.base_learning_rate) == (scaled, rate), name
+        assert (config.schedule.warmup_epochs, optimizer.momentum) == (warmup, momentum), name
+        assert config.global_batch_size == 32768, name

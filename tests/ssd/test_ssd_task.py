@@ -1,0 +1,37 @@
+"""Compares what SSD's task makes of the network's outputs with numpy transcriptions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ssd.presets import PRESETS
+from ssd.task import Task
+
+CLASSES = 5
+
+
+def test_scores_are_probabilities_beside_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The softmax runs over all classes, the background (class 0) included; its class is never detected."""
+    config = dataclasses.replace(
+        PRESETS["cpu-tiny"], num_classes=CLASSES, score_threshold=0.0, candidates=4, detections=4
+    )
+    task = Task(config, None)
+    anchors = task._anchors()
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=[1, len(anchors), CLASSES])
+    logits[..., 1:] -= 6.0
+    chosen = [3, 40, 90]
+    for place, kind in zip(chosen, (1, 4, 2), strict=True):
+        logits[0, place, 0], logits[0, place, kind] = 5.0, 5.0 + kind
+    outputs = tf.zeros([1, len(anchors), 4], tf.float64), tf.constant(logits)
+    monkeypatch.setattr(task, "_outputs", lambda *_, **__: outputs)
+    found = task.evaluate(None, {"image_id": tf.constant([7]), "weight": tf.constant([1.0])}).arrays
+    powers = np.exp(logits[0] - logits[0].max(-1, keepdims=True))
+    probabilities = powers / powers.sum(-1, keepdims=True)
+    wanted = sorted((probabilities[p, k] for p, k in zip(chosen, (1, 4, 2), strict=True)), reverse=True)
+    np.testing.assert_allclose(found["scores"][0, :3], wanted, rtol=1e-6)
+    assert list(found["classes"][0, :3].numpy()) == [4, 2, 1]

@@ -1,0 +1,212 @@
+"""Tests the reading of optimised programs, the targets, and the command with a compiler that answers from a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+
+import pytest
+
+from common.errors import UserError
+from systems.__main__ import main
+from systems.compile import cli, hlo, run
+from systems.compile.targets import NAMES, kind_of, target, torus
+
+CYCLES = 'backend_config={"estimated_cycles":"%d"}'
+PROGRAM = """HloModule m, replica_count=8
+
+%inner (p: bf16[8,8]) -> bf16[8,8] {
+  %p = bf16[8,8]{1,0} parameter(0)
+  ROOT %c = bf16[8,8]{1,0} convolution(%p, %p), dim_labels=bf_io->bf
+}
+
+%moved (p: f32[4,2]) -> f32[2,4] {
+  %p.1 = f32[4,2]{1,0} parameter(0)
+  ROOT %t = f32[2,4]{1,0} transpose(%p.1), dimensions={1,0}
+}
+
+%body (s: (s32[], f32[16])) -> (s32[], f32[16]) {
+  %s = (s32[], f32[16]{0}) parameter(0)
+  %x = f32[16]{0} get-tuple-element(%s), index=1
+  %y = f32[16]{0} add(%x, %x), backend_config={"estimated_cycles":"5"}
+  %r = f32[16]{0} all-reduce(%y), replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%sum
+  ROOT %out = (s32[], f32[16]{0}) tuple(%s, %r)
+}
+
+ENTRY %main (a: bf16[8,8], b: f32[4,2], s: (s32[], f32[16])) -> bf16[8,8] {
+  %a = bf16[8,8]{1,0} parameter(0)
+  %b = f32[4,2]{1,0} parameter(1)
+  %s.1 = (s32[], f32[16]{0}) parameter(2)
+  %f = bf16[8,8]{1,0} fusion(%a), calls=%inner, metadata={op_name="net/conv/C"}, <100>
+  %g = bf16[8,8]{1,0} fusion(%f), calls=%inner, metadata={op_name="gradient_tape/net/conv/D"}, <50>
+  %m = f32[2,4]{1,0} fusion(%b), kind=kLoop, calls=%moved, backend_config={"estimated_cycles":"7"}
+  %w = (s32[], f32[16]{0}) while(%s.1), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %h = (bf16[8,8]{1,0}, bf16[8,8]{1,0}) collective-permute-start(%g), source_target_pairs={{0,1},{1,0}}
+  %i = bf16[8,8]{1,0} collective-permute-done(%h)
+  %k = s64[2]{0} add(%i, %i)
+  ROOT %z = bf16[8,8]{1,0} all-gather(%i), replica_groups=[2,4]<=[8], dimensions={0}
+}
+"""
+for _cycles in (100, 50):
+    PROGRAM = PROGRAM.replace(f"<{_cycles}>", CYCLES % _cycles)
+
+
+@pytest.fixture
+def program() -> hlo.Program:
+    return hlo.Program(PROGRAM)
+
+
+def test_cycles_count_loops_as_often_as_they_run_and_layers_both_ways(program: hlo.Program) -> None:
+    found = hlo.cycles(program)
+    assert found["total"] == 100 + 50 + 7 + 3 * 5
+    assert found["by_kind"] == {"matrix": 150, "other": 15, "copy": 7}
+    assert found["by_layer"]["net/conv"] == 150 and found["loops_of_unknown_length"] == 0
+
+
+def test_collectives_have_groups_counts_and_bytes(program: hlo.Program) -> None:
+    rows = {row["operation"]: row for row in hlo.collectives(program)}
+    assert (rows["all-reduce"]["groups"], rows["all-reduce"]["group_size"]) == (4, 2)
+    assert (rows["all-reduce"]["count"], rows["all-reduce"]["bytes"]) == (3, 3 * 16 * 4)
+    assert (rows["all-gather"]["groups"], rows["all-gather"]["group_size"]) == (2, 4)
+    assert (rows["collective-permute"]["groups"], rows["collective-permute"]["bytes"]) == (2, 8 * 8 * 2)
+
+
+def test_copies_and_wide_arithmetic_are_found(program: hlo.Program) -> None:
+    assert hlo.copies(program) == {"count": 1, "bytes": 32, "cycles": 7}
+    assert hlo.wide_arithmetic(program) == {"add": 1}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "kind", "devices", "topology"),
+    [
+        ("tpu-v3-2048", "tpu-v3", 2048, "v3:32x32"),
+        ("tpu-v3-32", "tpu-v3", 32, "v3:4x4"),
+        ("tpu-v3-8192", "tpu-v3", 8192, "v3:32x128"),
+        ("tpu-v4-128", "tpu-v4", 128, "v4:4x4x4"),
+        ("v100-8", "v100", 8, "1x1x8"),
+        ("summit-256", "v100", 6, "1x1x6"),
+    ],
+)
+def test_a_preset_s_machine_has_a_topology(hardware: str, kind: str, devices: int, topology: str) -> None:
+    assert kind_of(hardware) == kind
+    found = target(kind, devices)
+    assert found.topology == topology and found.devices >= devices
+
+
+def test_every_kind_has_memory_and_a_torus_holds_its_chips() -> None:
+    for kind in NAMES:
+        assert target(kind, 8).memory >= 8 * 2**30
+    for chips in (1, 2, 3, 8, 64, 100):
+        sides = torus(chips, 3)
+        assert sides == tuple(sorted(sides)) and sides[0] * sides[1] * sides[2] >= chips
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resnext", "--system=tpu-v3-32"], "'resnext' is no benchmark (did you mean resnet?)"),
+        (["resnet", "--system=tpu-v3-33"], "--system=tpu-v3-33: unknown"),
+        (["resnet", "--system=cpu-tiny"], "has no TPU or GPU to compile for"),
+        (["resnet", "--system=tpu-v3-32", "--target=tpu-v9"], "--target=tpu-v9: unknown"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["compile", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.fixture
+def exported(tmp_path: pathlib.Path) -> pathlib.Path:
+    """An export of one program, as `--export` writes it."""
+    folder = tmp_path / "export"
+    folder.mkdir()
+    (folder / "train.mlir.bc").write_bytes(b"artifact")
+    program = {"name": "train", "file": "train.mlir.bc", "arguments": [], "results": []}
+    (folder / "manifest.json").write_text(json.dumps({"num_replicas": 8, "programs": [program]}))
+    return folder
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, results: pathlib.Path, raw: dict) -> list[str]:
+    """Puts `raw` and PROGRAM in place of the compiler's answer; returns the list of its calls."""
+    calls: list[str] = []
+
+    def child(artifact, program, target, replicas, scratch):
+        calls.append(target.topology)
+        (scratch / "program.txt").write_text(PROGRAM)
+        return raw
+
+    monkeypatch.setattr(run, "_in_child", child)
+    monkeypatch.setattr(run.compiled, "__defaults__", (results,))
+    return calls
+
+
+def test_a_report_is_kept_by_program_and_not_compiled_again(
+    exported: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    parts = ("argument", "output", "alias", "temp", "generated_code")
+    raw = {
+        "compile_seconds": 1.0,
+        "compiler_gigabytes": 0.5,
+        "memory": dict(zip(parts, (600, 500, 400, 300, 200), strict=True)),
+        "cost": {"optimal_seconds": 0.25},
+        "versions": {"libtpu": "0"},
+    }
+    calls = answering(monkeypatch, tmp_path / "results", raw)
+    arguments = ["compile", "resnet", "--system=tpu-v3-128", "--target=tpu-v3", f"--export={exported}"]
+    assert main([*arguments, "--json"]) == 0 and main(arguments) == 0
+    assert calls == ["v3:2x2"]
+    said = capsys.readouterr().out
+    report = json.loads(said[: said.index("\n}\n") + 2])["train"]
+    assert report["needed_bytes"] == 600 + 500 - 400 + 300 + 200 and report["fits"]
+    assert report["estimated_ms"] == pytest.approx(172 / 940e3, abs=1e-3) and report["optimal_ms"] == 250.0
+    assert "over 4 x 2" in said and "compiled before" not in said
+
+
+def test_what_does_not_compile_is_a_finding(
+    exported: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    answering(monkeypatch, tmp_path / "results", {"error": "RESOURCE_EXHAUSTED: out of memory"})
+    assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 1
+    assert "does not compile: RESOURCE_EXHAUSTED" in capsys.readouterr().out
+
+
+def test_a_missing_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    with pytest.raises(UserError, match="run `make aot`, which needs no device"):
+        run.compiler_python("tpu")
+
+
+def test_a_small_program_compiles_for_a_pod(tmp_path: pathlib.Path) -> None:
+    """Through the real compiler, where this environment or that of `make aot` has it."""
+    try:
+        run.compiler_python("tpu")
+    except UserError as error:
+        pytest.skip(str(error))
+    if not importlib.util.find_spec("jax"):
+        pytest.skip("needs jax to write a program")
+    import jax
+    from jax import export
+
+    made = export.export(jax.jit(lambda a: a @ a), platforms=["tpu"])(
+        jax.ShapeDtypeStruct((256, 256), "bfloat16")
+    )
+    (tmp_path / "train.mlir.bc").write_bytes(made.mlir_module_serialized)
+    program = {
+        "name": "train",
+        "file": "train.mlir.bc",
+        "arguments": [{"name": "a", "shape": [256, 256], "dtype": "bfloat16"}],
+        "results": [{"updates": None}],
+    }
+    manifest = {"num_replicas": 32, "programs": [program]}
+    report = run.compiled(tmp_path, manifest, program, target("tpu-v3", 32), print, tmp_path / "results")
+    assert "error" not in report and report["fits"] and report["cycles"]["total"] > 0
+    assert cli.lines("train", report)

@@ -1,0 +1,122 @@
+"""The command line `timetotrain VERB ...`, `python -m timetotrain VERB ...` in a checkout. TensorFlow-free.
+
+Exit status: what the verb returns; 2 for wrong usage or a part that is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import timetotrain
+from common.config import benchmarks
+from common.errors import UserError, near
+from common.files import INSTALLED
+from timetotrain import extras
+from timetotrain.verbs import VERBS, Verb
+
+PROG = "timetotrain"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with near names for an unknown flag."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the error and ends with status 2."""
+        unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0].partition("=")[0]
+        known = [flag for action in self._actions for flag in action.option_strings]
+        hint = near(unknown, known) if unknown.startswith("-") else ""
+        self.exit(2, f"error: {message}{hint}; see {self.prog} --help\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb; returns its exit status."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _main(argv)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except ModuleNotFoundError as error:
+        text = extras.line(error, INSTALLED)
+        if text is None:
+            raise
+        print(f"error: {text}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # The reader (head, less) closed the pipe; Python shall not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+
+
+def _main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"{PROG} {timetotrain.__version__}")
+        return 0
+    name, *words = argv
+    if name not in VERBS:
+        raise UserError(f"{name}: no verb of {PROG}{near(name, list(VERBS))}; see {PROG} --help")
+    status = call(name, words)
+    sys.stdout.flush()
+    return status
+
+
+def call(name: str, words: Sequence[str]) -> int:
+    """Runs the verb `name` with the words behind it; returns the exit status.
+
+    Raises:
+      UserError: the verb, or a package that it needs, is not installed; or what the verb raises.
+    """
+    verb = VERBS[name]
+    module = load(name, verb)
+    if verb.words is not None:
+        return module.main([*verb.words, *words])
+    parser = Parser(prog=f"{PROG} {name}", description=_sentence(verb.about), allow_abbrev=False)
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(words))
+
+
+def load(name: str, verb: Verb) -> object:
+    """Imports and returns the module of a verb; raises UserError where it is not part of this installation."""
+    if verb.module.startswith(PROG + "."):
+        module = verb.module
+    else:
+        module = benchmarks.command(verb.module)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module + ".").startswith(error.name + "."):
+            raise
+        raise UserError(f"{PROG} {name}: not part of this installation ({module} is missing)") from None
+
+
+def overview() -> str:
+    """Returns the help of `timetotrain` itself."""
+    width = max(map(len, VERBS))
+    lines = [
+        f"usage: {PROG} VERB ...",
+        "",
+        "Trains the benchmarks of MLPerf and checks, reports and packages their results.",
+        "",
+        "verbs:",
+        *(f"  {name:<{width}}  {verb.about}" for name, verb in VERBS.items()),
+        "",
+        f"benchmarks: {', '.join(benchmarks.NAMES)}",
+        "",
+        f"{PROG} VERB --help lists a verb's flags; {PROG} run BENCHMARK --help also every field of its",
+        f"configuration. {PROG} --version prints the version.",
+    ]
+    return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."

@@ -1,0 +1,61 @@
+"""Lists the verbs of `timetotrain`, and which module answers each. TensorFlow-free.
+
+A verb is one of two things:
+
+- a module with `add_arguments(parser)` and `run(options) -> int`, which returns the exit status, or
+- an existing command line, `main(argv) -> int`, which gets the words behind the verb.
+
+A module is imported when its verb is called, and only then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """One verb.
+
+    Attributes:
+      about: what it does, in a line.
+      module: the module, named as in a checkout: "timetotrain.data", "common.search.__main__".
+      words: None where the module has `add_arguments` and `run`; else its `main` gets these words first.
+    """
+
+    about: str
+    module: str
+    words: tuple[str, ...] | None = None
+
+
+def _compliance(about: str, name: str) -> Verb:
+    return Verb(about, "compliance.cli", (name,))
+
+
+VERBS = {
+    "run": Verb("train a benchmark, and time it", "timetotrain.run", ()),
+    "data": Verb("make records of your own files", "timetotrain.data"),
+    "predict": Verb("apply a trained model to files", "timetotrain.predict"),
+    "export": Verb("write a trained model for other programs", "timetotrain.export"),
+    "search": Verb(
+        "look for good rates, batches or any field",
+        "common.search.__main__",
+        (),
+    ),
+    "study": Verb("run a study on real data", "studies.__main__", ()),
+    "launch": Verb("start a command in several processes", "common.launch.__main__", ()),
+    "check": _compliance("check logs, results and submissions", "check"),
+    "explain": _compliance("explain a rule and how to meet it", "explain"),
+    "rules": _compliance("print the keys that a log must have", "rules"),
+    "scores": _compliance("compute scores from results", "scores"),
+    "report": _compliance("one page with timelines, curves and scores", "report"),
+    "compare": _compliance("two runs or systems side by side", "compare"),
+    "package": _compliance("build the submission of your results", "package"),
+    "systems": Verb("list, show, detect and validate machines", "systems.__main__", ()),
+    "forecast": Verb(
+        "how long a run takes on a machine that you lack",
+        "systems.__main__",
+        ("predict",),
+    ),
+    "completion": Verb("print the completion of a shell", "timetotrain.completion"),
+}

@@ -1,0 +1,121 @@
+"""Tries faults: python -m tools.mutate [--changed_since REV] [--only TEXT] [--mechanical FILE] [--results FILE]
+
+Without options all hand-written faults are tried. `--mechanical FILE` tries the mechanical faults of a file, with the
+tests that run its lines (tests_of.py). Results go to a JSON file; a fault that has a result there is not tried again
+unless its source or its tests changed. The exit status is 1 when a fault survived that is not marked as equivalent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tools.mutate import runner
+from tools.mutate.faults import ROOT, Fault, hand_written
+from tools.mutate.mechanical import faults as mechanical_faults
+from tools.mutate.tests_of import tests_of
+
+RESULTS = ROOT / "bench" / "results" / "mutations.json"
+
+
+def key(fault: Fault) -> str:
+    """Identifies a fault with the text it changes and the tests that should notice."""
+    parts = [fault.name, fault.new, (ROOT / fault.file).read_text(encoding="utf-8"), *fault.tests]
+    parts += [
+        (ROOT / test.partition("::")[0]).read_text(encoding="utf-8")
+        for test in fault.tests
+        if (ROOT / test.partition("::")[0]).is_file()
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def changed_since(revision: str) -> set[str]:
+    """The files that differ from a revision."""
+    command = ["git", "diff", "--name-only", revision]
+    return set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
+
+
+def _chosen(options: argparse.Namespace) -> list[Fault]:
+    if options.mechanical:
+        faults = [fault for path in options.mechanical for fault in mechanical_faults(path, tests_of(path))]
+        return faults[:: options.every]
+    faults = hand_written()
+    if options.only:
+        faults = [fault for fault in faults if options.only in fault.name or options.only in fault.file]
+    if options.changed_since:
+        changed = changed_since(options.changed_since)
+        faults = [
+            f for f in faults if f.file in changed or any(t.partition("::")[0] in changed for t in f.tests)
+        ]
+    return faults
+
+
+def _write(path: Path, results: dict[str, dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+
+def summary(results: dict[str, dict]) -> str:
+    """A table of outcomes by folder."""
+    folders: dict[str, dict[str, int]] = {}
+    for entry in results.values():
+        folder = "/".join(entry["file"].split("/")[: 2 if entry["file"].startswith("common/") else 1])
+        outcome = "equivalent" if entry["equivalent"] else entry["outcome"]
+        row = folders.setdefault(folder, dict.fromkeys(("caught", "timeout", "survived", "equivalent"), 0))
+        row[outcome] = row.get(outcome, 0) + 1
+    lines = ["| folder | caught | survived | equivalent |", "|---|---|---|---|"]
+    for folder, row in sorted(folders.items()):
+        caught = row["caught"] + row["timeout"]
+        lines.append(f"| `{folder}` | {caught} | {row['survived']} | {row['equivalent']} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Tries the chosen faults; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.mutate", description=__doc__.split("\n\n")[1])
+    parser.add_argument("--changed_since", metavar="REV", help="only faults of files that differ from REV")
+    parser.add_argument("--only", metavar="TEXT", help="only faults whose name or file holds TEXT")
+    parser.add_argument("--mechanical", nargs="+", metavar="FILE", help="mechanical faults of these files")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th mechanical fault")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--slots", type=int, default=2, help="faults at a time")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for the tests of one fault")
+    options = parser.parse_args()
+    known = json.loads(options.results.read_text()) if options.results.exists() else {}
+    faults = _chosen(options)
+    names = {fault.name for fault in faults}
+    if not (options.only or options.changed_since or options.mechanical):
+        known = {name: entry for name, entry in known.items() if name in names or "->" in name}
+    waiting = [f for f in faults if not f.equivalent and known.get(f.name, {}).get("key") != key(f)]
+    for fault in faults:
+        if fault.equivalent:
+            known[fault.name] = _entry(fault, "equivalent")
+    with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
+        found = runner.run(waiting, Path(scratch), options.slots, options.timeout)
+        for result in tqdm(found, total=len(waiting), unit="fault"):
+            known[result.fault.name] = _entry(result.fault, result.outcome)
+            _write(options.results, known)
+            if result.outcome in (runner.SURVIVED, runner.BROKEN):
+                tqdm.write(f"{result.outcome}: {result.fault.name} ({result.fault.file})")
+                if result.outcome == runner.BROKEN:
+                    tqdm.write(result.log[-2000:])
+    _write(options.results, known)
+    print(summary(known))
+    bad = [name for name in names if known[name]["outcome"] in (runner.SURVIVED, runner.BROKEN)]
+    print("\n".join(f"survived: {name}" for name in sorted(bad)))
+    return 1 if bad else 0
+
+
+def _entry(fault: Fault, outcome: str) -> dict:
+    return {"file": fault.file, "outcome": outcome, "equivalent": fault.equivalent, "key": key(fault)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

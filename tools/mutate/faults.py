@@ -1,0 +1,64 @@
+"""Reads the hand-written faults of faults/*.toml.
+
+Each file holds `[[fault]]` tables:
+
+  name = "lars-momentum-form"
+  why = "the pods paper, figures 5 and 6"      # what a test should know better
+  file = "common/optim/optimizers.py"
+  old = '''text that stands there once'''
+  new = '''what takes its place'''
+  tests = ["tests/common/optim/test_optimizers.py"]   # files or tests that should notice
+  equivalent = "the reason"                    # only where no test can notice
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).parent / "faults"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One change of the source that a test should notice.
+
+    Attributes:
+      name: unique.
+      file: path inside the project.
+      old: text that occurs once in the file.
+      new: what takes its place.
+      tests: pytest's arguments that select the tests which should notice.
+      why: where the right form stands.
+      equivalent: why no test can notice; '' for a fault that one should.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    why: str = ""
+    equivalent: str = ""
+
+    def applied(self, text: str) -> str:
+        """The file's text with the fault.
+
+        Raises:
+          ValueError: `old` does not occur exactly once.
+        """
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {text.count(self.old)} places in {self.file} read {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+def hand_written() -> list[Fault]:
+    """All faults of FOLDER, in the files' order."""
+    found = []
+    for path in sorted(FOLDER.glob("*.toml")):
+        for table in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]:
+            found.append(Fault(**{**table, "tests": tuple(table["tests"])}))
+    return found

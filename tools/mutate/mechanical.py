@@ -1,0 +1,96 @@
+"""Makes mechanical faults of a file: comparisons, arithmetic, constants, conditions and returned values are changed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.mutate.faults import ROOT, Fault
+
+_SWAPS: dict[type, type] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+
+
+def _changed(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that may stand in a node's place."""
+    if isinstance(node, ast.BinOp) and type(node.op) in _SWAPS:
+        yield ast.BinOp(node.left, _SWAPS[type(node.op)](), node.right)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _SWAPS:
+        yield ast.Compare(node.left, [_SWAPS[type(node.ops[0])]()], node.comparators)
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(_SWAPS[type(node.op)](), node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node.operand
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.Constant) and type(node.value) is bool:
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.IfExp):
+        yield ast.IfExp(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
+
+
+def _skipped(tree: ast.AST) -> set[int]:
+    """The nodes of annotations, imports, texts and messages, whose change is no fault of the computation."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        parts = []
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            parts = [node.returns, *node.decorator_list, *(a.annotation for a in node.args.args)]
+        elif isinstance(node, ast.AnnAssign):
+            parts = [node.annotation]
+        elif isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)):
+            parts = [node]
+        for part in parts:
+            if part is not None:
+                found.update(id(inner) for inner in ast.walk(part))
+    return found
+
+
+def faults(path: str, tests: tuple[str, ...]) -> list[Fault]:
+    """The mechanical faults of one file.
+
+    Args:
+      path: path inside the project.
+      tests: pytest's arguments that select the tests which should notice.
+
+    Returns:
+      Faults whose `old` is the whole text of the file.
+    """
+    text = Path(ROOT / path).read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line.encode()))
+    data = text.encode()
+    tree = ast.parse(text)
+    skipped = _skipped(tree)
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in skipped or not hasattr(node, "lineno"):
+            continue
+        for number, other in enumerate(_changed(node)):
+            begin = starts[node.lineno - 1] + node.col_offset
+            end = starts[node.end_lineno - 1] + node.end_col_offset
+            source = data[begin:end].decode()
+            new = f"({ast.unparse(ast.fix_missing_locations(other))})"
+            name = f"{path}:{node.lineno}:{node.col_offset}:{number} {source[:40]!r} -> {new[:40]!r}"
+            found.append(Fault(name, path, text, (data[:begin] + new.encode() + data[end:]).decode(), tests))
+    return found

@@ -1,0 +1,74 @@
+"""Finds the tests that run a file's lines, from coverage measured per test.
+
+`python -m tools.mutate.tests_of [PYTEST ARGUMENTS]` measures, and writes MAP: {file: [test files, most lines first]}.
+Without a map, a file's tests are those that its folder suggests.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from tools.mutate.faults import ROOT
+
+MAP = ROOT / ".cache" / "tests_of.json"
+MOST = 6  # Test files per source file.
+
+
+def tests_of(path: str) -> tuple[str, ...]:
+    """The test files that run the lines of `path`, at most MOST of them."""
+    if MAP.exists():
+        found = json.loads(MAP.read_text()).get(path)
+        if found:
+            return tuple(found[:MOST])
+    folder, name = Path(path).parent, Path(path).stem
+    direct = ROOT / "tests" / folder / f"test_{name}.py"
+    return (str(direct.relative_to(ROOT)),) if direct.exists() else (str(Path("tests") / folder),)
+
+
+def measure(arguments: list[str]) -> dict[str, list[str]]:
+    """Runs the tests under coverage, a context per test; returns {file: [test files, most lines first]}."""
+    with tempfile.TemporaryDirectory() as scratch:
+        data = Path(scratch) / "coverage"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n0",
+            "--cov=.",
+            "--cov-context=test",
+            "--cov-report=",
+            *arguments,
+        ]
+        subprocess.run(command, cwd=ROOT, check=False, env={**_environment(), "COVERAGE_FILE": str(data)})
+        lines: dict[str, Counter] = {}
+        query = (
+            "SELECT file.path, context.context, length(line_bits.numbits) FROM line_bits "
+            "JOIN file ON file.id = line_bits.file_id JOIN context ON context.id = line_bits.context_id"
+        )
+        with sqlite3.connect(data) as database:
+            for path, context, size in database.execute(query):
+                if context:
+                    name = str(Path(path).resolve().relative_to(ROOT))
+                    lines.setdefault(name, Counter())[context.partition("::")[0]] += size
+    return {
+        name: [test for test, _ in found.most_common()]
+        for name, found in sorted(lines.items())
+        if not name.startswith("tests/")
+    }
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+if __name__ == "__main__":
+    MAP.parent.mkdir(exist_ok=True)
+    MAP.write_text(json.dumps(measure(sys.argv[1:]), indent=1) + "\n")

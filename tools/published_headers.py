@@ -1,0 +1,158 @@
+"""Writes the headers of the published logs that the presets follow: python -m tools.published_headers V0.6 V0.7
+
+V0.6 and V0.7 are git directories of mlcommons/training_results_v0.6 and _v0.7. The result,
+tests/pinned/published_headers.json, is a second transcription of the presets' values: it is made from the logs by
+this file alone, and tests/pinned/test_headers.py compares it with what each preset writes into its own log.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "pinned" / "published_headers.json"
+# Preset -> (round, path of the log in that round's repository).
+GOOGLE_06 = {
+    "resnet": (32, 128, 256, 512, 1024, 2048),
+    "ssd": (32, 128, 256, 512, 1024, 2048),
+    "mask": (32, 128, 256),
+    "transformer": (32, 128, 256, 512, 1024, 2048),
+    "gnmt": (32, 128, 256, 512, 1024),
+}
+GOOGLE_07 = {
+    "tpu-v4-16": ("tpu-v4-16-TF", ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")),
+    "tpu-v4-128": ("tpu-v4-128-TF", ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")),
+    "tpu-v4-512": ("tpu-v4-512-TF", ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")),
+    "tpu-v3-8192": ("tpu-v3-8192-TF", ("resnet", "ssd", "transformer")),
+    "tpu-v3-8192-jax": ("tpu-v3-8192-JAX", ("resnet", "transformer")),
+    "tpu-v3-32-v0.7": ("tpu-v3-32-TF2.0", ("resnet",)),
+    "tpu-v3-1024-v0.7": ("tpu-v3-1024-TF", ("gnmt",)),
+    "tpu-v3-1024": ("tpu-v3-1024-TF", ("maskrcnn",)),
+    "v100-8": ("gpu-v100-8-TF2.0", ("resnet",)),
+}
+# Keys that tell what happened or who ran it, not what was set.
+EVENTS = re.compile(
+    r"(submission_|cache_clear|init_|run_|block_|epoch_|eval_start|eval_stop|eval_accuracy|seed$|tracked_stats)"
+)
+
+# The flags of a launch that set what a preset holds; the others name machines, folders and modes.
+KEPT = re.compile(
+    r"(decode_hparams\.(alpha|beam_size|extra_length|mlperf_threshold)"
+    r"|hparams\.(base_learning_rate|batch_size|conv0_space_to_depth|distributed_group_size|eval_batch_size)"
+    r"|hparams\.((first|second)_lr_drop_(epoch|step)|iterations_per_loop|learning_rate|lr_warmup_(epoch|step))"
+    r"|hparams\.(learning_rate_constant|learning_rate_warmup_steps|max_length|optimizer_adam_beta[12])"
+    r"|hparams\.(total_steps|train_batch_size|use_bfloat16)"
+    r"|(lars_)?base_learning_rate|lars_(epsilon|warmup_epochs)|learning_rate|momentum|weight_decay|label_smoothing"
+    r"|((eval|train|infer)_)?batch_size|distributed_group_size|input_partition_dims|iterations_per_loop"
+    r"|decay_(factor|interval|start|steps)|warmup_steps|num_(buckets|cores|epochs|examples_per_epoch|shards)"
+    r"|stop_threshold|target_bleu|tpu_num_shards|train_steps)"
+)
+# Flags that the log of the same run contradicts; the preset follows the log.
+CONTRADICTED = {
+    "resnet/v100-8": ("iterations_per_loop",),
+    "maskrcnn/tpu-v4-16": ("num_epochs",),
+    "maskrcnn/tpu-v4-128": ("num_epochs",),
+    "maskrcnn/tpu-v4-512": ("num_epochs",),
+    "maskrcnn/tpu-v3-1024": ("num_epochs",),
+}
+
+
+def logs() -> dict[str, tuple[str, str]]:
+    """{benchmark/preset: (round, path of the log)}."""
+    found = {
+        f"{'maskrcnn' if name == 'mask' else name}/tpu-v3-{cores}": (
+            "0.6",
+            f"Google/results/tpu-v3-{cores}/{name}/result_0.txt",
+        )
+        for name, sizes in GOOGLE_06.items()
+        for cores in sizes
+    }
+    for preset, (folder, names) in GOOGLE_07.items():
+        for name in names:
+            found[f"{name}/{preset}"] = ("0.7", f"Google/results/{folder}/{name}/result_0.txt")
+    nvidia = {
+        "ssd": ("0.6", "dgx1_ngc19.05_pytorch"),
+        "gnmt": ("0.6", "dgx1_ngc19.05_pytorch"),
+        "maskrcnn": ("0.7", "dgx1_ngc20.06_pytorch"),
+        "transformer": ("0.7", "dgx1_ngc20.06_pytorch"),
+    }
+    for name, (round_, folder) in nvidia.items():
+        found[f"{name}/v100-8"] = (round_, f"NVIDIA/results/{folder}/{name}/result_0.txt")
+    return found
+
+
+def parsed(line: str) -> tuple[str, object, dict] | None:
+    """(key, value, metadata) of one line of either form: `:::MLL TIME KEY: JSON`, `:::MLLOG JSON`."""
+    if ":::MLLOG" in line:
+        record = json.loads(line.partition(":::MLLOG")[2])
+        return record["key"], record["value"], record.get("metadata", {})
+    match = re.search(r":::MLL \S+ (\w+): (\{.*\})", line)
+    if not match:
+        return None
+    record = json.loads(match[2])
+    return match[1], record["value"], record.get("metadata", {})
+
+
+def script_of(log: str) -> str:
+    """The path of the script that started the run of `log`, in the same repository."""
+    _, _, system, benchmark, _ = log.split("/")
+    return f"Google/benchmarks/{benchmark}/{system}/run_and_time.sh"
+
+
+def flags_of(script: str) -> dict[str, str | list[str]]:
+    """{flag: text} of a script's flags; those inside `--hparams=a=1,b=2` as `hparams.a`; no paths, no names."""
+    found: dict[str, list[str]] = {}
+    for flag, text in re.findall(r"--(\w+)=(\S+)", script):
+        parts = [(flag, text)]
+        if flag.endswith("hparams"):
+            parts = [(f"{flag}.{part.partition('=')[0]}", part.partition("=")[2]) for part in text.split(",")]
+        for name, value in parts:
+            if "/" not in value and not re.search(r"TPU_\d|tpu_name|\$", value):
+                found.setdefault(name, []).append(value)
+    return {
+        name: values[0] if len(values) == 1 else values
+        for name, values in found.items()
+        if KEPT.fullmatch(name)
+    }
+
+
+def show(repository: str, path: str) -> str:
+    """The text of a file at HEAD, '' where there is none."""
+    command = ["git", "-C", repository, "show", f"HEAD:{path}"]
+    return subprocess.run(command, check=False, capture_output=True).stdout.decode("latin-1")
+
+
+def main(repositories: dict[str, str]) -> None:
+    """Reads each log from its repository, and writes OUTPUT."""
+    result = {}
+    for preset, (round_, path) in sorted(logs().items()):
+        text = show(repositories[round_], path)
+        values: dict[str, object] = {}
+        evaluations = []
+        for line in text.splitlines():
+            record = parsed(line)
+            if record is None:
+                continue
+            key, value, metadata = record
+            if key == "eval_accuracy" and metadata.get("epoch_num") is not None:
+                evaluations.append(metadata["epoch_num"])
+            if not EVENTS.match(key):
+                values.setdefault(key, value)
+        result[preset] = {
+            "log": f"mlcommons/training_results_v{round_} {path}",
+            "values": values,
+            "flags": {
+                flag: text
+                for flag, text in flags_of(show(repositories[round_], script_of(path))).items()
+                if flag not in CONTRADICTED.get(preset, ())
+            },
+            "evaluated_at": evaluations[:4],
+        }
+    OUTPUT.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main(dict(zip(("0.6", "0.7"), sys.argv[1:], strict=True)))
