@@ -9,23 +9,16 @@ from common.errors import UserError
 from compliance.findings import texts
 from compliance.hints import nearest
 from compliance.log import rules
+from compliance.log.formulas import describe_formula, uses_metadata
 from compliance.log.predicates import describe
-from compliance.stock import rulesets_with
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
-# Suffixes of the rule ids in findings about rulesets from 1.0.0 on (stock.translate).
-_STOCK_ASPECTS = {
-    "": "What a log must say of it",
-    "occurs": "How often it must be logged",
-    "check": "What its value, metadata or place must be",
-    "target": "The quality that at least one evaluation must reach",
-}
 
 
 def _files_with(key: str) -> list[tuple[str, str, dict]]:
     return [
         (ruleset, name, rules.load(ruleset, name)["keys"][key])
-        for ruleset in rules.OWN_RULESETS
+        for ruleset in rules.RULESETS
         for name in sorted(rules.names(ruleset), key=lambda name: (name != "common", name))
         if key in rules.load(ruleset, name)["keys"]
     ]
@@ -37,11 +30,38 @@ def _target(spec: dict) -> str:
     return describe(spec)
 
 
+def _formulas(spec: dict) -> list[tuple[str, str]]:
+    """(value or metadata, words) of each formula of a key."""
+    found = [(formula, "") for formula in spec.get("formula", ())]
+    found += [(formula, " at the first one") for formula in spec.get("first_formula", ())]
+    return [
+        ("metadata" if uses_metadata(formula) else "value", describe_formula(formula) + when)
+        for formula, when in found
+    ]
+
+
+def _named(name: str, predicate: dict) -> str:
+    return name + (f" ({describe(predicate)})" if predicate else "")
+
+
+def _metadata(spec: dict) -> list[str]:
+    parts = [_named(name, predicate) for name, predicate in spec.get("metadata", {}).items()]
+    parts += [" or ".join(some) for some in spec.get("metadata_any", ())]
+    for having, wanted in spec.get("metadata_if", {}).items():
+        parts += [f"{_named(name, predicate)} with {having}" for name, predicate in wanted.items()]
+    if "collects" in spec:
+        names = spec["collects"]["all_of"]
+        parts.append(f"in all records together each of {len(names)} names once: {', '.join(names[:3])}, ...")
+    return parts
+
+
 def _order(spec: dict) -> list[str]:
     parts = [f"after {key}" for key in spec.get("after", ())]
     parts += [f"before {key}" for key in spec.get("not_after", ())]
     if "within" in spec:
-        parts.append(f"less than {spec['within']['minutes']} minutes after the first {spec['within']['key']}")
+        minutes = spec["within"]["minutes"]
+        limit = "the minutes of the division" if isinstance(minutes, dict) else f"{minutes} minutes"
+        parts.append(f"less than {limit} after the first {spec['within']['key']}")
     return parts + [f"not when {condition['say']}" for condition in spec.get("when", ())]
 
 
@@ -49,16 +69,16 @@ def describe_key(spec: dict) -> dict[str, str]:
     """The rules of one key in words, by aspect."""
     words = {}
     if "occurs" in spec:
-        words["occurs"] = spec["occurs"].replace("_", " ")
+        occurs = spec["occurs"]
+        times = f"at least {occurs['at_least']}" if isinstance(occurs, dict) else occurs.replace("_", " ")
+        words["occurs"] = times
     for other, value in spec.get("once_if", {}).items():
         words["occurs"] = f"exactly one when {other} is {value}, else none"
-    if "value" in spec:
-        words["value"] = describe(spec["value"])
-    if "metadata" in spec:
-        words["metadata"] = ", ".join(
-            name + (f" ({describe(predicate)})" if predicate else "")
-            for name, predicate in spec["metadata"].items()
-        )
+    parts = [describe(spec["value"])] if "value" in spec else []
+    if parts := parts + [text for about, text in _formulas(spec) if about == "value"]:
+        words["value"] = " and ".join(parts)
+    if parts := [*_metadata(spec), *(text for about, text in _formulas(spec) if about == "metadata")]:
+        words["metadata"] = ", ".join(parts)
     if order := _order(spec):
         words["order"] = "; ".join(order)
     if "target" in spec:
@@ -72,6 +92,14 @@ def describe_key(spec: dict) -> dict[str, str]:
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `explain`."""
     parser.add_argument("rule", metavar="RULE", help="a rule id from a finding, or a key; `all` lists them")
+
+
+def _span(rounds: list[str]) -> str:
+    """ "3.0.0-4.1.0" for rounds that follow one another, else their names."""
+    first = rules.RULESETS.index(rounds[0])
+    if len(rounds) > 1 and rounds == list(rules.RULESETS[first : first + len(rounds)]):
+        return f"{rounds[0]}-{rounds[-1]}"
+    return ", ".join(rounds)
 
 
 def explain(rule: str) -> str:
@@ -88,20 +116,15 @@ def explain(rule: str) -> str:
     files = _files_with(key) if not aspect or aspect in _ASPECTS else []
     if files and (not aspect or any(aspect in describe_key(spec) for _, _, spec in files)):
         lines.append(f"{key}: {about['keys'].get(key, 'a hyperparameter that the rules name')}.")
-        rows = []
+        rows: dict[tuple[str, str], list[str]] = {}  # what is said in a file -> the rounds that say it
         for ruleset, name, spec in files:
             words = describe_key(spec)
             said = [f"{part} {text}" for part, text in words.items() if not aspect or part == aspect]
             if said:
-                rows.append((ruleset, name, "; ".join(said)))
-        lines += [f"  {ruleset}  {name:<22} {said}" for ruleset, name, said in rows]
+                rows.setdefault((name, "; ".join(said)), []).append(ruleset)
+        lines += [f"  {_span(rounds):<14} {name:<24} {said}" for (name, said), rounds in rows.items()]
         if aspect in about["aspects"]:
             lines.append(f"  {about['aspects'][aspect]}")
-    if not lines and aspect in _STOCK_ASPECTS and (found := rulesets_with(key)):
-        lines.append(
-            f"{rule}\n  {_STOCK_ASPECTS[aspect]}, by the stock checker's rules in {', '.join(found)}."
-        )
-        lines.append("  `check --ruleset` of the log's round shows what it expects and found.")
     if not lines:
         near = nearest(rule, known_rules()) or nearest(key, known_rules())
         hint = f"did you mean {near}?" if near else "`explain all` lists them"
@@ -112,7 +135,7 @@ def explain(rule: str) -> str:
 def known_rules() -> list[str]:
     """Every id that `explain` takes: keys, their aspects, and the rules without a key."""
     ids = dict.fromkeys(texts()["rules"])
-    for ruleset in rules.OWN_RULESETS:
+    for ruleset in rules.RULESETS:
         for name in sorted(rules.names(ruleset)):
             for key, spec in rules.load(ruleset, name)["keys"].items():
                 ids[key] = None
@@ -132,9 +155,34 @@ def run_explain(options: argparse.Namespace) -> int:
 
 def add_rules_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `rules`."""
-    parser.add_argument("benchmark", metavar="BENCHMARK", help="resnet, ssd, ...")
-    parser.add_argument("division", metavar="DIVISION", help="closed or open")
-    parser.add_argument("--ruleset", choices=rules.OWN_RULESETS, default="0.7.0")
+    parser.add_argument(
+        "benchmark",
+        metavar="BENCHMARK",
+        nargs="?",
+        help="resnet, ssd, ...; without it: the rounds and their benchmarks",
+    )
+    parser.add_argument("division", metavar="DIVISION", nargs="?", default="closed", help="closed or open")
+    parser.add_argument(
+        "--ruleset", choices=rules.RULESETS, help="default: 0.7.0, or the newest round that has the benchmark"
+    )
+
+
+def overview(ruleset: str | None = None) -> str:
+    """The rounds and their benchmarks, of one round when it is named."""
+    lines = []
+    for one in (ruleset,) if ruleset else rules.RULESETS:
+        own = rules.load(one, "common").get("own_benchmarks", ())
+        closed = [name for name in rules.benchmarks(one, "closed") if name not in own]
+        lines.append(f"{one}  {', '.join(closed)}")
+        more = [name for name in rules.benchmarks(one, "open") if name not in (*closed, *own)]
+        lines += [f"       open only: {', '.join(more)}"] if more else []
+        lines += [f"       this project's own: {', '.join(own)}"] if own else []
+    return "\n".join([*lines, "MLPerf HPC is not covered."])
+
+
+def _default_ruleset(benchmark: str) -> str:
+    having = rules.rulesets_with(benchmark)
+    return having[-1] if having and "0.7.0" not in having else "0.7.0"
 
 
 def table(ruleset: str, division: str, benchmark: str) -> str:
@@ -143,18 +191,22 @@ def table(ruleset: str, division: str, benchmark: str) -> str:
     Raises:
       UserError: the benchmark or division is unknown to the ruleset.
     """
-    known = rules.benchmarks(ruleset)
-    for word, value, choices in (("benchmark", benchmark, known), ("division", division, rules.DIVISIONS)):
+    known = rules.benchmarks(ruleset, division if division in rules.DIVISIONS else None)
+    for word, value, choices in (("division", division, rules.DIVISIONS), ("benchmark", benchmark, known)):
         if value not in choices:
             near = nearest(value, choices)
             hint = f"did you mean {near}?" if near else f"known: {', '.join(choices)}"
             raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint}")
     name = rules.benchmark_file(ruleset, division, benchmark)
+    if name not in rules.names(ruleset):
+        raise UserError(
+            f"ruleset {ruleset} names {benchmark} and has no rules for it; name an earlier --ruleset"
+        )
     info = rules.load(ruleset, name)
-    sections = [
-        ("every log", {**rules.load(ruleset, "common")["keys"]}),
-        (f"{benchmark}, {division}", info["keys"]),
-    ]
+    every = {**rules.load(ruleset, "common")["keys"]}
+    if f"{division}/common" in rules.names(ruleset):
+        every.update(rules.load(ruleset, f"{division}/common")["keys"])
+    sections = [("every log", every), (f"{benchmark}, {division}", info["keys"])]
     for key, spec in info["keys"].items():
         if "selects" in spec:
             for choice in spec["value"]["in"]:
@@ -198,5 +250,9 @@ def _facts(info: dict) -> list[str]:
 def run_rules(options: argparse.Namespace) -> int:
     """Prints the table."""
     sys.stdout.reconfigure(errors="backslashreplace")
-    print(table(options.ruleset, options.division, options.benchmark))
+    if options.benchmark is None:
+        print(overview(options.ruleset))
+    else:
+        ruleset = options.ruleset or _default_ruleset(options.benchmark)
+        print(table(ruleset, options.division, options.benchmark))
     return 0

@@ -171,9 +171,9 @@ class StreamChecker:
         key = record.key
         handler = self.story.handlers.get(key)
         rule = self._rules.get(key)
-        if "aggregates" in self.info and key == self.info["aggregates"]["key"]:
-            if not self._aggregate(self.info["aggregates"], record):
-                return [self._unjoined(self.info["aggregates"], record)]
+        how = self.info.get("aggregates")
+        if how is not None and key == how["key"] and not self._aggregate(how, record):
+            return [self._unjoined(how, record)]
         if rule is None:
             if handler is not None:
                 remark = handler(record)
@@ -289,7 +289,10 @@ class StreamChecker:
         if isinstance(value, str) and value in rules.HPC_BENCHMARKS:
             return {"wording": "value.hpc"}
         if isinstance(value, str) and (others := rules.rulesets_with(value)):
-            return {"wording": "value.later-benchmark", "round": ", ".join(others)}
+            return {
+                "wording": "value.later-benchmark",
+                "round": " to ".join(dict.fromkeys((others[0], others[-1]))),
+            }
         return {"wording": "value.unknown-benchmark"}
 
     @property

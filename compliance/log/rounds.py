@@ -14,13 +14,17 @@ from typing import NamedTuple
 
 from compliance.hints import nearest
 from compliance.log import rules
-from compliance.log.logs import SECONDS_FORM, Record, read_log
 from compliance.log.lines import TOKEN, token_lines
+from compliance.log.logs import SECONDS_FORM, Record, read_log
 
 # mlcommons/training_results_v5.0; submitters' copies are named alike (training_results_v5.0_rc1, training-v5.1).
-_FOLDER = re.compile(r"(?:training(?:_results)?|mlperf)[-_]?v?(\d+)\.(\d+)(?![\d.])|^v(\d+)\.(\d+)$", re.IGNORECASE)
+_FOLDER = re.compile(
+    r"(?:training(?:_results)?|mlperf)[-_]?v?(\d+)\.(\d+)(?![\d.])|^v(\d+)\.(\d+)$", re.IGNORECASE
+)
 # A log names its benchmark and hyperparameters before it trains; real headers have a few hundred records.
 _MAX_RECORDS = 20_000
+# What only this project's logs say (common/run/mllog.py); its presets follow the rules of v0.7.
+_OWN_KEYS, _OWN_RULESET = frozenset(("config_digest", "smoke_run")), "0.7.0"
 _NOTHING = "0.7.0"  # what an unreadable or empty log is checked with, for its line findings
 
 
@@ -93,10 +97,19 @@ def of_keys(keys: dict[str, object]) -> Choice:
         return Choice(_NOTHING, f"{said}, so no round could be taken from the log", False)
     division = division if division in rules.DIVISIONS else "closed"
     fitting = [ruleset for ruleset in rules.rulesets_with(name) if ruleset != "0.6.0"]
+    if _OWN_RULESET in fitting and _OWN_KEYS & keys.keys():
+        return Choice(_OWN_RULESET, "the log is one of this project, whose rules are those of v0.7")
+    fitting = [
+        one for one in fitting if rules.benchmark_file(one, division, name) in rules.names(one)
+    ] or fitting
     missing = {ruleset: len(required(ruleset, division, name) - keys.keys()) for ruleset in fitting}
     fewest = min(missing.values())
     equal = [ruleset for ruleset in fitting if missing[ruleset] == fewest]
-    reason = f"the newest round whose keys for {name} the log has" if len(equal) > 1 else f"the keys for {name} fit it best"
+    reason = (
+        f"the newest round whose keys for {name} the log has"
+        if len(equal) > 1
+        else f"the keys for {name} fit it best"
+    )
     if len(fitting) == 1:
         reason = f"only this round has {name}"
     elif len(equal) > 1:
@@ -113,4 +126,6 @@ def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
         if name in rules.names(ruleset):
             specs.update(rules.load(ruleset, name)["keys"])
     made = {"aggregated_eval_accuracy"}
-    return frozenset(key for key, spec in specs.items() if spec.get("occurs", "optional") != "optional") - made
+    return (
+        frozenset(key for key, spec in specs.items() if spec.get("occurs", "optional") != "optional") - made
+    )

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from compliance.log.logs import BadLine, Record, guess_ruleset, read_log
+from compliance.log.logs import BadLine, Record, read_log
+from compliance.log.rounds import find
 from compliance.log.rules import metric
 from compliance.log.story import Target
 from compliance.submission.thinned import Span, Spans, Thinned
@@ -112,7 +113,7 @@ def read_run(path: str | Path, ruleset: str | None = None) -> Run:
     Raises UserError when the file cannot be read; odd lines are counted, never raised.
     """
     path = Path(path)
-    ruleset = ruleset or guess_ruleset(path)
+    ruleset = ruleset or find(path).ruleset
     header: dict[str, object] = {}
     settings: dict[str, object] = {}
     marks: dict[str, float] = {}

@@ -114,7 +114,7 @@ def test_repeats_are_advice_and_contradictions_errors():
         (
             "submission_benchmark",
             "unet3d",
-            "check with --ruleset 1.0.0 or later: the benchmark is from a later round",
+            "check with the --ruleset of the round; the benchmark belongs to 1.0.0 to 4.1.0",
         ),
         ("submission_division", "cloosed", "did you mean closed?"),
         ("submission_status", "on-prem", "did you mean onprem?"),

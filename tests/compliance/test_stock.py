@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compliance import stock
-from compliance.cli import main
 from compliance.log.check_log import check_log
-from tests.compliance import result_logs
+from tests.compliance import result_logs, stock
 
 EVIL = "../" * 20 + "proc/self/cwd/evil"
 
@@ -123,37 +121,3 @@ def test_later_rulesets_are_checked_by_it_in_plain_words(tmp_path, ruleset):
     status = [finding for finding in findings if finding.rule.startswith("submission_status")]
     for finding in status:
         assert finding.line == 5
-
-
-def test_a_benchmark_of_another_round_is_refused_with_a_reason(tmp_path, capsys):
-    path = log(tmp_path, submission_benchmark="resnet")
-    assert main(["check", path, "--ruleset", "6.1.0"]) == 1
-    assert "stock.refused" in capsys.readouterr().out
-
-
-CHECK = (
-    "CHECK for 'seed' failed in line 3:\n:::MLLOG {}\n"
-    "failed test: v['metadata']['x'] > s['y']\ncurrent context[s]={}"
-)
-MESSAGES = {
-    "Required EXACTLY_ONE occurrence of 'seed' but found 0": ("seed.occurs", "exactly one"),
-    "Required AT_LEAST(2) occurrence of 'seed' but found 1": ("seed.occurs", "at least 2"),
-    "Required AT_LEAST_ONE occurrence of 'a' or 'b'": ("a.occurs", "at least one of a or b"),
-    "Failed checks for eval_accuracy : v['value'] >= 0.5": ("eval_accuracy.target", "value >= 0.5"),
-    "Log lines had parsing errors.": ("line-json", "one JSON object each"),
-    "No log lines detected": ("no-records", "lines with :::MLLOG"),
-    "Something new": ("stock.message", "its rules"),
-    CHECK: ("seed.check", "metadata x > y"),
-}
-
-
-@pytest.mark.parametrize("message", MESSAGES)
-def test_messages_become_findings(message):
-    finding = stock.translate(message, "error", "log.txt", {3: 17})
-    assert (finding.rule, finding.expected.strip()) == MESSAGES[message]
-    assert finding.line == (17 if "CHECK" in message else 0)
-
-
-def test_what_cannot_be_read_is_an_error(capsys):
-    assert main(["check", "/proc/self/mem"]) == 1
-    assert "not-checked" in capsys.readouterr().out

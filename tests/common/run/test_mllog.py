@@ -12,9 +12,9 @@ from common.errors import UserError
 from common.run.mllog import RunLog
 from common.train import events
 from compliance.log.engine import StreamChecker
-from compliance.stock import verdict
 from resnet.presets import PRESETS, hyperparameters
 from tests.benchmarks import small_disk
+from tests.compliance.stock import verdict
 
 TINY = PRESETS["cpu-tiny"]
 

@@ -1,0 +1,105 @@
+"""Whether `compliance check` gives the stock checker's verdict on every published log.
+
+`python -m bench.compliance_published FOLDER [--every N] [-o FILE]`: FOLDER holds checkouts of the public
+repositories mlcommons/training_results_v0.6 ... v5.1, each below a folder of that name. Both checkers judge each
+`ORG/results/SYSTEM/BENCHMARK/result_*.txt` with the ruleset of its round; the file counts the verdicts by round
+and the differences by class, with one log of each class.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from bench.harness import arguments
+from bench.harness.results import RESULTS, head, write
+
+_ROUND = re.compile(r"training_results_v(\d+\.\d+)$")
+
+
+class Pair(NamedTuple):
+    """Both verdicts on one log; `theirs` is pass, fail or crash, `why` names what decided where they differ."""
+
+    path: str
+    round: str
+    passes: bool
+    theirs: str
+    why: str
+
+
+def logs(folder: Path) -> Iterator[tuple[str, str]]:
+    """(log, round) of every published log below `folder`."""
+    for repository in sorted(folder.glob("training_results_v*")):
+        if match := _ROUND.search(repository.name):
+            for path in sorted(repository.glob("*/results/*/*/result_*.txt")):
+                if path.is_file():
+                    yield str(path), match[1]
+
+
+def judge(task: tuple[str, str]) -> Pair:
+    """Both checkers' verdicts on a log."""
+    from compliance.log.check_log import check_log
+    from tests.compliance import stock_here
+
+    path, name = task
+    ruleset = f"{name}.0"
+    ours = check_log(path, ruleset)
+    theirs, messages = stock_here.verdict(path, ruleset, config=stock_here.config(path, ruleset))
+    why = ""
+    if ours.passes != (theirs == "pass"):
+        errors = [finding.rule for finding in ours.findings if finding.severity == "error"]
+        said = " ".join(messages[0].split())[:80] if messages else ""
+        why = f"ours {', '.join(sorted(set(errors))) or 'passes'}; stock {theirs}{': ' if said else ''}{said}"
+    return Pair(path, name, ours.passes, theirs, why)
+
+
+def summary(pairs: list[Pair], folder: Path) -> dict:
+    """Counts by round, and the differences by class."""
+    rounds: dict[str, Counter] = defaultdict(Counter)
+    classes: dict[str, dict] = {}
+    for pair in pairs:
+        counts = rounds[pair.round]
+        counts["logs"] += 1
+        counts[f"stock {pair.theirs}"] += 1
+        counts["ours pass" if pair.passes else "ours fail"] += 1
+        if pair.why:
+            counts["different"] += 1
+            example = os.path.relpath(pair.path, folder)
+            one = classes.setdefault(pair.why, {"logs": 0, "rounds": [], "example": example})
+            one["logs"] += 1
+            one["rounds"] = sorted({*one["rounds"], pair.round})
+    return {"rounds": {name: dict(counts) for name, counts in sorted(rounds.items())}, "classes": classes}
+
+
+def main() -> None:
+    """Judges the logs, prints the counts and writes the result file."""
+    parser = arguments.parser(__doc__, rounds=1)
+    parser.add_argument("folder", type=Path, help="the folder with training_results_v0.6 ... v5.1")
+    parser.add_argument("--every", type=int, default=1, help="only every Nth log")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance-published.json")
+    options = parser.parse_args()
+    tasks = list(logs(options.folder))[:: options.every]
+    with ProcessPoolExecutor(options.processes) as pool:
+        pairs = list(
+            tqdm(pool.map(judge, tasks, chunksize=16), total=len(tasks), unit=" logs", mininterval=10)
+        )
+    found = summary(pairs, options.folder)
+    for name, counts in found["rounds"].items():
+        print(f"v{name}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+    for why, one in found["classes"].items():
+        print(f"{one['logs']} logs of {', '.join(one['rounds'])}: {why} ({one['example']})")
+    about = {**head(), "mlperf_logging": version("mlperf-logging"), "every": options.every}
+    write({**about, **found}, options.output)
+
+
+if __name__ == "__main__":
+    main()
