@@ -1,0 +1,268 @@
+"""Compares the judgement of published submitters' trees with the stock tools': package, convergence, runs, scores.
+
+`python -m bench.compliance_trees FOLDER [--most-logs N] [--logs ours|stock] [-o FILE]`: FOLDER holds
+training_results_vX.Y/SUBMITTER/{results,systems} (or vX.Y/SUBMITTER), unpacked from mlcommons/training_results_vX.Y.
+The peers are mlperf_logging's package_checker, rcp_checker, repo_checker and result_summarizer; they run on a copy,
+because they write scaling.json. The verdict on each log is the stock checker's on their side, and with --logs stock
+on ours, too: then trees alone are compared. Writes counts and every difference, by class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import io
+import json
+import logging
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bench.harness.results import RESULTS, head
+from common.files import write_text
+from compliance.findings import ERROR, finding
+from compliance.log.check_log import LogResult, check_logs
+from compliance.submission import rcp, rounds, summary, tree_params
+from compliance.submission.runs import read_run
+from compliance.submission.tree import judge_tree
+
+# What package_checker.py and repo_checker.py log as an error -> the kind of it.
+_STOCK_KINDS = {
+    "Incorrect number of files": "runs",
+    "files do not comply": "logs",
+    "Seed checker failed": "seeds",
+    "RCP Test Failed": "convergence",
+    "System description file checker failed": "description",
+    "git-unfriendly": "repository",
+    "> 50MB": "repository",
+    "broken symbolic links": "repository",
+}
+_OUR_KINDS = {
+    "tree.run-count": "runs",
+    "tree.score": "logs",
+    "tree.seed": "seeds",
+    "tree.rcp": "convergence",
+    "tree.name": "repository",
+    "tree.size": "repository",
+    "tree.link": "repository",
+    "system.field": "description",
+    "system.json": "description",
+    "tree.system-missing": "description",
+}
+
+
+@functools.cache
+def _checker_main():
+    """The stock checker's entry; from here on its other tools get each log's verdict from `stock_verdict`."""
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    entry = mlp_compliance.main
+
+    def remembered(path: str, config: str, checker: object) -> tuple[bool, None, None, None]:
+        verdict = stock_verdict(str(path), config.partition("/")[0].removeprefix("training_"))
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict, None, None, None
+
+    mlp_compliance.main = remembered
+    return entry
+
+
+@functools.cache
+def stock_verdict(path: str, ruleset: str) -> bool | Exception:
+    """Whether the stock checker passes a log, or the exception it ends with."""
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    mlp_compliance.enqueued_configs.clear()
+    try:
+        checker = mlp_compliance.make_checker("training", ruleset, True, False)
+        return bool(_checker_main()(path, f"training_{ruleset}/common.yaml", checker)[0])
+    except Exception as error:  # a crash is a verdict of its own
+        return error
+    finally:
+        mlp_compliance.enqueued_configs.clear()
+
+
+def with_stock_verdicts(paths: Sequence[str], ruleset: str | None, division: str | None) -> list[LogResult]:
+    """Results of logs with the stock checker's verdict."""
+    results = []
+    for path in paths:
+        run, verdict = read_run(path, ruleset), stock_verdict(str(path), ruleset)
+        failed = [] if verdict is True else [finding("not-checked", ERROR, path, "", "", what="", fix="")]
+        failed = [one._replace(rule="stock") for one in failed]
+        said = (run.header.get(f"submission_{name}") for name in ("benchmark", "division", "platform"))
+        results.append(LogResult(path, ruleset, failed, *said, None, False, run.minutes, verdict is True))
+    return results
+
+
+class _Kinds(logging.Handler):
+    """Collects the kinds of errors that the stock tools log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.kinds: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = record.getMessage()
+        self.kinds |= {kind for words, kind in _STOCK_KINDS.items() if words in said}
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[_Kinds]:
+    handler, top = _Kinds(), logging.getLogger()
+    before = top.handlers
+    top.handlers = [handler]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield handler
+    finally:
+        top.handlers = before
+
+
+def stock_package(org: Path, ruleset: str, flags: frozenset[str]) -> list[str]:
+    """The kinds of errors that stop a tree in the stock tools; ["crash: TYPE"] where one ends with a traceback."""
+    from mlperf_logging.package_checker import package_checker
+    from mlperf_logging.repo_checker import repo_checker
+
+    options = [tree_params.RCP_BYPASS, tree_params.BERT_SAMPLES, tree_params.SEED_BYPASS]
+    with _listening() as heard:
+        try:
+            package_checker.check_training_package(
+                str(org), "training", ruleset, True, False, *(name in flags for name in options), ""
+            )
+            if rounds.number(ruleset) >= (2, 0):
+                repo_checker.run_checks(str(org))
+        except Exception as error:
+            return [f"crash: {type(error).__name__}"]
+    return sorted(heard.kinds)
+
+
+def stock_convergence(folder: Path, ruleset: str, flags: frozenset[str]) -> str:
+    """PASS, FAIL or NO_REFERENCE of rcp_checker, or "crash: TYPE"; writes scaling.json as it does."""
+    from mlperf_logging.rcp_checker import rcp_checker
+
+    with _listening():
+        try:
+            samples = tree_params.BERT_SAMPLES in flags
+            passes, said, _ = rcp_checker.check_directory(
+                str(folder), "training", ruleset, False, samples, rcp_pass="pruned_rcps", set_scaling=True
+            )
+        except Exception as error:
+            return f"crash: {type(error).__name__}"
+    return rcp.PASS if passes else rcp.NO_REFERENCE if "Missing" in said or "Cannot" in said else rcp.FAIL
+
+
+def stock_score(folder: Path, ruleset: str) -> float | None | str:
+    """The summarizer's score of a folder, or "crash: TYPE"."""
+    from mlperf_logging.result_summarizer import result_summarizer
+
+    with _listening():
+        try:
+            return result_summarizer._compute_strong_score_standalone(
+                folder.name, folder.parent.name, False, str(folder), "training", ruleset
+            )[0]
+        except Exception as error:
+            return f"crash: {type(error).__name__}"
+
+
+def compare(org: Path, ruleset: str, logs: str) -> dict:
+    """One submitter's tree on both sides: verdicts, and the differences."""
+    with tempfile.TemporaryDirectory() as kept:
+        copy = Path(kept) / org.name
+        shutil.copytree(org, copy, symlinks=True)
+        checker = with_stock_verdicts if logs == "stock" else check_logs
+        outcome = judge_tree(copy, ruleset, None, checker)
+        rows = summary.systems(outcome)
+        ours = sorted(
+            {_OUR_KINDS.get(one.rule, "other") for one in outcome.findings if one.severity == ERROR}
+        )
+        folders = [result for row in rows for result in row.results.values()]
+        differences: list[list[str]] = []
+        counts = Counter(folders=len(folders))
+        for result in folders:
+            flags = tree_params.flags(copy, result.folder.path)
+            _compare_folder(result, ruleset, flags, counts, differences)
+        # Last: it rewrites scaling.json.
+        theirs = stock_package(copy, ruleset, tree_params.flags(copy, copy / "results" / "-" / "-"))
+        stock_verdict.cache_clear()
+    return {
+        "round": ruleset,
+        "submitter": org.name,
+        "logs": len(outcome.logs),
+        "ours": outcome.verdict.answer,
+        "stock": "no-go" if theirs else "go",
+        "our_kinds": ours,
+        "stock_kinds": theirs,
+        **counts,
+        "differences": differences,
+    }
+
+
+def _compare_folder(
+    result: summary.Result, ruleset: str, flags: frozenset[str], counts: Counter, differences: list
+) -> None:
+    folder = result.folder
+    name = f"{folder.system}/{folder.benchmark}"
+    given = (folder.path / "scaling.json").is_file()
+    score = stock_score(folder.path, ruleset) if given else None
+    if folder.convergence is not None:
+        theirs, ours = stock_convergence(folder.path, ruleset, flags), folder.convergence.verdict
+        counts["convergence"] += 1
+        counts["convergence_same"] += theirs == ours
+        if theirs != ours:
+            differences.append(["convergence", name, ours, theirs])
+    score = score if given else stock_score(folder.path, ruleset)
+    mine = result.card.score
+    same = (mine is None and score is None) or (
+        isinstance(score, float) and mine is not None and abs(score - mine) <= 1e-9 * abs(score)
+    )
+    counts["scores"] += 1
+    counts["scores_same"] += same
+    if not same:
+        differences.append(["score", name, result.card.why if mine is None else mine, score])
+
+
+def trees(folder: Path, most_logs: int) -> list[tuple[Path, str]]:
+    """(submitter's folder, round) of every submitter with at most so many logs."""
+    found = []
+    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
+        match = re.fullmatch(r"(?:training_results_)?v(\d\.\d)", place.name)
+        for org in sorted(place.iterdir()) if match else ():
+            if (org / "results").is_dir() and sum(1 for _ in org.glob("results/*/*/result_*")) <= most_logs:
+                found.append((org, f"{match[1]}.0"))
+    return found
+
+
+def main() -> None:
+    """Compares the trees and writes the file after each, so that an interrupted run goes on."""
+    _checker_main()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--most-logs", type=int, default=100)
+    parser.add_argument("--logs", choices=("ours", "stock"), default="ours")
+    parser.add_argument("--rounds", nargs="*", default=None, help='e.g. "5.0.0"; default: all')
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_trees.json")
+    options = parser.parse_args()
+    done = json.loads(options.output.read_text())["trees"] if options.output.is_file() else []
+    kept = {(row["round"], row["submitter"]): row for row in done}
+    wanted = [
+        (org, ruleset)
+        for org, ruleset in trees(options.folder, options.most_logs)
+        if (ruleset, org.name) not in kept and (not options.rounds or ruleset in options.rounds)
+    ]
+    for org, ruleset in tqdm(wanted, file=sys.stderr):
+        kept[ruleset, org.name] = compare(org, ruleset, options.logs)
+        rows = [kept[key] for key in sorted(kept)]
+        content = {**head("mlperf-logging"), "logs_judged_by": options.logs, "trees": rows}
+        write_text(options.output, json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

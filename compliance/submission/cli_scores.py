@@ -1,0 +1,126 @@
+"""Implements `python -m compliance scores`: the results table of a tree, as text, CSV or XLSX."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from pathlib import Path
+
+from common.errors import UserError
+from common.files import write_atomically
+from compliance.log import rules
+from compliance.submission import summary
+from compliance.submission.summary import System
+from compliance.submission.tree import judge_tree
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `scores`."""
+    parser.add_argument("tree", metavar="TREE", help="a submitter's folder, or a folder of several")
+    parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the tree and the logs say")
+    parser.add_argument(
+        "--csv", metavar="FILE", help="write the table; a second one, FILE_detailed, beside it"
+    )
+    parser.add_argument("--xlsx", metavar="FILE", help="write the table as a workbook (needs the extra xlsx)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the scores, writes the files; returns 0 where every folder of runs has a score, else 1."""
+    tree = Path(options.tree)
+    if not tree.is_dir():
+        raise UserError(f"{tree}: no such folder; name a submitter's folder with results/ and systems/")
+    outcome = judge_tree(tree, options.ruleset)
+    found = summary.systems(outcome)
+    if not found:
+        raise UserError(f"{tree}: no results/<system>/<benchmark>/ with logs; name the folder above results/")
+    used = sorted({one.submission.ruleset for one in found})
+    if len(used) > 1:
+        raise UserError(
+            f"{tree}: submissions of rounds {', '.join(used)}; name one round's, or give --ruleset"
+        )
+    if options.csv:
+        path = Path(options.csv)
+        write_atomically(path, _csv(found, used[0], detailed=False).encode())
+        write_atomically(
+            path.with_stem(f"{path.stem}_detailed"), _csv(found, used[0], detailed=True).encode()
+        )
+    if options.xlsx:
+        write_atomically(Path(options.xlsx), _xlsx(found, used[0]))
+    sys.stdout.reconfigure(errors="backslashreplace")
+    print(_text(found, used[0]))
+    for remark in summary.notes_on(found):
+        print(f"note: {remark}")
+    return int(any(result.card.score is None for one in found for result in one.results.values()))
+
+
+def _csv(found: list[System], ruleset: str, detailed: bool) -> str:
+    """The table with the stock summarizer's columns; an empty cell is no score."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, summary.columns(ruleset, detailed), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(summary.row(one, detailed) for one in found)
+    return text.getvalue()
+
+
+def _text(found: list[System], ruleset: str) -> str:
+    """A line for each score: system, accelerators, benchmark, minutes, and how it came about."""
+    lines = [
+        ("division", "system", "accelerators", "benchmark", "minutes", "runs", "dropped", "scaling", "RCP")
+    ]
+    for one in found:
+        for benchmark, result in sorted(one.results.items()):
+            score = "-" if result.card.score is None else f"{result.card.score:.4f}"
+            runs = f"{len(result.card.counted)} of {result.card.needed}"
+            lines.append(
+                (
+                    result.folder.division or "-", one.name, str(one.accelerators or "-"), benchmark, score, runs,
+                    str(len(result.folder.failed)), f"{result.scaling:.4f}", result.rcp or "-",
+                )
+            )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    head = f"Round {ruleset}; minutes; weak scaling and power are not covered"
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    return "\n".join((head, *table))
+
+
+def _xlsx(found: list[System], ruleset: str) -> bytes:
+    """A sheet for each division; under each availability its systems, numbered through."""
+    try:
+        from openpyxl import Workbook
+        from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+        from openpyxl.styles import Font
+    except ImportError:
+        raise UserError("--xlsx needs openpyxl; install it with: pip install 'timetotrain[xlsx]'") from None
+    book, number = Workbook(), 0
+    book.remove(book.active)
+    columns = summary.columns(ruleset)
+    for division in rules.DIVISIONS:
+        sheet = book.create_sheet(division)
+        sheet.append(["ID", *columns])
+        inside = [one for one in found if one.description.get("division") == division]
+        others = sorted({summary.availability(one) for one in inside} - {*summary.AVAILABILITIES})
+        for heading in (*summary.AVAILABILITIES, *others):
+            section = [one for one in inside if summary.availability(one) == heading]
+            if not section:
+                continue
+            sheet.append([heading])
+            sheet.cell(sheet.max_row, 1).font = Font(bold=True)
+            for one in section:
+                cells = [_cell(value, ILLEGAL_CHARACTERS_RE) for value in summary.row(one).values()]
+                sheet.append([f"{ruleset[:3]}-{number:04}", *cells])
+                number += 1
+        for cell in sheet[1]:
+            cell.font = Font(bold=True)
+    content = io.BytesIO()
+    book.save(content)
+    return content.getvalue()
+
+
+def _cell(value: object, illegal) -> object:
+    """A value that a workbook can hold: text that begins with = is no formula there."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    text = illegal.sub("", str(value))[:32_000]
+    return f"'{text}" if text.startswith("=") else text

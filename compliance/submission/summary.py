@@ -1,0 +1,202 @@
+"""Summarizes whole submissions as rows of the results table, in the columns of mlperf_logging/result_summarizer.
+
+One row is one system. Not covered: weak scaling (only HPC has it) and power; a system that has power measurements is
+named in `notes_on`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compliance.log.check_log import LogResult
+from compliance.submission import rcp, rounds
+from compliance.submission.scores import ScoreCard, score_directory
+from compliance.submission.tree_system import count, load
+from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
+
+_BEFORE = (
+    ("division", "availability", "submitter", "system", "number_of_nodes", "host_processor_model_name")
+    + ("host_processors_count", "accelerator_model_name", "accelerators_count", "framework", "notes")
+    + ("private_id",)
+)
+_AFTER = ("details_url", "code_url")
+# _get_strong_scaling_metric_schema. "Energy" stays empty.
+_METRICS = ("time_to_train", "Energy", "GBS", "samples_to_converge", "RCP", "rcp_scaling_factor")
+# result_summarizer/config.yaml: the words of `status`, in lower case, as the published table names them.
+_ON_PREMISE, _CLOUD, _PREVIEW = "Available on-premise", "Available cloud", "Preview"
+_RDI = "Research, Development, or Internal (RDI)"
+AVAILABILITIES = (_ON_PREMISE, _CLOUD, _PREVIEW, _RDI)
+_AVAILABILITY = {
+    **dict.fromkeys(("onprem", "available", "available onprem", _ON_PREMISE.lower()), _ON_PREMISE),
+    **dict.fromkeys(("cloud", _CLOUD.lower()), _CLOUD),
+    **dict.fromkeys(("rdi", "research", "development", "internal", _RDI.lower()), _RDI),
+    "preview": _PREVIEW,
+}
+_URL = "https://github.com/mlcommons/training_results_v{round}/blob/{branch}/{submitter}/{rest}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The score of one folder of runs, and what the table says of it."""
+
+    folder: ResultFolder
+    card: ScoreCard
+    scaling: float
+
+    @property
+    def rcp(self) -> str:
+        """The word of the table for the test of convergence; "" where there is none."""
+        judged = self.folder.convergence
+        if judged is None:
+            return ""
+        if judged.verdict == rcp.FAIL and judged.mean is not None:
+            return "Interp. Fail" if judged.kind == "between" else "Fail"
+        words = {rcp.PASS: "Pass", rcp.NO_REFERENCE: "Missing", rcp.FAIL: "Unknown state"}
+        return words.get(judged.verdict, "")
+
+
+@dataclass(frozen=True)
+class System:
+    """One row: a system's description and the results of its folders, by benchmark."""
+
+    submission: Submission
+    name: str
+    description: dict
+    results: dict[str, Result]
+    remarks: tuple[str, ...]
+
+    @property
+    def accelerators(self) -> int | None:
+        """Accelerators of all nodes; None where the description does not say."""
+        nodes, each = (count(self.description, name) for name in ("number_of_nodes", "accelerators_per_node"))
+        return None if nodes is None or each is None else nodes * each
+
+
+def systems(outcome: TreeOutcome) -> list[System]:
+    """The systems of a checked tree in the order of the table: division, system, accelerator, framework, number."""
+    logs: dict[str, LogResult] = {result.path: result for result in outcome.logs}
+    found = [row for one in outcome.submissions for row in _of(one, logs)]
+
+    def order(row: System) -> tuple:
+        named = (row.description.get(field, "") for field in ("division", "system_name"))
+        more = (row.description.get(field, "") for field in ("accelerator_model_name", "framework"))
+        return (*map(str, named), *map(str, more), row.accelerators or 0, row.name)
+
+    return sorted(found, key=order)
+
+
+def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
+    by_system: dict[str, list[ResultFolder]] = {}
+    for folder in submission.folders:
+        by_system.setdefault(folder.system, []).append(folder)
+    for name, folders in by_system.items():
+        try:
+            description = load(submission.path / "systems" / f"{name}.json")
+        except (OSError, ValueError):
+            description = {}
+        results, remarks = {}, []
+        for folder in folders:
+            results[folder.benchmark] = result = _result(folder, logs)
+            if result.card.score is None:
+                remarks.append(f"{name}/{folder.benchmark}: no score: {result.card.why}")
+            if (folder.path / "power").is_dir():
+                remarks.append(f"{name}/{folder.benchmark}: power measurements are not covered")
+        yield System(submission, name, description, results, tuple(remarks))
+
+
+def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
+    """The factor is the review committee's (scaling.json); without one that of the test of convergence."""
+    judged = folder.convergence
+    given = (folder.path / "scaling.json").is_file()
+    scaling = judged.scaling if judged is not None and judged.verdict == rcp.PASS and not given else None
+    card = score_directory(folder.path, folder.ruleset, [logs[path] for path in folder.runs], scaling)
+    return Result(folder, card, card.scaling)
+
+
+def columns(ruleset: str, detailed: bool = False) -> list[str]:
+    """The names of the table's columns in a round."""
+    names = rounds.benchmarks(ruleset)
+    middle = [f"{name}:{metric}" for name in names for metric in _METRICS] if detailed else list(names)
+    return [*_BEFORE, *middle, *_AFTER]
+
+
+def row(system: System, detailed: bool = False) -> dict[str, object]:
+    """One system's row by column; what is not known is None."""
+    said, ruleset = system.description, system.submission.ruleset
+    sockets, nodes = count(said, "host_processors_per_node"), count(said, "number_of_nodes")
+    values: dict[str, object] = {
+        "division": said.get("division"),
+        "availability": said.get("status"),
+        "submitter": said.get("submitter"),
+        "system": _pretty(said),
+        "number_of_nodes": said.get("number_of_nodes"),
+        "host_processor_model_name": said.get("host_processor_model_name"),
+        "host_processors_count": None if sockets is None or nodes is None else sockets * nodes,
+        "accelerator_model_name": _accelerator(said),
+        "accelerators_count": system.accelerators,
+        "framework": _framework(said.get("framework")),
+        "notes": ";".join(str(said[name]) for name in ("hw_notes", "sw_notes") if said.get(name)),
+        "private_id": _private_id(system),
+        "details_url": _url(system, "main", f"systems/{system.name}.json"),
+        "code_url": _url(system, "master", "benchmarks"),
+    }
+    for name in rounds.benchmarks(ruleset):
+        result = system.results.get(name)
+        values |= _metrics(name, result) if detailed else {name: result.card.score if result else None}
+    return {name: values.get(name) for name in columns(ruleset, detailed)}
+
+
+def availability(system: System) -> str:
+    """The heading of the published table under which a system stands; its own word where there is none."""
+    said = str(system.description.get("status", ""))
+    return _AVAILABILITY.get(said.lower(), said)
+
+
+def _metrics(name: str, result: Result | None) -> dict[str, object]:
+    if result is None:
+        return {}
+    judged = result.folder.convergence
+    values = (
+        result.card.score, None, result.folder.batch if judged else None,
+        judged.mean if judged else None, result.rcp, result.scaling,
+    )  # fmt: skip
+    return {f"{name}:{metric}": value for metric, value in zip(_METRICS, values)}
+
+
+def _pretty(said: dict) -> object:
+    """As _pretty_system_name: "tpu-v3" with its cores."""
+    name, chips = said.get("system_name"), count(said, "accelerators_per_node")
+    return f"TPUv3.{chips * 2}" if name == "tpu-v3" and chips is not None else name
+
+
+def _accelerator(said: dict) -> object:
+    name = said.get("accelerator_model_name")
+    return "TPUv3" if name == "tpu-v3" else name
+
+
+def _framework(said: object) -> object:
+    """As _pretty_framework: without TensorFlow's commit."""
+    if isinstance(said, str) and "TensorFlow" in said:
+        return re.sub(r" commit hash = .*", "", said)
+    return said
+
+
+def _private_id(system: System) -> str:
+    try:
+        said = load(system.submission.path / "results" / system.name / "privateid.json")
+    except (OSError, ValueError):
+        return ""
+    return str(said.get("private_id", ""))
+
+
+def _url(system: System, branch: str, rest: str) -> str:
+    """As _ruleset_url_prefix: "5.0.0" is v5.0, "5.1.0" is v5.1."""
+    short, submitter = system.submission.ruleset[:3], system.description.get("submitter", "")
+    return _URL.format(round=short, branch=branch, submitter=submitter, rest=rest)
+
+
+def notes_on(rows: list[System]) -> list[str]:
+    """What is missing in the table, a line each."""
+    return [remark for one in rows for remark in one.remarks]
