@@ -26,7 +26,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bench.harness.results import RESULTS, head
-from common.files import write_text
+from common.files import write_atomically
 from compliance.findings import ERROR, finding
 from compliance.log.check_log import LogResult, check_logs
 from compliance.submission import rcp, rounds, summary, tree_params
@@ -261,7 +261,7 @@ def main() -> None:
         kept[ruleset, org.name] = compare(org, ruleset, options.logs)
         rows = [kept[key] for key in sorted(kept)]
         content = {**head("mlperf-logging"), "logs_judged_by": options.logs, "trees": rows}
-        write_text(options.output, json.dumps(content, indent=1) + "\n")
+        write_atomically(options.output, (json.dumps(content, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

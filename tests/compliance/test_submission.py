@@ -1,0 +1,261 @@
+"""Tests the judgement of whole submissions of every round, beside the stock tools' on the same trees."""
+
+import os
+import shutil
+
+import pytest
+
+from compliance.submission import rcp, verdict
+from compliance.submission.tree import judge_tree
+from tests.compliance import submission_trees as made
+
+BATCHES = [made.log(index) for index in range(10)]
+
+
+def judged(org):
+    return judge_tree(org, None, None, made.verdicts)
+
+
+def rules_of(outcome, severity="error"):
+    return sorted({one.rule for one in outcome.findings if one.severity == severity})
+
+
+def changed(count, **options):
+    """Ten logs of which the first `count` are otherwise."""
+    return [made.log(index, **(options if index < count else {})) for index in range(10)]
+
+
+@pytest.fixture
+def stock_package(monkeypatch):
+    """The stock tools' kinds of errors about a tree, with this file's verdicts on logs."""
+    pytest.importorskip("mlperf_logging.package_checker.package_checker")
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    from bench import compliance_trees
+
+    verdict_of = lambda path, *_: (made.passes(path), None, None, None)  # noqa: E731
+    monkeypatch.setattr(mlp_compliance, "main", verdict_of)
+    return compliance_trees.stock_package
+
+
+# What is wrong -> the logs, the rule of ours that refuses it, the stock tools' kinds of errors.
+CASES = {
+    "nothing": (BATCHES, [], []),
+    "three of ten runs": (BATCHES[:3], ["tree.run-count"], ["runs"]),
+    "eleven runs": ([*BATCHES, made.log(10)], ["tree.run-count"], ["runs"]),
+    "half the samples": (changed(10, samples=made.SAMPLES // 2), ["tree.rcp"], ["convergence"]),
+    "no seed": (changed(1, seed=False), ["tree.seed"], ["seeds"]),
+    "a seed that is no number": (changed(1, seed="abc"), ["tree.seed"], ["seeds"]),
+    "the same seed twice": (changed(2, seed=7), ["tree.seed"], ["seeds"]),
+    "one aborted run": (changed(1, status="aborted"), [], []),
+    "two aborted runs": (changed(2, status="aborted"), ["tree.rcp", "tree.score"], ["convergence", "logs"]),
+    "one broken log": (changed(1, more=[made.record("BROKEN")]), [], []),
+    "two broken logs": (changed(2, more=[made.record("BROKEN")]), ["tree.score"], ["logs"]),
+    "a batch size without reference": (
+        [made.log(index, batch=10**6) for index in range(10)],
+        ["tree.rcp"],
+        ["convergence"],
+    ),
+    "different batch sizes": (changed(1, batch=16), ["tree.rcp"], ["crash: KeyError"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_tree_is_refused_for_what_the_stock_tools_refuse(tmp_path, stock_package, case):
+    logs, ours, theirs = CASES[case]
+    # Identical seeds in two logs make equal logs; that is advice of its own.
+    org = made.tree(tmp_path, logs=logs)
+    outcome = judged(org)
+    assert rules_of(outcome) == ours
+    assert outcome.verdict.answer == (verdict.NO_GO if ours else verdict.GO), outcome.verdict.line
+    assert outcome.verdict.exit_status == bool(ours)
+    shutil.rmtree(org / "benchmarks")
+    assert stock_package(org, "5.0.0", frozenset()) == theirs
+
+
+def test_a_run_that_legally_did_not_converge_is_said_to_be_dropped(tmp_path):
+    outcome = judged(made.tree(tmp_path, logs=changed(1, status="aborted")))
+    (folder,) = outcome.submissions[0].folders
+    assert [os.path.basename(path) for path in folder.dropped] == ["result_0.txt"] and folder.may_fail == 1
+    assert outcome.dropped == {*folder.failed} and "dropped slowest" in outcome.findings[0].found
+    (folder,) = judged(made.tree(tmp_path / "b", logs=changed(2, status="aborted"))).submissions[0].folders
+    assert folder.dropped == () and len(folder.failed) == 2
+
+
+def test_the_errors_of_a_dropped_run_do_not_refuse_the_tree(tmp_path, monkeypatch):
+    import compliance.submission.tree as module
+    from compliance import check
+
+    monkeypatch.setattr(module, "check_logs", made.verdicts)
+    outcome = check([made.tree(tmp_path, logs=changed(1, status="aborted"))])
+    assert outcome.verdict.go and not outcome.logs[0].passes
+    assert not check([made.tree(tmp_path / "b", logs=changed(2, status="aborted"))]).verdict.go
+
+
+def test_seeds_are_asked_for_from_round_4_1_on(tmp_path):
+    logs = [made.log(index, seed=False) for index in range(10)]
+    early, late = (made.tree(tmp_path / name, logs=logs, ruleset=name) for name in ("v4.0", "v4.1"))
+    assert rules_of(judged(early)) == [] and "tree.seed" in rules_of(judged(early), "advice")
+    assert rules_of(judged(late)) == ["tree.seed"]
+
+
+def test_rcp_bypass_lets_a_failing_folder_through(tmp_path):
+    org = made.tree(tmp_path, logs=[made.log(index, samples=made.SAMPLES // 2) for index in range(10)])
+    (org / "package_checker_params").write_text("rcp_bypass\n")
+    outcome = judged(org)
+    assert rules_of(outcome) == [] and rules_of(outcome, "advice") == ["tree.rcp"]
+    assert outcome.submissions[0].folders[0].convergence.verdict == rcp.FAIL
+
+
+def test_an_open_submission_has_no_test_of_convergence(tmp_path):
+    logs = [made.log(index, samples=10, seed=False, division="open") for index in range(10)]
+    outcome = judged(made.tree(tmp_path, logs=logs, described=made.description(division="open")))
+    assert rules_of(outcome) == [] and outcome.submissions[0].folders[0].convergence is None
+
+
+def test_different_hyperparameters_are_advice(tmp_path):
+    logs = [made.log(index).replace("0.0004", "0.0005" if index else "0.0004") for index in range(10)]
+    outcome = judged(made.tree(tmp_path, logs=logs))
+    (found,) = outcome.findings
+    assert (found.rule, found.severity) == (
+        "tree.settings",
+        "advice",
+    ) and "opt_base_learning_rate" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "ruleset", "refused"),
+    [
+        ({}, "v5.0", False),
+        ({"cooling": None}, "v5.0", True),
+        ({"cooling": None}, "v0.7", False),
+        ({"division": None}, "v0.7", True),
+        ({"status": "onprem"}, "v4.0", False),
+        ({"status": "onprem"}, "v4.1", True),
+        (
+            {"host_networking": ["a", "b"], "host_processor_vcpu_count": 64, "sw_notes": {"a": 1}},
+            "v5.0",
+            False,
+        ),
+        ({"accelerators_per_node": 8}, "v5.0", True),
+        ({"submitter": ["Example"]}, "v3.0", True),
+        ({"cooling": ""}, "v5.0", False),
+    ],
+)
+def test_a_description_is_refused_where_the_round_refuses_it(tmp_path, changes, ruleset, refused):
+    org = made.tree(tmp_path, described=made.description(**changes), ruleset=ruleset)
+    found = [
+        one for one in judged(org).findings if one.rule.startswith("system.") and one.severity == "error"
+    ]
+    assert bool(found) == refused
+
+
+HOSTILE = {
+    "a number of 5,000 digits": '{"number_of_nodes": ' + "9" * 5000 + "}",
+    "text of 5,000 digits": '{"number_of_nodes": "' + "9" * 5000 + '", "accelerators_per_node": "1"}',
+    "a number beyond a float": '{"number_of_nodes": 1e999, "accelerators_per_node": 1e999}',
+    "deep brackets": "[" * 100_000,
+    "a list": "[1]",
+    "no text": b"\xff\xfe\x00",
+    "null fields": '{"submitter": null, "division": null, "number_of_nodes": true}',
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_description_is_a_finding(tmp_path, case):
+    from compliance.submission import scores, summary
+
+    org = made.tree(tmp_path)
+    content = HOSTILE[case]
+    path = org / "systems" / f"{made.SYSTEM}.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    outcome = judged(org)
+    assert outcome.verdict.answer == verdict.NO_GO
+    card = scores.score_directory(
+        path.parents[1] / "results" / made.SYSTEM / made.BENCHMARK, None, outcome.logs
+    )
+    assert card.accelerators is None and card.score
+    assert [summary.row(one)["accelerators_count"] for one in summary.systems(outcome)] == [None]
+
+
+@pytest.mark.parametrize("what", ["pipe", "endless", "link", "directory"])
+def test_a_description_that_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, what):
+    from compliance.submission import scores
+
+    org = made.tree(tmp_path)
+    path = org / "systems" / f"{made.SYSTEM}.json"
+    path.rename(tmp_path / "aside.json")
+    makers = {
+        "pipe": lambda: os.mkfifo(path),
+        "endless": lambda: path.symlink_to("/dev/zero"),
+        "link": lambda: path.symlink_to(tmp_path / "aside.json"),
+        "directory": path.mkdir,
+    }
+    makers[what]()
+    outcome = judged(org)
+    assert rules_of(outcome) == ["system.json"]
+    folder = org / "results" / made.SYSTEM / made.BENCHMARK
+    assert scores.score_directory(folder, None, outcome.logs).accelerators is None
+
+
+def test_check_and_report_refuse_the_same_links(tmp_path):
+    from compliance.submission import scores, tree_files
+
+    org = made.tree(tmp_path)
+    log = org / "results" / made.SYSTEM / made.BENCHMARK / "result_0.txt"
+    log.rename(tmp_path / "outside.txt")
+    log.symlink_to(tmp_path / "outside.txt")
+    outcome = judged(org)
+    assert "not-checked" in rules_of(outcome) and str(log) not in {one.path for one in outcome.logs}
+    assert log not in scores.result_files(log.parent) and tree_files.kind_of(log) == "a symbolic link"
+
+
+def test_names_sizes_and_links_that_a_repository_refuses(tmp_path, stock_package):
+    org = made.tree(tmp_path)
+    code = org / "benchmarks" / made.BENCHMARK
+    (code / "a file.py").write_text("")
+    (code / ".hidden").mkdir()
+    with open(code / "large.bin", "wb") as file:
+        file.truncate(51 << 20)
+    (code / "gone").symlink_to("nothing")
+    (code / "there").symlink_to("large.bin")
+    outcome = judged(org)
+    assert rules_of(outcome) == ["tree.link", "tree.name", "tree.size"]
+    assert len([one for one in outcome.findings if one.severity == "error"]) == 4
+    assert stock_package(org, "5.0.0", frozenset()) == ["repository"]
+    old = made.tree(tmp_path / "old", ruleset="v1.1")
+    (old / "benchmarks" / "a file.py").write_text("")
+    assert rules_of(judged(old)) in ([], ["tree.benchmark-unknown"])
+
+
+def test_several_submitters_have_one_verdict(tmp_path):
+    org = made.tree(tmp_path)
+    shutil.copytree(org, org.with_name("Another"))
+    outcome = judged(org.parent)
+    assert len(outcome.submissions) == 2 and outcome.verdict.line == "go"
+    shutil.rmtree(org / "systems")
+    outcome = judged(org.parent)
+    assert outcome.verdict.line.startswith("no-go: Example: ")
+    assert [one.verdict.answer for one in sorted(outcome.submissions, key=lambda one: one.path)] == [
+        verdict.GO,
+        verdict.NO_GO,
+    ]
+
+
+def test_a_part_of_a_submission_is_not_judged_as_one(tmp_path):
+    org = made.tree(tmp_path, runs=3)
+    outcome = judged(org / "results")
+    assert outcome.verdict.answer == verdict.NOT_CHECKED and "a part" in outcome.verdict.line
+    assert judged(org).verdict.answer == verdict.NO_GO
+
+
+def test_logs_below_a_benchmarks_folder_are_not_runs(tmp_path):
+    org = made.tree(tmp_path)
+    for place in (
+        org / "results" / made.SYSTEM / made.BENCHMARK / "raw",
+        org / "benchmarks" / made.BENCHMARK,
+    ):
+        place.mkdir(exist_ok=True)
+        (place / "result_0.txt").write_text("nothing")
+    outcome = judged(org)
+    assert outcome.verdict.line == "go" and len(outcome.logs) == 10
