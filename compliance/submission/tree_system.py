@@ -10,6 +10,7 @@ from pathlib import Path
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.log.check_log import LogResult
 from compliance.log.logs import shown
+from compliance.log.rules import DIVISIONS
 from compliance.submission import rounds
 from compliance.submission.tree_files import read_small
 
@@ -115,8 +116,8 @@ def disagreements(
     if description is not None:
         division = description.get("division")
         logged = sorted({result.division for result in group if isinstance(result.division, str)})
-        # A wrong case is a wrong word of the description (system.field), not another division.
-        if isinstance(division, str) and logged and logged != [division.strip().lower()]:
+        # A word that is no division, "close" or "Closed", is a wrong word (system.field), not another division.
+        if division in DIVISIONS and logged and logged != [division]:
             wanted, found = f"{division} (systems/{source.name})", " and ".join(logged)
             yield finding("tree.division", ERROR, path, wanted, found, wording="tree.division.system")
     names = [system]

@@ -1,0 +1,134 @@
+"""Tests the results table of a submission: its columns and scores beside the stock summarizer's, CSV, XLSX, remarks."""
+
+import csv
+import io
+
+import pytest
+
+from common.errors import UserError
+from compliance import cli
+from compliance.submission import cli_scores, summary
+from compliance.submission import tree as tree_module
+from compliance.submission.tree import judge_tree
+from tests.compliance import submission_trees as made
+
+
+@pytest.fixture(autouse=True)
+def _verdicts(monkeypatch):
+    monkeypatch.setattr(tree_module, "check_logs", made.verdicts)
+
+
+@pytest.fixture
+def summarizer(monkeypatch):
+    """The stock summarizer, with this file's verdicts on logs."""
+    module = pytest.importorskip("mlperf_logging.result_summarizer.result_summarizer")
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    monkeypatch.setattr(mlp_compliance, "main", lambda path, *_: (made.passes(path), None, None, None))
+    return module
+
+
+def rows(org):
+    return summary.systems(judge_tree(org))
+
+
+def tree(folder, **options):
+    """A submission of ten runs of 30 to 39 minutes, the third aborted, a little faster than the reference."""
+    logs = [made.log(index, samples=3072 - 64 * (index % 3)) for index in range(10)]
+    logs[2] = made.log(2, status="aborted")
+    return made.tree(folder, **{"logs": logs, **options})
+
+
+@pytest.mark.parametrize("detailed", [False, True])
+def test_the_table_is_the_stock_summarizers(tmp_path, summarizer, detailed):
+    org = tree(tmp_path)
+    ours = summary.row(rows(org)[0], detailed)
+    # It scales by the file that the convergence test of an earlier call left.
+    summarizer.summarize_results(str(org), "training", "5.0.0")
+    frames = summarizer.summarize_results(str(org), "training", "5.0.0")
+    theirs = frames[2 if detailed else 0].iloc[0]
+    assert list(ours) == list(theirs.index)
+    empty = {name for name, value in theirs.items() if value != value or value in (None, "")}
+    # The stock rows have a factor of 1 only where there are logs; so have ours.
+    assert {name for name, value in ours.items() if value in (None, "")} == empty
+    for name in set(ours) - empty:
+        assert ours[name] == pytest.approx(theirs[name]) if isinstance(ours[name], float) else theirs[name], (
+            name
+        )
+    key = f"{made.BENCHMARK}:time_to_train" if detailed else made.BENCHMARK
+    assert ours[key] == pytest.approx(ours[key]) and ours[key] > 30
+
+
+def test_the_committees_factor_goes_before_that_of_the_test(tmp_path):
+    org = tree(tmp_path)
+    (before,) = rows(org)
+    place = org / "results" / made.SYSTEM / made.BENCHMARK / "scaling.json"
+    place.write_text('{"scaling_factor": 1.5}')
+    (after,) = rows(org)
+    one, other = before.results[made.BENCHMARK], after.results[made.BENCHMARK]
+    assert one.scaling > 1 and other.scaling == 1.5
+    assert other.card.score / 1.5 == pytest.approx(one.card.score / one.scaling)
+    for odd in ("1e999", "-1", '"x"', "[]", "9" * 5000):
+        place.write_text(f'{{"scaling_factor": {odd}}}')
+        assert rows(org)[0].results[made.BENCHMARK].scaling == 1
+
+
+def test_a_run_without_a_batch_size_never_makes_the_score_better(tmp_path):
+    logs = [made.log(index, minutes=10 + index) for index in range(10)]
+    whole = rows(made.tree(tmp_path / "a", logs=logs))[0].results[made.BENCHMARK].card
+    logs[0] = made.log(0, minutes=1, batch=None)
+    without = rows(made.tree(tmp_path / "b", logs=logs))[0].results[made.BENCHMARK].card
+    assert whole.score < without.score and 0 in without.dropped and without.converged == 9
+
+
+def test_a_folder_with_too_few_or_failed_runs_has_no_score(tmp_path):
+    few = rows(made.tree(tmp_path / "a", runs=3))
+    assert few[0].results[made.BENCHMARK].card.score is None
+    assert "takes 10 runs, here are 3" in summary.notes_on(few)[0]
+    logs = [made.log(index, status="aborted" if index < 2 else "success") for index in range(10)]
+    assert "at most one may fail" in summary.notes_on(rows(made.tree(tmp_path / "b", logs=logs)))[0]
+
+
+def test_power_is_said_not_to_be_covered(tmp_path):
+    org = tree(tmp_path)
+    (org / "results" / made.SYSTEM / made.BENCHMARK / "power").mkdir()
+    assert any("power measurements are not covered" in note for note in summary.notes_on(rows(org)))
+
+
+def test_the_command_prints_and_writes_the_table(tmp_path, capsys):
+    org = tree(tmp_path)
+    path = tmp_path / "out" / "table.csv"
+    assert cli.main(["scores", str(org), "--csv", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert made.SYSTEM in said and "Pass" in said and "not covered" in said
+    (row,) = csv.DictReader(io.StringIO(path.read_text()))
+    assert list(row) == summary.columns("5.0.0") and float(row[made.BENCHMARK]) > 30
+    (row,) = csv.DictReader(io.StringIO(path.with_stem("table_detailed").read_text()))
+    assert row[f"{made.BENCHMARK}:RCP"] == "Pass" and row[f"{made.BENCHMARK}:Energy"] == ""
+    assert cli.main(["scores", str(made.tree(tmp_path / "b", runs=3))]) == 1
+
+
+@pytest.mark.parametrize("place", ["absent", "."])
+def test_places_without_a_table_are_one_line(tmp_path, capsys, place):
+    assert cli.main(["scores", str(tmp_path / place)]) == 2
+    assert "name" in capsys.readouterr().err
+
+
+def test_a_workbook_has_a_sheet_for_each_division(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    org = made.tree(tmp_path, described=made.description(framework="=1+1\x01", status="cloud"))
+    path = tmp_path / "table.xlsx"
+    assert cli.main(["scores", str(org), "--xlsx", str(path)]) == 0
+    book = openpyxl.load_workbook(path)
+    assert book.sheetnames == ["closed", "open"]
+    head, section, row = book["closed"].iter_rows(values_only=True)
+    assert list(head) == ["ID", *summary.columns("5.0.0")] and section[0] == "Available cloud"
+    assert row[0] == "5.0-0000" and dict(zip(head, row))["framework"] == "'=1+1"
+
+
+def test_a_missing_library_is_one_line_that_names_the_extra(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(UserError, match=r"timetotrain\[xlsx\]"):
+        cli_scores._xlsx(rows(tree(tmp_path)), "5.0.0")
