@@ -1,6 +1,7 @@
 """Runs the subcommands of `python -m compliance check | explain | rules | scores | report | compare | package`.
 
-Exit status: 0 without errors, 1 with errors (`check --strict`: also with advice), 2 for wrong usage.
+Exit status: 0 without errors, 1 with errors (`check --strict`: also with advice), 2 for wrong usage;
+docs/check-in-ci.md.
 """
 
 from __future__ import annotations

@@ -196,8 +196,8 @@ class _Judge:
         if not values or number(record.time_ms) is None:
             return
         met = self._target.judge(record.value, self._batch) if self._target else None
-        self.unit = _unit(record)
-        evaluation = Evaluation(_epoch(record), record.time_ms, values, met)
+        at, self.unit = _converged_at(record)
+        evaluation = Evaluation(at, record.time_ms, values, met)
         self.kept.add(evaluation)
         if met:
             self.best = evaluation
@@ -218,17 +218,21 @@ def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
     return {} if bound is None else {"": float(bound)}
 
 
-# How far a run is, in metadata: epochs until 5.1 in most benchmarks, samples in those of language models.
-_PROGRESS = ("epoch_num", "first_epoch_num", "samples_count", "first_samples_count", "step_num")
+# How far a run is, in metadata. Language models count samples; where a log has both, the epochs are a share of one.
+_PROGRESS = ("epoch_num", "first_epoch_num", "samples_count", "step_num")
+_UNITS = {"samples_count": "samples", "epoch_num": "epochs", "step_num": "steps"}
 
 
 def _epoch(record: Record) -> float | None:
     return number(next((record.metadata[name] for name in _PROGRESS if name in record.metadata), None))
 
 
-def _unit(record: Record) -> str:
-    name = next((name for name in _PROGRESS if name in record.metadata), "")
-    return "samples" if name.endswith("samples_count") else "steps" if name == "step_num" else "epochs"
+def _converged_at(record: Record) -> tuple[float | None, str]:
+    """(progress, its unit) of an evaluation."""
+    for name, unit in _UNITS.items():
+        if name in record.metadata:
+            return number(record.metadata[name]), unit
+    return None, "epochs"
 
 
 def _quality(value: object, ruleset: str) -> dict[str, float]:

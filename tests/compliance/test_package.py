@@ -248,6 +248,15 @@ def test_any_finding_refuses_and_leaves_nothing(tmp_path, results, source, capsy
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
 
+def test_one_run_that_did_not_converge_is_dropped(tmp_path, results, source, capsys):
+    given = results("resnet")
+    rewrite(given / SYSTEM / "resnet" / "result_2.txt", result_logs.log("resnet", 2, status="aborted"))
+    assert call(given, tmp_path / "out", source) == 0
+    assert "result_2.txt: did not reach its target; the score drops it" in capsys.readouterr().out
+    rewrite(given / SYSTEM / "resnet" / "result_3.txt", result_logs.log("resnet", 3, status="aborted"))
+    assert call(given, tmp_path / "two", source) == 1
+
+
 def rewrite(path, text):
     """Changes a log and its record in run.json."""
     path.write_text(text)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from compliance.check import check
 
+from compliance.api import check
 from tests.benchmarks import preset_of, scripted_log
 
 # (preset, target): top-1 accuracy, box AP, BLEU; Mask R-CNN: box and mask AP.

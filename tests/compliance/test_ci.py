@@ -1,0 +1,101 @@
+"""Tests the pre-commit hooks and the workflows that docs/check-in-ci.md shows."""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from compliance import api, cli_check, findings, verdict
+from compliance.log.check_log import LogResult
+from compliance.report import report
+from compliance.submission.verdict import Submission
+from tests.compliance import result_logs
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "check-in-ci.md").read_text()
+HOOKS = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
+SNIPPETS = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+COMMAND = ["python", "-m", "timetotrain.compliance"]
+
+
+def options(words):
+    """The options of `compliance check|report`, or an exit where it does not take them."""
+    module = {"check": cli_check, "report": report}[words[0]]
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return parser.parse_args(words[1:])
+
+
+def test_the_workflow():
+    (workflow,) = (one for one in SNIPPETS if isinstance(one, dict) and "jobs" in one)
+    assert workflow[True] == ["push", "pull_request"]  # YAML 1.1 reads the word "on" so
+    assert workflow["permissions"]["security-events"] == "write"
+    steps = workflow["jobs"]["check"]["steps"]
+    assert all(("uses" in step) != ("run" in step) for step in steps)
+    runs = [shlex.split(step["run"]) for step in steps if "run" in step]
+    assert [words[:3] == COMMAND for words in runs] == [False, True, True]
+    check, page = (options(words[3:]) for words in runs[1:])
+    uploads = [step["with"] for step in steps if "upload" in step.get("uses", "")]
+    assert (check.format, check.output) == ("sarif", uploads[0]["sarif_file"])
+    assert str(page.output) == uploads[1]["path"]
+
+
+def test_the_gitlab_job():
+    (job,) = (one["compliance"] for one in SNIPPETS if isinstance(one, dict) and "compliance" in one)
+    words = shlex.split(job["script"][1])
+    assert words[:3] == COMMAND
+    check = options(words[3:])
+    assert (check.format, check.output) == ("junit", job["artifacts"]["reports"]["junit"])
+
+
+def test_the_hooks_of_the_page_exist():
+    (config,) = (one for one in SNIPPETS if isinstance(one, dict) and "repos" in one)
+    for hook in config["repos"][0]["hooks"]:
+        assert hook["id"] in HOOKS
+        options(["check", *hook.get("args", HOOKS[hook["id"]].get("args", ["x"]))])
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("results/box/resnet/result_0.txt", {"mlperf-logs", "mlperf-submission"}),
+        ("result_12.txt", {"mlperf-logs"}),
+        ("lab/systems/box.json", {"mlperf-submission"}),
+        ("my_result_0.txt", set()),
+        ("src/results.py", set()),
+    ],
+)
+def test_the_files_that_a_hook_looks_at(path, wanted):
+    assert {name for name, hook in HOOKS.items() if re.search(hook["files"], path)} == wanted
+
+
+@pytest.mark.parametrize(("status", "code"), [("success", 0), ("aborted", 1)])
+def test_a_hook_runs(tmp_path, status, code):
+    log = tmp_path / "result_0.txt"
+    log.write_text(result_logs.log("resnet", status=status))
+    words = shlex.split(HOOKS["mlperf-logs"]["entry"])
+    assert words[0] == "python"
+    done = subprocess.run([sys.executable, *words[1:], log], cwd=ROOT, capture_output=True, timeout=60)
+    assert done.returncode == code, done
+
+
+def test_the_types_of_the_page_have_these_fields():
+    rows = re.findall(r"^\| `(\w+)` \| (`.*)\|$", PAGE, re.MULTILINE)
+    types = {
+        "Outcome": api.Outcome,
+        "Verdict": verdict.Verdict,
+        "Finding": findings.Finding,
+        "LogResult": LogResult,
+        "Submission": Submission,
+    }
+    named = {name: fields for name, fields in rows if name in types}
+    assert set(named) == set(types)
+    for name, fields in named.items():
+        known = {*dir(types[name]), *getattr(types[name], "__dataclass_fields__", ())}
+        words = set(re.findall(r"`([\w ]+)`", re.sub(r"\(`go`.*?\)", "", fields)))
+        assert words <= known, name
