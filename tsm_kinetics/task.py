@@ -59,7 +59,7 @@ class Task(task.Task):
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        return Outputs(sums=top_k_sums(self._scores(model, batch["frames"]), batch))
+        return Outputs(sums=top_k_sums(self.scores(model, batch["frames"]), batch))
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples, "videos")
@@ -69,7 +69,7 @@ class Task(task.Task):
     def _normalised(self, clips: tf.Tensor) -> tf.Tensor:
         return pipeline.normalise(clips, self._precision.compute, self.config.data.modality)
 
-    def _scores(self, model: tf_keras.Model, frames: tf.Tensor) -> tf.Tensor:
+    def scores(self, model: tf_keras.Model, frames: tf.Tensor) -> tf.Tensor:
         """Averages the softmax over a video's views: [b, views x T, H, W, 3] -> [b, classes].
 
         "Sample 10 clips per video and calculate the average prediction" (paper 4.1, after Wang et al., who average

@@ -158,6 +158,14 @@ class Task(abc.ABC):
         """As `synthetic_input`, for evaluation; by default the same batches."""
         return self.synthetic_input(batch_size)
 
+    def labels(self) -> Sequence[str]:
+        """Returns the names of the network's classes, 0 first; () where nothing names them."""
+        return ()
+
+    def assets(self) -> Mapping[str, bytes]:
+        """Returns {name: content} of the files of the data that the trained network cannot do without: a vocabulary."""
+        return {}
+
     def diagnose(self, error: tf.errors.OpError) -> UserError | None:
         """Returns what is wrong with the data, where that made a step fail with `error`; may read all of it."""
         return self.find_damage() if isinstance(error, self.input_errors) else None
