@@ -22,6 +22,8 @@ class Task(task.Task):
     """Classification of Kinetics-400, or of any videos that tsm_kinetics.convert has converted."""
 
     input = pipeline
+    # The stem and the four stages of the residual network.
+    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
     input_errors = (
         *task.Task.input_errors,
         tf.errors.UnknownError,
@@ -49,6 +51,11 @@ class Task(task.Task):
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
         index = pipeline.load(self.config, self.data_dir, training=False)
         return pipeline.eval_input(self.config, index, shard, batch_size)
+
+    def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Inflates a kernel of images to several frames, by `config.inflation`."""
+        images = array.ndim == 4 and len(shape) == 5
+        return pretrained.inflated(array, shape, self.config.inflation) if images else array
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         size = self.config.image_size

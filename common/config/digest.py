@@ -41,6 +41,19 @@ def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
 
 
 def digest(config: Any) -> str:
-    """Returns the SHA-256 of the configuration's canonical JSON, in hexadecimal."""
-    text = json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
+    """Returns the SHA-256 of the configuration's canonical JSON, in hexadecimal.
+
+    A `later_field` (common/config/closed_fields.py) counts only where it differs from its default.
+    """
+    text = json.dumps(_digested(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digested(config: Any) -> dict[str, Any]:
+    found = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.metadata.get("digest") == "unless default" and value == field.default:
+            continue
+        found[field.name] = _digested(value) if dataclasses.is_dataclass(value) else value
+    return found

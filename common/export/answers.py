@@ -57,7 +57,7 @@ class Network:
     def measured(self) -> str:
         """Returns a line: median latency of a call, and throughput, without the first call of each shape."""
         if not self.seconds:
-            return "latency  not measured: the first call of a shape also compiles; give more files or a smaller --batch"
+            return "latency  not measured: the first call of a shape also compiles; give more files"
         times, counts = zip(*self.seconds)
         unit = {"video": "frames", "translation": "sentences", "words": "texts"}.get(self.kind, "pictures")
         median = sorted(times)[len(times) // 2]

@@ -19,7 +19,7 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers import batch_norm
 from common.layers.precision import precision
-from common.train import checkpoint, names
+from common.train import checkpoint, start
 from common.train.serving import Codec, Serving
 from common.train.step import State
 
@@ -61,19 +61,7 @@ class Trained:
 
     def weights(self) -> dict[str, tf.Variable]:
         """Returns the variables of an inference by name: weights, and of batch norm the merged moments."""
-        return weights_of(self.model)
-
-
-def weights_of(model: tf_keras.Model) -> dict[str, tf.Variable]:
-    """Returns the variables of an inference by name, without counters, carried state and replicas' own moments."""
-    called = names.of_variables(model)
-    own = {id(getattr(x, f"moving_{m}")) for x in batch_norm.span_layers(model) for m in ("mean", "variance")}
-    folded = [x for x in batch_norm.span_layers(model) if x.folded]
-    own |= {id(v) for x in folded for v in (x.merged_mean, x.merged_variance)}
-    own |= {id(getattr(m, n)) for m in model.submodules if hasattr(m, "carried") for n in m.carried}
-    kept = [v for v in model.variables if v.dtype.is_floating and id(v) not in own]
-    # As Keras and torchvision call them.
-    return {called[id(v)].replace("/merged_", "/moving_"): v for v in kept}
+        return start.variables(self.model)
 
 
 def find(path: str | os.PathLike) -> pathlib.Path:

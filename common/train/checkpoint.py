@@ -54,6 +54,7 @@ FREE_FIELDS = (
     "accumulation_steps",
     "checkpoint_blocks",
     "compile",
+    "init",
 )
 
 
@@ -272,6 +273,17 @@ def read(path: pathlib.Path) -> File:
         ) from error
 
 
+def is_checkpoint(path: pathlib.Path) -> bool:
+    """Whether a file is a checkpoint of this project, not another .npz file; a damaged one counts as one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "meta.npy" in archive.namelist()
+    except FileNotFoundError:
+        return False
+    except NPZ_DAMAGE:
+        return True
+
+
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the checkpoints of a folder, the newest last."""
     return sorted(_named(folder, "npz"))
@@ -386,14 +398,16 @@ def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.Tens
         return saved
     if name.startswith("carried/"):  # Rows of the global batch, in the order of the replicas.
         return saved.reshape(replicas, *shape)
+    return np.broadcast_to(merged(arrays, name), (replicas, *shape))
+
+
+def merged(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """Returns the saved moment `name`, "moments/LAYER/mean" or ".../variance", [R, G, C], merged over R and G: [C]."""
     stem = name.rpartition("/")[0]
-    means, variances = (
-        arrays[f"{stem}/mean"].astype(np.float64),
-        arrays[f"{stem}/variance"].astype(np.float64),
-    )
+    means, variances = (arrays[f"{stem}/{moment}"].astype(np.float64) for moment in ("mean", "variance"))
     mean = means.mean((0, 1))
-    merged = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
-    return np.broadcast_to(merged.astype(saved.dtype), (replicas, *shape))
+    found = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
+    return found.astype(arrays[name].dtype)
 
 
 def _digest(loop: Loop) -> str:
@@ -405,7 +419,8 @@ def _digest(loop: Loop) -> str:
 
 def _difference(saved: dict, loop: Loop) -> str:
     here = json.loads(json.dumps(to_dict(loop.config)))
-    both = [dict(values) for values in (saved, here)]
+    default = json.loads(json.dumps(to_dict(type(loop.config)())))
+    both = [{**default, **values} for values in (saved, here)]
     for values in both:
         values["communication.wire"] = values.pop("communication", {}).get("wire")
     there, here = both
