@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ from common.layers.precision import Precision
 from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from ptb import input as pipeline
-from ptb import model
+from ptb import model, text
 
 
 class Task(task.Task):
@@ -53,6 +53,11 @@ class Task(task.Task):
                 "words": tf.reduce_sum(tf.cast(weight, tf.int32)),
             }
         )
+
+    def labels(self) -> Sequence[str]:
+        """The words of the vocabulary, in the order of their numbers."""
+        path = self.data_dir / self.config.data.train_file if self.data_dir else None
+        return tuple(text.vocabulary(text.read(path))) if path else ()
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         words, expected = int(sums["words"]), self.config.num_eval_examples - 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from common.detection import boxes as box_ops
-from common.detection import nms
+from common.detection import coco_records, nms
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers.precision import Precision
@@ -28,6 +28,8 @@ class Task(task.Task):
     """Object detection on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     input = pipeline
+    # The stem and the three stages of the residual network.
+    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 4)))
     evaluate_in_worker = True
     chooses = True  # A training step chooses hard negatives.
 
@@ -51,17 +53,7 @@ class Task(task.Task):
         return {"multibox": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        config = self.config
-        codes, logits = self._outputs(model, batch, training=False)
-        anchors = tf.constant(self._anchors(config.anchor_shift), codes.dtype)
-        found = nms.per_class(
-            box_ops.decode(codes, anchors[None], max_log_ratio=MAX_LOG_RATIO),
-            tf.nn.softmax(logits)[..., 1:],
-            config.score_threshold,
-            config.suppression_overlap,
-            config.candidates,
-            config.detections,
-        )
+        found = self.detect(model, batch["image"])
         arrays = {
             "image_id": batch["image_id"],
             "weight": batch["weight"],
@@ -70,6 +62,25 @@ class Task(task.Task):
             "classes": found.classes,
         }
         return Outputs(arrays=arrays)
+
+    def detect(self, model: tf_keras.Model, image: tf.Tensor) -> nms.Detections:
+        """Finds the detections of images, uint8 [b, S, S, 3]; boxes are corners in parts of the image."""
+        config = self.config
+        codes, logits = self._outputs(model, {"image": image}, training=False)
+        anchors = tf.constant(self._anchors(config.anchor_shift), codes.dtype)
+        return nms.per_class(
+            box_ops.decode(codes, anchors[None], max_log_ratio=MAX_LOG_RATIO),
+            tf.nn.softmax(logits)[..., 1:],
+            config.score_threshold,
+            config.suppression_overlap,
+            config.candidates,
+            config.detections,
+        )
+
+    def labels(self) -> Sequence[str]:
+        return (
+            coco_records.labels(pipeline.annotation_file(self.config, self.data_dir)) if self.data_dir else ()
+        )
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         from common.detection import coco_eval

@@ -48,6 +48,10 @@ class Task(task.Task):
             arrays={"tokens": found.tokens[:, 0], "index": batch["index"], "weight": batch["weight"]}
         )
 
+    def assets(self) -> Mapping[str, bytes]:
+        name = self.config.data.vocabulary
+        return {name: (self.data_dir / name).read_bytes()} if self.data_dir else {}
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         """BLEU as tensor2tensor computes it, lower-cased; from 0 to 1, in round v0.6 from 0 to 100."""
         hypotheses = self.translations(arrays)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from common.config import own
-from common.config.closed_fields import rule_field, system_field
+from common.config.closed_fields import later_field, rule_field, system_field
 from common.errors import UserError, near
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
@@ -205,6 +205,10 @@ class RunConfig:
       first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
       quality_target: the quality to reach, in the logged unit.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
+      init: weights to start from, as far as they fit: a checkpoint, or a file that common/layers/weight_files.py reads;
+        "" starts as the preset says. `--init=FILE` is short for it.
+      frozen_stages: so many of the network's first stages keep the weights that they start from; the stages are listed
+        in BENCHMARK/task.py. `--frozen_stages=N` is short for it.
     """
 
     benchmark: str = rule_field("")
@@ -239,6 +243,8 @@ class RunConfig:
     first_block_steps: int = system_field(0)
     quality_target: float = 0.0
     checkpoint_blocks: int = system_field(1)
+    init: str = later_field("")
+    frozen_stages: int = later_field(0)
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
 
@@ -261,6 +267,8 @@ class RunConfig:
         for field in (*sizes, "checkpoint_blocks"):
             if getattr(self, field) < 1:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
+        if self.frozen_stages < 0:
+            raise UserError(f"config.frozen_stages={self.frozen_stages}: must be at least 0")
         # Lengths; 0 derives most of them from another field.
         steps = ("train_steps", "steps_per_block", "first_block_steps")
         for field in (*steps, "train_epochs", "epochs_per_block", "first_block_epochs"):
@@ -359,7 +367,7 @@ class RunConfig:
     @property
     def initial_weights_file(self) -> str:
         """The file of the weights that training starts from; "" means random weights, from the seed."""
-        return getattr(self, self.weights_field) if self.weights_field else ""
+        return self.init or (getattr(self, self.weights_field) if self.weights_field else "")
 
     @property
     def weight_transformations(self) -> str:

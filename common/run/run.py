@@ -82,9 +82,21 @@ class Training:
         loop = Loop(task, self._replicas)
         loop.compile()
         self.loop = loop
+        if config.init:
+            self._take_weights(loop)
         if self._stopped_by:
             loop.stop(self._stopped_by)
         return loop
+
+    def _take_weights(self, loop: Any) -> None:
+        from common.train import start
+
+        found = start.start(loop.state, loop.task, self.config.init)
+        self.reporter.say(found.table())
+        self._record_weights(found.facts())
+
+    def _record_weights(self, facts: dict[str, Any]) -> None:
+        """Records what was taken from `config.init`; does nothing in a process other than the first."""
 
     def _resume(self) -> int:
         if not self.options.checkpoint_dir:
@@ -187,6 +199,9 @@ class Run(Training):
             self._failed(log, error)
             raise
         return self._finish(stopped)
+
+    def _record_weights(self, facts: dict[str, Any]) -> None:
+        self.facts["weights"] = facts
 
     def _failed(self, log: logs.RunLog, error: BaseException) -> None:
         """Ends the log of a run that raised `error`; raises a UserError in its place where one explains it."""

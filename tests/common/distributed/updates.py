@@ -110,7 +110,8 @@ class Runner:
     ):
         self.config = config(backend, number, optimizer, communication)
         self.replicas = replicas_of(backend, number)
-        task, policy = Task(self.config), precision(self.config.precision)
+        task = self.task = Task(self.config)
+        policy = precision(self.config.precision)
         self.state = State(task, self.replicas, policy)
         train = make_train_step(task, self.state, policy, Clock.of(self.config))
         data = task.examples(0, BATCH * STEPS, 0)
