@@ -93,8 +93,7 @@ class Task(task.Task):
         found = dict(zip(_KINDS, scores, strict=True))
         value = {name: found[name]["AP"] for name in _KINDS}
         details = {f"{name}_{s}": found[name][s] for name in _KINDS for s in ("AP50", "AP75")}
-        reached = all(value[name] >= target for name, target in self.config.logged_target.items())
-        return Quality(value, reached, details)
+        return Quality(value, self.config.met(value), details)
 
     def _normalised(self, batch: Batch) -> Batch:
         return pipeline.normalised(batch, self._precision.variable)

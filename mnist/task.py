@@ -61,7 +61,7 @@ class Task(task.Task):
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)
         accuracy = int(sums["correct"]) / seen
-        return Quality(accuracy, accuracy >= self.config.quality_target, {"loss": float(sums["loss"]) / seen})
+        return Quality(accuracy, self.config.met(accuracy), {"loss": float(sums["loss"]) / seen})
 
     def _logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
         data, wide = self.config.data, self._precision.variable
