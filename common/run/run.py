@@ -212,7 +212,6 @@ class Run(Training):
     def _failed(self, log: logs.RunLog, error: BaseException) -> None:
         """Ends the log of a run that raised `error`; raises a UserError in its place where one explains it."""
         self.reporter.close()
-        self.kept.close()
         failed = time.time()
         explained = self._explain(error)
         if log.started:
@@ -221,6 +220,8 @@ class Run(Training):
                 self._write_record("aborted", None)
         else:
             log.discard()
+        with contextlib.suppress(UserError):
+            self.kept.close()
         if explained:
             raise explained from error
 
@@ -241,7 +242,10 @@ class Run(Training):
         scored = stopped.status == "success" and not self._start
         minutes = (stopped.time - self.curve.start) / 60
         self._write_record(stopped.status, minutes if scored else None)
-        self.kept.close()
+        try:
+            self.kept.close()
+        except UserError as error:
+            self.reporter.say(f"error: {error}")
         # Log and record are written; the picture can be drawn later.
         try:
             curve: Any = self.curve.draw(self.folder / f"curve_{self.index}.png")
