@@ -9,7 +9,6 @@ logged as a smoke run: it is no MLPerf result. TensorFlow-free.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 from common.config import machine as machines
 from common.config import overrides as configs
+from common.config import own_data
 from common.config.legw import legw
 from common.config.machine import Machine
 from common.config.schema import RunConfig
@@ -57,7 +57,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A field that was chosen for this machine or data, and why."""
+    """A field that was chosen for this machine or data, and why; the first one is the preset to start from."""
 
     field: str
     value: Any
@@ -78,7 +78,11 @@ def configure(
     """As common.config.overrides.configure, of `here`: returns the validated configuration and what was chosen."""
     if replicas:
         overrides = [("replicas", replicas), *overrides]
-    config, chosen = choose(module, overrides, _described(data_dir), data_dir)
+    description = own_data.read(data_dir)
+    data = None if description is None else {**description.defaults, **description.fields}
+    config, chosen = choose(module, overrides, data, data_dir)
+    if description is not None:  # Refuses an override that contradicts the data.
+        config = own_data.apply(config, description, overrides)
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     config.validate()
@@ -110,6 +114,8 @@ def choose(
     generated = data is None and (data_dir is None or (folder is not None and (folder / TINY_NOTE).exists()))
     base = module.PRESETS[rule.tiny if generated else rule.own]
     chosen = _Chosen(_start(base), {path for path, _ in overrides})
+    why = f"the nearest for {'generated data' if generated else 'real data'}; the machine: {machine}"
+    chosen.list.append(Choice("preset", base.system, why))
     for path, value in (data or {}).items():
         chosen.take(path, value, "of the data")
     chosen.given |= set(data or {})
@@ -272,15 +278,6 @@ def with_field(config: Any, path: str, value: Any) -> Any:
     value = tuple(value) if isinstance(value, list) else value
     value = with_field(getattr(config, head), rest, value) if rest else value
     return dataclasses.replace(config, **{head: value})
-
-
-def _described(data_dir: str | None) -> Mapping[str, Any] | None:
-    """Returns the fields that a folder's description.json has; None where there is none."""
-    path = pathlib.Path(data_dir, "description.json") if data_dir and "://" not in data_dir else None
-    if path is None or not path.exists():
-        return None
-    content = json.loads(path.read_text())
-    return {**content.get("defaults", {}), **content.get("fields", {})}
 
 
 def _bytes(folder: pathlib.Path | None) -> int:

@@ -144,7 +144,9 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
         return _evaluate(benchmarks.module(benchmark, "task").Task(config, FLAGS.data_dir))
     from common.run import run
 
-    preset = _configure(module, [])[0] if chosen else configs.preset(module.PRESETS, FLAGS.system)
+    preset = (
+        _configure(module, [])[0] if chosen else configs.preset(module.PRESETS, FLAGS.system)
+    )  # `here` is none.
     closed_division.check(config, preset, module.hyperparameters)
     process = processes.of(config)
     if not process.main:
