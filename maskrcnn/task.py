@@ -73,6 +73,15 @@ class Task(task.Task):
         }
         return Outputs(arrays=arrays)
 
+    has_pictures = True
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        arrays = self.evaluate(model, batch).arrays
+        names = ("image_id", "weight", "boxes", "scores")
+        content = tf.cast(tf.round(batch["image_info"][:, :2]), tf.int32)
+        shown = {"image": batch["image"], "content": content, "categories": arrays["classes"]}
+        return {**{name: arrays[name] for name in names}, **shown}
+
     def quality(
         self,
         sums: Mapping[str, np.ndarray],

@@ -71,6 +71,19 @@ class Task(task.Task):
         }
         return Outputs(arrays=arrays)
 
+    has_pictures = True
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        from common.detection import coco_eval
+
+        arrays = self.evaluate(model, batch).arrays
+        ids = sorted(coco_eval.ground_truth(pipeline.annotation_file(self.config, self.data_dir)).cats)
+        categories = tf.gather([0, *ids], tf.clip_by_value(arrays["classes"], 0, len(ids)))
+        image = batch["image"]
+        if image.shape[-1] == 12:  # As the stem reads it (common/data/images.py): blocks of 2x2 pixels.
+            image = tf.nn.depth_to_space(image, 2)
+        return {**arrays, "image": image, "categories": categories}
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         from common.detection import coco_eval
 

@@ -103,6 +103,10 @@ class Training:
         folder, keep = self.options.checkpoint_dir, self.options.keep_checkpoints
         checkpoint.save(self.loop, folder, keep, self._protected(step))
 
+    def _saves(self) -> bool:
+        """Whether `_save` has something to do after an evaluation."""
+        return bool(self.options.checkpoint_dir)
+
     def _protected(self, step: int) -> Collection[int]:
         """Returns the steps of older checkpoints to keep; a process other than the first drops none."""
         return ()
@@ -110,7 +114,7 @@ class Training:
     def _train(self) -> Any:
         """Trains to the end; returns the last event."""
         event, self._training = None, True
-        for event in self._events(self._save if self.options.checkpoint_dir else None):
+        for event in self._events(self._save if self._saves() else None):
             if isinstance(event, events.Progress):
                 heartbeat.at_step(event.step)
             self._record(event)
@@ -181,6 +185,7 @@ class Run(Training):
             )
         self.curve = results.Curve(config)
         self.kept = Kept(config, self.options, self.folder / f"history_{self.index}.jsonl")
+        self._looker: Any = None
         self._log: Any = None
 
     def _free_index(self) -> int:
@@ -206,6 +211,11 @@ class Run(Training):
 
     def _initialise(self) -> None:
         super()._initialise()
+        if self.options.examples:
+            from common.run.examples import Looker
+
+            folder = self.folder / f"examples_{self.index}"
+            self._looker = Looker(self.loop, folder, self.options.examples)
         for field, choice in self.facts.get("chosen", {}).items():
             self.reporter.say(f"chosen: {field} = {choice['value']} ({choice['why']})")
 
@@ -234,9 +244,15 @@ class Run(Training):
     def _protected(self, step: int) -> Collection[int]:
         return self.kept.protected(step)
 
+    def _saves(self) -> bool:
+        return super()._saves() or bool(self.options.examples)
+
     def _save(self, step: int) -> None:
-        super()._save(step)
-        self.kept.saved()
+        if super()._saves():
+            super()._save(step)
+            self.kept.saved()
+        if self._looker is not None:
+            self._looker.look(step)
 
     def _finish(self, stopped: Any) -> int:
         scored = stopped.status == "success" and not self._start

@@ -74,6 +74,7 @@ class Loop:
         self._prepare_eval = make_prepare_eval(self.state)
         self._block = tf.function(self._fused_block, autograph=False)
         self._agreement = Agreement(replicas)
+        self._look: Any = None  # Traced when it is asked for.
         self._stop_reason, self._stop_time = "", 0.0
         with tf.device("CPU:0"):  # The last step's loss, which the main thread shows while a block runs.
             self._last_loss = tf.Variable(math.nan, dtype=tf.float64, trainable=False, name="last_loss")
@@ -219,6 +220,17 @@ class Loop:
         held_out = self._dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
         result = self._call(self._synthetic(True), iter(held_out), 0, self.clock.eval_steps)
         return result.sums, result.arrays
+
+    def first_eval_batches(self, examples: int) -> Iterator[Any]:
+        """Yields the first evaluation batches, with so many examples or a few more; for a single replica."""
+        shard, size = Shard(), self._batch_size(False)
+        yield from self.task.eval_input(shard, size).take(-(-examples // size))
+
+    def look(self, batch: Any) -> Mapping[str, np.ndarray]:
+        """Returns `Task.look` of a batch with the present weights, as numpy; for a single replica."""
+        if self._look is None:
+            self._look = tf.function(lambda batch: self.task.look(self.state.model, batch), autograph=False)
+        return {name: value.numpy() for name, value in self._look(batch).items()}
 
     def _synthetic(self, training: bool) -> Any:
         task = self.task

@@ -78,6 +78,7 @@ class Task(abc.ABC):
       evaluation_workers: where not 0, `quality` runs in a thread and spreads work over so many worker processes with
         its argument `spread`.
       batch_shapes, eval_batch_shapes: static shapes of the batches, where there are several (batch_shapes.py).
+      has_pictures: `look` is there, so that a run can keep evaluated examples as pictures (common/run/examples.py).
       chooses: a training step selects examples by comparing computed values, so rounding can change the selection.
       input_errors: TensorFlow's errors that damaged data can cause.
     """
@@ -87,6 +88,7 @@ class Task(abc.ABC):
     evaluation_workers: int = 0
     batch_shapes: Sequence[Shape] = ()
     eval_batch_shapes: Sequence[Shape] = ()
+    has_pictures: bool = False
     chooses: bool = False
     input_errors: tuple[type[tf.errors.OpError], ...] = (
         tf.errors.DataLossError,
@@ -157,6 +159,16 @@ class Task(abc.ABC):
     def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
         """As `synthetic_input`, for evaluation; by default the same batches."""
         return self.synthetic_input(batch_size)
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Returns what a person sees of an evaluation batch, where `has_pictures`.
+
+        "image", uint8 [b, H, W, 3] or [b, H, W, 1], and "weight" [b], with "label" [b] and "scores" [b, classes] of a
+        classification, or "image_id" [b], "boxes" [b, d, 4] in parts of the image, "scores" [b, d] and "categories"
+        [b, d], COCO's ids, of a detection. A detection's images may have "content" [b, 2], rows and columns from the
+        top left that are not padding.
+        """
+        raise NotImplementedError
 
     def diagnose(self, error: tf.errors.OpError) -> UserError | None:
         """Returns what is wrong with the data, where that made a step fail with `error`; may read all of it."""

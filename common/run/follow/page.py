@@ -77,7 +77,7 @@ def ended(records: Sequence[Record]) -> bool:
 def _facts(records: Sequence[Record], head: Record, how: Measure) -> list[tuple[str, str]]:
     last, evaluations = records[-1], [r for r in records if r["kind"] == "evaluation"]
     steps, total = max(r["step"] for r in records), head["train_steps"]
-    facts = [("state", f"{last['status']}: {last['reason']}".rstrip(": ") if ended(records) else "training")]
+    facts = [("state", last["status"] if ended(records) else "training")]
     facts.append(("step", f"{steps:,} of {total:,}"))
     facts.append(("time", duration(last["seconds"])))
     done = steps - head["step"]
@@ -96,7 +96,7 @@ def _facts(records: Sequence[Record], head: Record, how: Measure) -> list[tuple[
         top = max(evaluations, key=lambda r: how.score(r["value"]))
         facts.append(("best", f"{how.shown(top['value'])}, epoch {top['epoch']}"))
     facts.append(("target", "none" if head["target"] is None else how.target(head["target"])))
-    return facts
+    return [(name, text.replace(" %", "\u00a0%")) for name, text in facts]
 
 
 def charts(records: Sequence[Record], head: Record, across: str) -> list[Chart]:
@@ -112,7 +112,7 @@ def charts(records: Sequence[Record], head: Record, across: str) -> list[Chart]:
     drawn = [_quality(records, head, at, x), _loss(records, at, x)]
     for field, title in (("learning_rate", "learning rate"), ("examples_per_second", "examples per second")):
         points = [(at(r), r[field]) for r in records if field in r]
-        drawn.append((title, [("", "run", points, False)], [v for _, v in points]))
+        drawn.append((title, [("", "run", points, False)], [0.0, *(v for _, v in points)]))
     return [
         _chart(title, unit, x, curves, values, marks)
         for title, curves, values in drawn
