@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -71,6 +70,8 @@ class History:
         if isinstance(event, events.RunStarted):
             self._start = self._last = event.time
             self._add("run", event.step, event.time, **_head(self._config))
+        elif isinstance(event, events.BlockStarted):
+            self._last = event.time  # An evaluation and a checkpoint are no training.
         elif isinstance(event, events.Trained):
             self._trained(event)
         elif isinstance(event, events.Progress):
@@ -97,7 +98,6 @@ class History:
             if self._rate is not None:
                 point["learning_rate"] = float(self._rate([step - 1])[0])
             self._add("train", step, at, **point)
-        self._last = time.time()  # An evaluation and a checkpoint are no training.
 
     def _add(self, kind: str, step: int, at: float, **values: Any) -> None:
         seconds = round(self._offset + at - self._start, 3)

@@ -23,7 +23,7 @@ class Reporter:
         self._config, self._clock, self._stream = config, Clock.of(config), stream
         self._bar = None
         self._last = 0.0
-        self._start = (0.0, 0)
+        self._start = self._pace = (0.0, 0)
         self._losses: dict[int, float] = {}  # By epoch: the last one of a block.
 
     def say(self, text: str) -> None:
@@ -60,7 +60,7 @@ class Reporter:
             self._bar = None
 
     def _run_started(self, event: events.RunStarted) -> None:
-        self._start = (event.time, event.step)
+        self._start = self._pace = (event.time, event.step)
         if self._stream is not None and self._stream.isatty():
             from tqdm import tqdm
 
@@ -83,7 +83,12 @@ class Reporter:
         self.say(f"{text}, after {duration(event.time - self._start[0])}")
 
     def _progress(self, event: events.Progress) -> None:
-        seconds, steps = event.time - self._start[0], event.step - self._start[1]
+        if self._pace == self._start and event.step > self._start[1]:
+            self._pace = (
+                event.time,
+                event.step,
+            )  # The first step waits until the input has filled its buffers.
+        seconds, steps = event.time - self._pace[0], event.step - self._pace[1]
         rate = steps * self._config.global_batch_size / seconds if seconds > 0 else 0.0
         loss = "" if math.isnan(event.loss) else f"loss {number(event.loss)}, "
         if self._bar is not None:

@@ -217,7 +217,7 @@ class Run(Training):
             folder = self.folder / f"examples_{self.index}"
             self._looker = Looker(self.loop, folder, self.options.examples)
         for field, choice in self.facts.get("chosen", {}).items():
-            self.reporter.say(f"chosen: {field} = {choice['value']} ({choice['why']})")
+            self.reporter.say(f"chosen: {here.Choice(field, **choice)}")
 
     def _failed(self, log: logs.RunLog, error: BaseException) -> None:
         """Ends the log of a run that raised `error`; raises a UserError in its place where one explains it."""

@@ -18,6 +18,8 @@ def test_lines_have_rate_loss_time_left_and_the_quality_by_its_name(monkeypatch)
     reporter = progress.Reporter(toy.config(), out)
     for event in (
         events.RunStarted(100.0, 0),
+        events.Progress(101.0, 0, BLOCK),
+        events.Progress(101.5, 1, BLOCK, loss=2.0),
         events.Progress(102.0, 4, BLOCK, loss=1.23456789),
         events.Trained(BLOCK, [1.5, 1.25], [101.0, 102.0]),
         events.Evaluated(BLOCK, 103.0, 0.44526264, False, {}),
@@ -25,7 +27,7 @@ def test_lines_have_rate_loss_time_left_and_the_quality_by_its_name(monkeypatch)
     ):
         reporter.record(event)
     assert out.getvalue().splitlines() == [
-        "step 4 of 20, epoch 1 of 5: loss 1.23, 32.0 examples/s, at most 8.0 s left",
+        "step 4 of 20, epoch 1 of 5: loss 1.23, 96.0 examples/s, at most 2.7 s left",
         "epoch 1 of 5: top-1 accuracy 44.5 % (target 95.0 %), loss 1.25, after 3.0 s",
         "run aborted at step 20: the target was not reached in 20 steps",
     ]
