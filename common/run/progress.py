@@ -42,7 +42,8 @@ class Reporter:
             self._progress(event)
         elif isinstance(event, events.Trained):
             if event.losses:  # As the last point of the history: a single step says little.
-                last = event.losses[-max(1, -(-len(event.losses) // POINTS)) :]
+                size = max(1, -(-len(event.losses) // POINTS))
+                last = event.losses[-((len(event.losses) - 1) % size + 1) :]
                 self._losses[event.block.last_epoch] = sum(last) / len(last)
         elif isinstance(event, events.Evaluated):
             self._evaluated(event)
