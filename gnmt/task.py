@@ -77,7 +77,7 @@ class Task(task.Task):
         score = bleu.sacre(texts, hypotheses, lowercase=True, tokenize="intl")
         value = score if self.config.ruleset == "0.6.0" else score / 100
         details = {"bleu": score, "sacrebleu": bleu.sacre(texts, hypotheses)}
-        return Quality(value, value >= self.config.quality_target, details)
+        return Quality(value, self.config.met(value), details)
 
     def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
         """Decodes the translation of every evaluation sentence, in order.

@@ -35,6 +35,7 @@ class Task(task.Task):
     stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
     evaluate_in_worker = True
     chooses = True  # A training step chooses regions.
+    has_pictures = True
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
@@ -80,6 +81,13 @@ class Task(task.Task):
         annotations = pipeline.annotation_file(self.config, self.data_dir) if self.data_dir else None
         return coco_records.labels(annotations, by_id=True) if annotations else ()
 
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        arrays = self.evaluate(model, batch).arrays
+        names = ("image_id", "weight", "boxes", "scores")
+        content = tf.cast(tf.round(batch["image_info"][:, :2]), tf.int32)
+        shown = {"image": batch["image"], "content": content, "categories": arrays["classes"]}
+        return {**{name: arrays[name] for name in names}, **shown}
+
     def quality(
         self,
         sums: Mapping[str, np.ndarray],
@@ -100,8 +108,7 @@ class Task(task.Task):
         found = dict(zip(_KINDS, scores, strict=True))
         value = {name: found[name]["AP"] for name in _KINDS}
         details = {f"{name}_{s}": found[name][s] for name in _KINDS for s in ("AP50", "AP75")}
-        reached = all(value[name] >= target for name, target in self.config.logged_target.items())
-        return Quality(value, reached, details)
+        return Quality(value, self.config.met(value), details)
 
     def normalised(self, batch: Batch) -> Batch:
         """Returns the batch with the network's input in place of the pixels."""

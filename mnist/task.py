@@ -58,10 +58,17 @@ class Task(task.Task):
             }
         )
 
+    has_pictures = True
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        scores = tf.nn.softmax(tf.cast(self._logits(model, batch, training=False), tf.float32))
+        image = tf.reshape(batch["image"], [-1, self.config.image_size, self.config.image_size, 1])
+        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)
         accuracy = int(sums["correct"]) / seen
-        return Quality(accuracy, accuracy >= self.config.quality_target, {"loss": float(sums["loss"]) / seen})
+        return Quality(accuracy, self.config.met(accuracy), {"loss": float(sums["loss"]) / seen})
 
     def labels(self) -> Sequence[str]:
         return [str(digit) for digit in range(self.config.num_classes)]

@@ -66,7 +66,7 @@ class Task(task.Task):
         loss = float(sums["loss"]) / words
         # The perplexity of a diverged model would overflow a float.
         perplexity = math.exp(min(loss, 700.0))
-        return Quality(perplexity, perplexity <= self.config.quality_target, {"loss": loss})
+        return Quality(perplexity, self.config.met(perplexity), {"loss": loss})
 
     def _losses(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """Computes (cross-entropy of each word, its weight), each [b, T], and carries the state on."""

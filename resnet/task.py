@@ -47,10 +47,19 @@ class Task(task.Task):
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         return Outputs(sums=top_k_sums(self.logits(model, batch, training=False), batch))
 
+    has_pictures = True
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        image = batch["image"]
+        if image.shape[-1] == 12:  # As the stem reads it (common/data/images.py): blocks of 2x2 pixels.
+            image = tf.nn.depth_to_space(image, 2)
+        scores = tf.nn.softmax(tf.cast(self._logits(model, batch, training=False), tf.float32))
+        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)
         top1 = int(sums["correct"]) / seen
-        return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
+        return Quality(top1, self.config.met(top1), {"top5": int(sums["correct_top5"]) / seen})
 
     def logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
         return model(pipeline.normalise(batch["image"], self._precision.compute), training=training)

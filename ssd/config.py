@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import rule_field, system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -91,7 +92,7 @@ class Config(BatchNormSpan, RunConfig):
     model: str = "ssd300_resnet34"
     num_train_examples: int = 117266
     num_eval_examples: int = 5000
-    quality_target: float = 0.23
+    quality_target: float | None = 0.23
     image_size: int = 300
     num_classes: int = 81
     width: int = 64
@@ -115,6 +116,8 @@ class Config(BatchNormSpan, RunConfig):
     epoch_images: int = 0
     logged_rate_batch: int = rule_field(0)
     data: Data = Data()
+
+    quality: ClassVar[Measure] = Measure("box mAP")
 
     weights_field: ClassVar[str] = "backbone"
     starts_from: ClassVar[str] = "an ImageNet ResNet-34"

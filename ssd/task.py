@@ -32,6 +32,7 @@ class Task(task.Task):
     stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 4)))
     evaluate_in_worker = True
     chooses = True  # A training step chooses hard negatives.
+    has_pictures = True
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
@@ -82,6 +83,17 @@ class Task(task.Task):
             coco_records.labels(pipeline.annotation_file(self.config, self.data_dir)) if self.data_dir else ()
         )
 
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        from common.detection import coco_eval
+
+        arrays = self.evaluate(model, batch).arrays
+        ids = sorted(coco_eval.ground_truth(pipeline.annotation_file(self.config, self.data_dir)).cats)
+        categories = tf.gather([0, *ids], tf.clip_by_value(arrays["classes"], 0, len(ids)))
+        image = batch["image"]
+        if image.shape[-1] == 12:  # As the stem reads it (common/data/images.py): blocks of 2x2 pixels.
+            image = tf.nn.depth_to_space(image, 2)
+        return {**arrays, "image": image, "categories": categories}
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         from common.detection import coco_eval
 
@@ -91,7 +103,7 @@ class Task(task.Task):
         results = coco_eval.box_results(annotations, once, ids)
         found = coco_eval.average_precision(annotations, results, "bbox")
         details = {name: found[name] for name in ("AP50", "AP75", "AP_small", "AP_medium", "AP_large")}
-        return Quality(found["AP"], found["AP"] >= self.config.quality_target, details)
+        return Quality(found["AP"], self.config.met(found["AP"]), details)
 
     def _anchors(self, shift: float = 0.0) -> np.ndarray:
         """Computes the anchors, centre form [A, 4], moved by `shift` cells down and to the right."""

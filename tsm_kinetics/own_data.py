@@ -93,7 +93,7 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
 
 
 def _folder(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
-    """Returns the folder that the paths of a CSV file count from: its own or, where no video is there, the one above."""
+    """Returns the folder that the paths of a CSV file count from: its own, or the one above it."""
     names = [row["path"] for row in rows if row.get("path")]
     found = (
         place

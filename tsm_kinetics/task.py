@@ -68,10 +68,17 @@ class Task(task.Task):
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         return Outputs(sums=top_k_sums(self.scores(model, batch["frames"]), batch))
 
+    has_pictures = True
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        image = batch["frames"][:, self.config.frames // 2]  # The middle frame of the first clip.
+        scores = self._scores(model, batch["frames"])
+        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples, "videos")
         top1 = int(sums["correct"]) / seen
-        return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
+        return Quality(top1, self.config.met(top1), {"top5": int(sums["correct_top5"]) / seen})
 
     def _normalised(self, clips: tf.Tensor) -> tf.Tensor:
         return pipeline.normalise(clips, self._precision.compute, self.config.data.modality)

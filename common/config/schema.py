@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from common.config import own
+from common.config import own, quality
 from common.config.closed_fields import later_field, rule_field, system_field
+from common.config.quality import Measure
 from common.errors import UserError, near
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
@@ -203,7 +204,7 @@ class RunConfig:
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
       epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: as the others).
       first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
-      quality_target: the quality to reach, in the logged unit.
+      quality_target: the quality to reach, in the logged unit; None: none, the run trains to its end and is no result.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
       init: weights to start from, as far as they fit: a checkpoint, or a file that common/layers/weight_files.py reads;
         "" starts as the preset says. `--init=FILE` is short for it.
@@ -241,7 +242,7 @@ class RunConfig:
     epochs_per_block: float = system_field(1.0)
     first_block_epochs: float = system_field(0.0)
     first_block_steps: int = system_field(0)
-    quality_target: float = 0.0
+    quality_target: float | None = 0.0
     checkpoint_blocks: int = system_field(1)
     init: str = later_field("")
     frozen_stages: int = later_field(0)
@@ -252,6 +253,9 @@ class RunConfig:
     # run must start from (common/run/closed_division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
+    # The quality's own name and unit, and the fields that hold its targets (common/config/quality.py).
+    quality: ClassVar[Measure] = Measure("quality")
+    target_fields: ClassVar[tuple[str, ...]] = ("quality_target",)
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""
@@ -305,6 +309,10 @@ class RunConfig:
             raise UserError(
                 f"config.communication.group_size={self.communication.group_size} does not divide "
                 f"{self.num_replicas} replicas; use a divisor, or 0"
+            )
+        if self.quality_target is None and not self.smoke_run:
+            raise UserError(
+                "config.quality_target=none: such a run is no result; set config.smoke_run=true, or a target"
             )
         if self.smoke_run and self.division != "open":
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
@@ -360,9 +368,20 @@ class RunConfig:
         return self.num_eval_examples
 
     @property
-    def logged_target(self) -> float | dict[str, float]:
-        """Target of the logged eval_accuracy, in the same form; a benchmark with several qualities overrides it."""
+    def logged_target(self) -> float | dict[str, float] | None:
+        """Target of the logged eval_accuracy, in the same form; a benchmark with several qualities overrides it.
+
+        None: the run has no target.
+        """
         return self.quality_target
+
+    def met(self, value: float | Mapping[str, float]) -> bool:
+        """Whether an eval_accuracy meets the target; with several, whether it meets each. Never without a target."""
+        target = self.logged_target
+        if target is None:
+            return False
+        values, targets = quality.parts(value), quality.parts(target)
+        return all(self.quality.reaches(values[name], least) for name, least in targets.items())
 
     @property
     def initial_weights_file(self) -> str:

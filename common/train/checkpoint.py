@@ -23,7 +23,7 @@ import pathlib
 import re
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,8 +58,10 @@ FREE_FIELDS = (
 )
 
 
-def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Path:
-    """Writes `folder`/checkpoint_<step>.npz and drops all but the last `keep`.
+def save(
+    loop: Loop, folder: str | os.PathLike, keep: int = KEEP, protect: Collection[int] = ()
+) -> pathlib.Path:
+    """Writes `folder`/checkpoint_<step>.npz and drops all but the last `keep` and those of the steps `protect`.
 
     Raises:
       UserError: the folder cannot be written, or the disk is full.
@@ -76,7 +78,7 @@ def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Pat
         arrays |= {ASSETS + name: np.frombuffer(data, np.uint8) for name, data in task.assets().items()}
         arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
         try:
-            _write(path, arrays, keep)
+            _write(path, arrays, keep, protect)
         except OSError as caught:
             error = caught
     # Every process waits here until the file is written.
@@ -88,7 +90,9 @@ def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Pat
     return path
 
 
-def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None:
+def _write(
+    path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int, protect: Collection[int] = ()
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_partial(path.parent)
     with whole(path) as made, open(made, "wb") as file:
@@ -98,7 +102,8 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None
     # The new name is on the disk before an older checkpoint goes.
     _flush_folder(path.parent)
     for old in checkpoints(path.parent)[:-keep]:
-        old.unlink(missing_ok=True)
+        if step_of(old) not in protect:
+            old.unlink(missing_ok=True)
 
 
 def _remove_partial(folder: pathlib.Path) -> None:
@@ -287,6 +292,11 @@ def is_checkpoint(path: pathlib.Path) -> bool:
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the checkpoints of a folder, the newest last."""
     return sorted(_named(folder, "npz"))
+
+
+def step_of(path: pathlib.Path) -> int:
+    """Returns the step in a checkpoint's name, checkpoint_00000120.npz."""
+    return int(path.stem.rpartition("_")[2])
 
 
 def _named(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:

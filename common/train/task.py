@@ -79,6 +79,7 @@ class Task(abc.ABC):
       evaluation_workers: where not 0, `quality` runs in a thread and spreads work over so many worker processes with
         its argument `spread`.
       batch_shapes, eval_batch_shapes: static shapes of the batches, where there are several (batch_shapes.py).
+      has_pictures: `look` is there, so that a run can keep evaluated examples as pictures (common/run/examples.py).
       chooses: a training step selects examples by comparing computed values, so rounding can change the selection.
       stages: names of the network's stages from the input on, each the beginnings of its layers' names
         (common/train/names.py); `config.frozen_stages` counts them.
@@ -90,6 +91,7 @@ class Task(abc.ABC):
     evaluation_workers: int = 0
     batch_shapes: Sequence[Shape] = ()
     eval_batch_shapes: Sequence[Shape] = ()
+    has_pictures: bool = False
     chooses: bool = False
     stages: Sequence[Sequence[str]] = ()
     input_errors: tuple[type[tf.errors.OpError], ...] = (
@@ -179,6 +181,16 @@ class Task(abc.ABC):
     def assets(self) -> Mapping[str, bytes]:
         """Returns {name: content} of the files of the data that the trained network cannot do without: a vocabulary."""
         return {}
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Returns what a person sees of an evaluation batch, where `has_pictures`.
+
+        "image", uint8 [b, H, W, 3] or [b, H, W, 1], and "weight" [b], with "label" [b] and "scores" [b, classes] of a
+        classification, or "image_id" [b], "boxes" [b, d, 4] in parts of the image, "scores" [b, d] and "categories"
+        [b, d], COCO's ids, of a detection. A detection's images may have "content" [b, 2], rows and columns from the
+        top left that are not padding.
+        """
+        raise NotImplementedError
 
     def diagnose(self, error: tf.errors.OpError) -> UserError | None:
         """Returns what is wrong with the data, where that made a step fail with `error`; may read all of it."""
