@@ -158,5 +158,5 @@ def _convolution_before(norm: batch_norm.SpanBatchNorm) -> Any:
     alone = layer is not None and not isinstance(layer, list) and len(layer.outbound_nodes) == 1
     kernel = getattr(layer, "kernel", None) if alone else None
     # With another activation than none, the scale cannot pass it.
-    linear = getattr(layer, "activation", None) in (None, tf_keras.activations.linear)
+    linear = alone and vars(layer).get("activation") in (None, tf_keras.activations.linear)
     return layer if kernel is not None and linear and len(layer.inbound_nodes) == 1 else None
