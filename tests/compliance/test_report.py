@@ -1,7 +1,10 @@
 """Tests the report page: self-contained, escaped, complete, and drawn to scale."""
 
 import argparse
+import base64
+import hashlib
 import html.parser
+import json
 import math
 import re
 
@@ -10,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from compliance.report import charts, report
+from compliance import check
+from compliance.report import charts, published, report
 from compliance.submission import scores
 from compliance.submission.runs import read_run
-from tests.compliance import result_logs
+from tests.compliance import llama_logs, result_logs
+from tools import published_scores
 
 
 def folder(tmp_path, benchmark="resnet", **options):
@@ -139,6 +144,78 @@ def test_a_tree_has_a_table_of_its_folders(tmp_path, capsys):
     assert "BBOX" in page.text and "SEGM" in page.text
 
 
+def test_the_index_of_a_tree(tmp_path):
+    place = folder(tmp_path)
+    folder(tmp_path, "maskrcnn")
+    (tmp_path / "systems").mkdir()
+    described = llama_logs.description(submitter="Example", status="onprem", system_name="dgx-1")
+    (tmp_path / "systems" / "dgx-1.json").write_text(json.dumps(described))
+    for index in (1, 2):
+        (place / f"result_{index}.txt").write_text(result_logs.log("resnet", index, status="aborted"))
+    assert run(tmp_path, "-o", tmp_path / "all.html") == 0
+    page = Page((tmp_path / "all.html").read_text())
+    rows = re.findall(r"<tr data-verdict=.*?</tr>", (tmp_path / "all.html").read_text(), re.DOTALL)
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
+    plain = [[re.sub(r"<.*?>", "", cell) for cell in row] for row in cells]
+    heads = ["verdict", "benchmark", "system", "org", "accelerators", "errors", "runs", "failed", "dropped"]
+    first, second = (dict(zip(heads, row)) for row in plain)
+    assert (first["verdict"], first["benchmark"], first["failed"], first["dropped"]) == (
+        "go",
+        "maskrcnn",
+        "0",
+        "2",
+    )
+    assert (second["verdict"], second["failed"], second["dropped"]) == ("no-go", "2", "0")
+    assert second["errors"] != "0" and plain[1][-1] == "–" and "11 files checked, 3 errors" in page.text
+
+
+def test_only_the_pages_own_script_may_run(tmp_path):
+    folder(tmp_path)
+    folder(tmp_path, "maskrcnn", org="</script><script>alert(1)</script>")
+    assert run(tmp_path, "-o", tmp_path / "all.html") == 0
+    text = (tmp_path / "all.html").read_text()
+    page = Page(text)
+    (policy,) = [a["content"] for a in page.of("meta", **{"http-equiv": "Content-Security-Policy"})]
+    script = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
+    assert len(script) == 1 and f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+    assert not re.search(r"https?:|@import|url\(|fetch|innerHTML|eval", script[0])
+
+
+def test_a_link_is_refused_as_by_check(tmp_path, capsys):
+    place = folder(tmp_path)
+    (place / "result_4.txt").rename(tmp_path / "aside")
+    (place / "result_4.txt").symlink_to(tmp_path / "aside")
+    assert run(tmp_path / "results", "-o", tmp_path / "page.html") == 0
+    assert "4 runs in 1 folder. no-go" in capsys.readouterr().out
+    text = Page((tmp_path / "page.html").read_text()).text
+    assert "symbolic link" in text or "not checked" in text
+    outcome = check([tmp_path / "results"])
+    assert len(outcome.logs) == 4 and "not-checked" in {finding.rule for finding in outcome.errors}
+
+
+# Scores in the official tables: training_results_v1.1 NVIDIA/summarizer.csv, training_results_v2.1 Azure/summary.csv.
+OFFICIAL = {
+    ("v1.1", "dgxa100_n128_ngc21.09_mxnet", "resnet"): 0.5746833333333333,
+    ("v1.1", "dgxa100_n128_ngc21.09_mxnet", "ssd"): 0.4542,
+    ("v1.1", "dgxa100_n14_ngc21.09_merlin_hugectr", "dlrm"): 0.6325,
+    ("v1.1", "dgxa100_n16_ngc21.09_pytorch", "rnnt"): 4.40828125,
+    ("v1.1", "dgxa100_n224_ngc21.09_tensorflow", "minigo"): 15.465202083333335,
+    ("v2.1", "NC96ads_A100_v4_mxnet", "resnet"): 59.96519444444444,
+    ("v2.1", "NC96ads_A100_v4_mxnet", "unet3d"): 58.846484375,
+    ("v2.1", "NC96ads_A100_v4_pytorch_2209", "bert"): 46.25666041666666,
+}
+
+
+def test_the_published_scores_of_later_rounds():
+    rows = {(row.round, row.system, row.benchmark): row for row in published.published()}
+    for key, minutes in OFFICIAL.items():
+        assert rows[key].minutes == pytest.approx(minutes, abs=6e-5), key
+    rounds = sorted({row.round for row in published.published()})
+    assert rounds[:2] == ["v0.6", "v0.7"] and tuple(rounds[2:]) == published_scores.ROUNDS
+    assert all(row.accelerators > 0 and row.minutes > 0 for row in published.published())
+
+
 def test_a_smoke_run_is_called_one_and_not_compared(tmp_path):
     place = result_logs.write_results(tmp_path, "resnet", smoke=True, description=EIGHT)
     page = Page(report.page([scores.score_directory(place)]))
@@ -158,8 +235,11 @@ def test_a_smoke_run_aims_at_the_target_of_its_own(tmp_path):
 def test_the_place_among_published_scores(tmp_path):
     place = result_logs.write_results(tmp_path, "resnet", description=EIGHT, minutes=100)
     page = Page(report.page([scores.score_directory(place)]))
-    # Published at 8: 30.77, 39.78, 71.28, 88.56 and 115.22 minutes.
-    assert "place 5 of 6" in page.text and "dgx-1 (this)" in page.text
+    faster = [row for row in published.published() if row.benchmark == "resnet" and row.accelerators == 8]
+    place_of_ours = 1 + sum(row.minutes < 100 for row in faster)
+    assert f"place {place_of_ours} of {len(faster) + 1}" in page.text and "dgx-1 (this)" in page.text
+    assert "v0.6 to v4.0" in page.text  # the first and the last round with ResNet-50 on 8 accelerators
+    assert len([a for _, a in page.elements if a.get("class") == "other"]) <= 26
 
 
 def test_a_log_without_times_is_still_reported(tmp_path):
