@@ -1,4 +1,4 @@
-"""Tests answers about files: their plain values, pictures, videos by time, texts, and one line for what is no picture."""
+"""Tests answers about files: plain values, pictures, videos by time, texts, and one line for what is no picture."""
 
 import io
 import json
