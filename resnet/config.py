@@ -65,6 +65,7 @@ class Config(BatchNormSpan, RunConfig):
         `common.distributed.replicas.base.replica_groups`.
       batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
+      norm: MODULE:FUNCTION, layers of your own in the place of batch norm (docs/add-an-optimizer.md); "": batch norm.
       zero_init_last_gamma: the gamma of the last batch norm of each block starts as zero.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
@@ -86,6 +87,7 @@ class Config(BatchNormSpan, RunConfig):
     batch_norm_grid_columns: int = 0
     batch_norm_momentum: float = 0.9
     batch_norm_epsilon: float = 1e-5
+    norm: str = ""
     zero_init_last_gamma: bool = True
     kernel_initializer: str = "truncated_fan_in"
     space_to_depth: bool = system_field(False)
@@ -100,9 +102,17 @@ class Config(BatchNormSpan, RunConfig):
         """Extends RunConfig.single_replica_changes: a single replica has no grid."""
         return super().single_replica_changes() | {"batch_norm_tile_rows": 1, "batch_norm_grid_columns": 0}
 
+    def own_functions(self) -> dict[str, str]:
+        """Extends RunConfig.own_functions by the norm."""
+        return super().own_functions() | ({"norm": self.norm} if self.norm else {})
+
     def validate(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
+        if self.norm and self.model != "resnet50":
+            raise UserError(f"config.norm={self.norm!r}: {self.model} has batch norm alone; use resnet50")
+        if self.norm and self.partitions > 1:
+            raise UserError(f"config.norm={self.norm!r}: a layer of your own cannot partition its images")
         for name, value, known in (
             ("model", self.model, MODELS),
             ("kernel_initializer", self.kernel_initializer, INITIALIZERS),

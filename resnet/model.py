@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.config import own
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
 from common.distributed.spatial.layers import Enter, GlobalAverage, MaxPool
@@ -112,15 +113,22 @@ class _Layers:
         )(images)
 
     def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
-        """Applies batch norm; `last` in a residual branch starts with gamma 0 under `config.zero_init_last_gamma`."""
+        """Applies batch norm, or `config.norm`.
+
+        `last` in a residual branch starts with gamma 0 under `config.zero_init_last_gamma`.
+        """
         config = self.config
+        gamma = "zeros" if last and config.zero_init_last_gamma else "ones"
+        if config.norm:
+            dtype = self.precision.layer
+            return own.call("norm", config.norm, config, name=name, gamma_initializer=gamma, dtype=dtype)(x)
         return SpanBatchNorm(
             self.replicas,
             config.batch_norm_span,
             self.precision,
             momentum=config.batch_norm_momentum,
             epsilon=config.batch_norm_epsilon,
-            gamma_initializer="zeros" if last and config.zero_init_last_gamma else "ones",
+            gamma_initializer=gamma,
             trainable=not config.freeze_batch_norm,
             spatial=self.spatial,
             tile_rows=config.batch_norm_tile_rows,

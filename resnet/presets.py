@@ -33,6 +33,8 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "model_bn_span": config.bn_span,
         "opt_name": optimizer.name,
     }
+    if config.norm:  # Its statistics have no span that is known.
+        del pairs["model_bn_span"]
     if config.ruleset == "0.6.0":
         pairs["opt_base_learning_rate"] = optimizer.base_learning_rate
         pairs["opt_learning_rate_warmup_epochs"] = warmup

@@ -14,8 +14,10 @@ EXTRAS = {
     "train": (
         *("PIL", "av", "google", "h5py", "matplotlib", "ml_collections", "numpy", "optuna", "pycocotools"),
         *("tensorflow", "tf_keras", "tqdm"),
+        "tensorboard",  # Comes with tensorflow.
     ),
     "export": ("onnx", "safetensors", "tf2onnx"),
+    "xlsx": ("openpyxl",),
     "text": ("ai_edge_litert", "official", "sacrebleu", "sacremoses", "subword_nmt"),
 }
 # The newest interpreter that the pins of `train` have wheels for: numpy 1.26 has none for 3.13.
@@ -37,7 +39,7 @@ def line(error: ModuleNotFoundError, installed: bool) -> str | None:
                 return f"{missing} is not installed; run `make {target}`, and use .venv/bin/python"
             if not extra:
                 return f"{missing} is not installed; run: pip install --force-reinstall timetotrain"
-            if sys.version_info[:2] > NEWEST:
+            if extra in ("train", "text") and sys.version_info[:2] > NEWEST:
                 newest = ".".join(map(str, NEWEST))
                 return (
                     f"{missing} is not installed, and extra `{extra}` needs Python {newest} or older, whose "

@@ -61,15 +61,15 @@ def load(field: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def call(field: str, name: str, *arguments: Any) -> Any:
-    """Loads the function and returns what it makes of `arguments`.
+def call(field: str, name: str, *arguments: Any, **keywords: Any) -> Any:
+    """Loads the function and returns what it makes of the arguments.
 
     Raises:
       UserError: as `load`, or the function raises.
     """
     function = load(field, name)
     try:
-        return function(*arguments)
+        return function(*arguments, **keywords)
     except Exception as error:
         raise UserError(f"config.{field}={name!r}: it raises {type(error).__name__}: {error}") from error
 

@@ -46,11 +46,10 @@ def export(benchmark: str, system: str, folder: Path, flags: list[str], say: Cal
     Raises:
       UserError: the command fails; its last line says why.
     """
-    module = f"{_PACKAGE}{benchmark}"
     command = [
         sys.executable,
         "-m",
-        module,
+        f"{_PACKAGE}{benchmark}",
         f"--system={system}",
         f"--export={folder}",
         "--export_reference=none",

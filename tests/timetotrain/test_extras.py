@@ -11,14 +11,16 @@ import pytest
 from timetotrain import extras
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXTRAS = ["", "train", "text", "xlsx", "export"]
 
 
 def requirements():
     """{extra: names of its distributions}, from pyproject.toml, which Python 3.10 cannot parse by itself."""
     text = (ROOT / "pyproject.toml").read_text()
     found = {"": re.search(r"^dependencies = \[$(.*?)^\]$", text, re.M | re.S)[1]}
-    for extra in ("train", "text", "export"):
-        found[extra] = re.search(rf"^{extra} = \[$(.*?)^\]$", text, re.M | re.S)[1]
+    for extra in EXTRAS[1:]:
+        found[extra] = re.search(rf"^{extra} = \[(.*?)\]$", text, re.M | re.S)[1]
+    found["train"] += '\n"tensorboard"'
     return {extra: set(re.findall(r'^\s*"([\w.-]+)', lines, re.M)) for extra, lines in found.items()}
 
 
@@ -26,7 +28,7 @@ def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.parametrize("extra", ["", "train", "text", "export"])
+@pytest.mark.parametrize("extra", EXTRAS)
 def test_the_table_has_the_packages_of_pyproject(extra):
     names = requirements()[extra]
     distributions = importlib.metadata.packages_distributions()
@@ -45,6 +47,7 @@ def test_the_table_has_the_packages_of_pyproject(extra):
     [
         ("tensorflow.keras", (3, 11), "comes with extra `train`: pip install 'timetotrain[train]'"),
         ("sacrebleu", (3, 12), "comes with extra `text`: pip install 'timetotrain[text]'"),
+        ("openpyxl", (3, 13), "pip install 'timetotrain[xlsx]'"),
         ("yaml", (3, 13), "pip install --force-reinstall timetotrain"),
         ("numpy", (3, 13), "needs Python 3.12 or older"),
     ],

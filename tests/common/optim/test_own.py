@@ -136,3 +136,36 @@ def test_a_description_has_its_name(mine, benchmark):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["hyperparameters"]["opt_name"] == "mine:lion"
+
+
+def test_a_norm_takes_the_place_of_batch_norm(mine):
+    """One step of a small ResNet-50: no layer of batch norm is left, and the log's header names no span."""
+    import tf_keras
+
+    from common.distributed import replicas
+    from common.layers.precision import precision
+    from common.layers.variable_kinds import kind_of
+    from resnet import model, presets
+
+    config = dataclasses.replace(presets.PRESETS["cpu-tiny"], norm="mine:group_norm")
+    config.validate()
+    backend = replicas.make(config)
+    with backend.scope():
+        network = model.build(config, backend, precision(config.precision, config.loss_scale))
+    kinds = [type(layer).__name__ for layer in network.layers]
+    assert "SpanBatchNorm" not in kinds and kinds.count("GroupNormalization") == 53
+    assert isinstance(network, tf_keras.Model) and "norm" in kind_of(network).values()
+    assert "model_bn_span" not in [key for key, _, _ in presets.hyperparameters(config)]
+
+
+def test_a_norm_needs_whole_images(mine):
+    from resnet import presets
+
+    config = dataclasses.replace(presets.PRESETS["cpu-tiny"], norm="group_norm")
+    with pytest.raises(UserError, match="not understood; write MODULE:FUNCTION"):
+        config.validate()
+    parts = dataclasses.replace(
+        config, norm="mine:group_norm", num_replicas=2, partitions=2, replicas="mirrored"
+    )
+    with pytest.raises(UserError, match="cannot partition"):
+        parts.validate()
