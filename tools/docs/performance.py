@@ -6,6 +6,7 @@ A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; a tes
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -13,8 +14,11 @@ from pathlib import Path
 
 from tools.docs import measurements, trees
 from tools.docs.measurements import ROOT, Comparison
+from tools.mutate.summary import RESULTS as MUTATIONS
+from tools.mutate.summary import summary
 
 PAGES = (
+    "docs/mutations.md",
     "README.md",
     "docs/performance.md",
     "docs/scaling-results.md",
@@ -86,6 +90,11 @@ def machines() -> str:
     return markdown_table(("file", "date", "processor", "cores"), rows)
 
 
+def mutations() -> str:
+    """The outcomes of `make mutate` by folder."""
+    return summary(json.loads(MUTATIONS.read_text(encoding="utf-8")))
+
+
 def _link(name: str) -> str:
     return f"[{name.removesuffix('.json')}](../bench/results/{name})"
 
@@ -102,6 +111,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "machines": machines,
     "update": lambda: markdown_table(*measurements.update()),
     "exchange": lambda: markdown_table(*measurements.exchange()),
+    "mutations": mutations,
     "faults": lambda: markdown_table(*measurements.faults()),
     "trees": lambda: markdown_table(*trees.trees()),
     "tree-classes": lambda: markdown_table(*trees.classes()),

@@ -20,9 +20,8 @@ from tqdm import tqdm
 from tools.mutate import runner
 from tools.mutate.faults import ROOT, Fault, hand_written
 from tools.mutate.mechanical import faults as mechanical_faults
+from tools.mutate.summary import RESULTS, summary
 from tools.mutate.tests_of import tests_of
-
-RESULTS = Path(__file__).parent / "results.json"
 
 
 def key(fault: Fault) -> str:
@@ -60,21 +59,6 @@ def _chosen(options: argparse.Namespace) -> list[Fault]:
 def _write(path: Path, results: dict[str, dict]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-
-
-def summary(results: dict[str, dict]) -> str:
-    """A table of outcomes by folder."""
-    folders: dict[str, dict[str, int]] = {}
-    for entry in results.values():
-        folder = "/".join(entry["file"].split("/")[: 2 if entry["file"].startswith("common/") else 1])
-        outcome = "equivalent" if entry["equivalent"] else entry["outcome"]
-        row = folders.setdefault(folder, dict.fromkeys(("caught", "timeout", "survived", "equivalent"), 0))
-        row[outcome] = row.get(outcome, 0) + 1
-    lines = ["| folder | caught | survived | equivalent |", "|---|---|---|---|"]
-    for folder, row in sorted(folders.items()):
-        caught = row["caught"] + row["timeout"]
-        lines.append(f"| `{folder}` | {caught} | {row['survived']} | {row['equivalent']} |")
-    return "\n".join(lines)
 
 
 def main() -> int:
