@@ -1,0 +1,150 @@
+"""Makes a valid log for every benchmark of every round from 0.7.0 on, out of the rule files alone."""
+
+import json
+from itertools import product
+
+from compliance.log import rules
+from compliance.log.formulas import FAILURES, compile_formula
+from compliance.log.logs import Record
+from compliance.log.predicates import compile_predicate
+
+_START = 1_700_000_000_000
+_NUMBERS = (1, 1152, 0.5, 0.001, 2, 72, 16, True, "x", [40, 50], [1, 2], {"x": 1})
+_CHOSEN = {"global_batch_size": 1152, "num_prompts_per_step": 72}
+_EVENTS = ("cache_clear", "init_start", "init_stop", "run_start")
+_TRAINING = (
+    "block_start",
+    "epoch_start",
+    "epoch_stop",
+    "eval_start",
+    "eval_accuracy",
+    "eval_stop",
+    "block_stop",
+)
+_METADATA = {"first_epoch_num": 1, "epoch_count": 1, "epoch_num": 1, "samples_count": 1152, "step_num": 4}
+
+
+def every_case():
+    """(ruleset, division, benchmark, optimizer or '') of every benchmark file."""
+    for ruleset in rules.RULESETS[1:]:
+        for name in sorted(rules.names(ruleset)):
+            division, _, benchmark = name.partition("/")
+            if not benchmark or benchmark == "common" or benchmark.startswith("resnet_"):
+                continue
+            if benchmark not in rules.benchmarks(ruleset, division):
+                continue
+            selects = any("selects" in spec for spec in rules.load(ruleset, name)["keys"].values())
+            for optimizer in ("sgd", "lars") if selects else ("",):
+                yield ruleset, division, benchmark, optimizer
+
+
+def log(ruleset, division, benchmark, optimizer=""):
+    """The records of a valid log, as dictionaries."""
+    return _Maker(ruleset, division, benchmark, optimizer).records()
+
+
+def lines(records):
+    """The text of a log."""
+    return "".join(f":::MLLOG {json.dumps(record)}\n" for record in records)
+
+
+class _Maker:
+    def __init__(self, ruleset, division, benchmark, optimizer):
+        self.given = {"submission_division": division, "submission_benchmark": benchmark, **_CHOSEN}
+        self.given |= {"opt_name": optimizer} if optimizer else {}
+        files = ["common", f"{division}/common", f"{division}/{benchmark}"]
+        files += [f"{division}/{benchmark}_{optimizer}"] if optimizer else []
+        self.rules, self.state, self.info = {}, {}, {}
+        for name in files:
+            if name in rules.names(ruleset):
+                self.rules.update(rules.compiled(ruleset, name))
+                loaded = rules.load(ruleset, name)
+                self.state.update(loaded.get("state", {}))
+                self.info.update(loaded)
+        self.seen, self.times, self.made = {}, {}, []
+
+    def records(self):
+        told = {*_EVENTS, *_TRAINING, "run_stop", "aggregated_eval_accuracy"}
+        header = [key for key in self.rules if key not in told]
+        header.sort(key=lambda key: ("formula" in self.rules[key].spec) - 2 * bool(self.rules[key].remembers))
+        first = [key for key in header if key.startswith("submission_")] + ["global_batch_size"]
+        for key in [*_EVENTS[:2], *dict.fromkeys(first), *header, *_EVENTS[2:], *_TRAINING, "run_stop"]:
+            rule = self.rules.get(key)
+            if rule is None or key in self.seen:
+                continue
+            if rule.collects:
+                for name in rule.collects["all_of"]:
+                    self._tell(rule, {"tensor": name})
+            elif key == "eval_accuracy" and "aggregates" in self.info:
+                self._metrics(rule)
+            else:
+                self._tell(rule, {})
+        return self.made
+
+    def _metrics(self, rule):
+        for at, (metric, value) in product((4, 8), (("FID", 80.0), ("CLIP", 0.2))):
+            metadata = {"metric": metric, "samples_count": at, "step_num": at, "epoch_num": at}
+            self._record(rule, value, metadata)
+
+    def _tell(self, rule, metadata):
+        key, spec = rule.key, rule.spec
+        metadata = (
+            {**_METADATA, "status": "success", "tensor": "x", **metadata} if key not in _EVENTS else metadata
+        )
+        metadata |= {name: one["in"][0] for name, one in spec.get("metadata", {}).items() if "in" in one}
+        values = [*([self.given[key]] if key in self.given else []), *self._candidates(spec)]
+        counts = [1152, *(one for one in self._candidates(spec) if isinstance(one, int))]
+        for value, count in product(values, counts if key == "eval_accuracy" else [1152]):
+            if "samples_count" in metadata:
+                metadata = {**metadata, "samples_count": count}
+            if self._fits(rule, value, metadata):
+                return self._record(rule, value, metadata)
+        raise AssertionError(f"no value found for {key}: {spec}")
+
+    def _fits(self, rule, value, metadata):
+        record = Record(rule.key, value, metadata, _START + len(self.made), "", "", 1, "")
+        fits = all(check[1](record, self.seen, self.state, self.times) for check in rule.checks)
+        if rule.target is None or "by" in rule.target:
+            return fits and (rule.target is None or compile_predicate(rule.target["then"])(value))
+        return fits and compile_predicate(rule.target)(value)
+
+    def _record(self, rule, value, metadata):
+        time = _START + len(self.made)
+        self.made.append(
+            {"namespace": "", "time_ms": time, "event_type": "POINT_IN_TIME", "key": rule.key, "value": value,
+             "metadata": metadata}
+        )  # fmt: skip
+        self.seen[rule.key] = self.seen.get(rule.key, 0) + 1
+        self.times.setdefault(rule.key, time)
+        for name, formula in rule.remembers:
+            self.state[name] = formula(value, metadata, self.state)
+
+    def _candidates(self, spec):
+        """The constants of a key's rules, what its formulas compute, and some numbers."""
+        found = []
+
+        def constants(part):
+            if isinstance(part, dict):
+                for one in part.values():
+                    constants(one)
+            elif isinstance(part, list):
+                found.append(part)
+                for one in part:
+                    constants(one)
+            else:
+                found.append(part)
+
+        constants(
+            {name: spec[name] for name in ("value", "target", "formula", "first_formula") if name in spec}
+        )
+        numbers = [one for one in found if isinstance(one, (int, float))]
+        computed = []
+        for one in found:
+            if isinstance(one, list):
+                try:
+                    computed.append(compile_formula(one)(None, {}, self.state))
+                except (*FAILURES, Exception):
+                    continue
+        middle = [(one + other) / 2 for one in numbers for other in numbers]
+        pairs = [{"BBOX": one, "SEGM": one} for one in (*numbers, 0.5)]
+        return [*computed, *(one for one in found if not isinstance(one, list)), *middle, *_NUMBERS, *pairs]
