@@ -54,7 +54,7 @@ lint: $(VENV)/.dev ## format and lint
 lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text -o requirements/text.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra dev -o requirements/dev.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra xlsx --extra dev -o requirements/dev.lock
 
 horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, about two minutes)
 

@@ -36,10 +36,13 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
             if os.path.islink(path):  # os.walk does not follow it
                 fix = "put the directory itself here, or check what it points to"
                 findings.append(unchecked(path, "this directory", "a symbolic link", fix))
+        code, deep = _is_code(directory), _too_deep(directory)
+        if deep and any(_RESULT.fullmatch(name) for name in files):
+            findings.append(_deeper(directory))
         for name in sorted(files):
             path = os.path.join(directory, name)
             if _RESULT.fullmatch(name):
-                if _is_code(directory) or _too_deep(directory):
+                if code or deep:
                     continue
                 kind = kind_of(path)
                 if kind == "file":
@@ -65,6 +68,14 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
     if not results and not findings:
         results = [path for path in rest if _has_token(path)]
     return sorted(results), findings
+
+
+def _deeper(directory: str) -> Finding:
+    """Builds the finding about logs below a folder of runs."""
+    hpc = {"weak", "strong"} & {Path(directory).parent.name, Path(directory).name}
+    found = "the layout of HPC, which is not covered" if hpc else "deeper than results/<system>/<benchmark>/"
+    fix = "check them by their own names" if hpc else "move them up, if they are runs of the score"
+    return unchecked(directory, "these logs", found, fix, ADVICE)
 
 
 def _is_code(directory: str) -> bool:

@@ -55,6 +55,9 @@ def one_folder(
     facts = [read_facts(one.path, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
     division = _division(description, group)
     findings = [*_names(path, benchmark, group, ruleset), *_settings(path, facts)]
+    if (path / "power").is_dir():
+        fix = "check them with the stock package_checker"
+        findings.append(unchecked(path / "power", "the power measurements", "not covered", fix, ADVICE))
     failed = tuple(one.path for one in group if _fails(one, ruleset))
     needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
     known = benchmark in (*rounds.benchmarks(ruleset), *_own(ruleset))

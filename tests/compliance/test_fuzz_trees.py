@@ -111,7 +111,8 @@ def one(seed):
         org = made.tree(folder, logs=logs, ruleset=draw.choice(ROUNDS))
         for _ in range(draw.randint(1, 4)):
             damage(draw, org)
-        outcome = judge_tree(org.parent if draw.random() < 0.2 else org, None, None, careful)
+        checker = None if draw.random() < 0.3 else careful  # None: the rules of the round
+        outcome = judge_tree(org.parent if draw.random() < 0.2 else org, None, None, checker)
         assert (
             outcome.verdict.answer in (verdict.GO, verdict.NO_GO, verdict.NOT_CHECKED)
             and outcome.verdict.line

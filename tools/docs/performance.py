@@ -11,10 +11,16 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import measurements
+from tools.docs import measurements, trees
 from tools.docs.measurements import ROOT, Comparison
 
-PAGES = ("README.md", "docs/performance.md", "docs/scaling-results.md", "docs/reliability.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/scaling-results.md",
+    "docs/reliability.md",
+    "docs/compliance-trees.md",
+)
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # The rows of README.md: {case: its name in README.md}.
 SHORT = {
@@ -97,6 +103,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "update": lambda: markdown_table(*measurements.update()),
     "exchange": lambda: markdown_table(*measurements.exchange()),
     "faults": lambda: markdown_table(*measurements.faults()),
+    "trees": lambda: markdown_table(*trees.trees()),
+    "tree-classes": lambda: markdown_table(*trees.classes()),
 }
 
 

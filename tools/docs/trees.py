@@ -1,0 +1,113 @@
+"""The tables about published submitters' trees, from bench/results/compliance_trees.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tools.docs.measurements import Table, load
+
+_FILE = "compliance_trees.json"
+# (what differs, who is right). A tree or a folder belongs to the first class that fits.
+CLASSES: dict[str, tuple[str, str]] = {
+    "dlrm": (
+        "The stock convergence test knows no number of runs for dlrm and ends with a traceback (KeyError), and the "
+        "package checker with it; ours takes the five of the table of rounds.",
+        "ours",
+    ),
+    "no verdict": (
+        "The stock package checker ends with a traceback (a description that is missing, is no JSON or has no "
+        "division); ours names the file and refuses the tree.",
+        "ours",
+    ),
+    "traceback": ("The stock tools end with another traceback.", "ours"),
+    "seeds": (
+        "The stock checker asks every closed run since 1.0 for a seed; the written rules ask from 4.1 on. Ours is "
+        "advice before that: these submissions were published.",
+        "ours",
+    ),
+    "status": (
+        "The stock checker asks descriptions of 4.0 for the long words of `status` (its condition names 4.1, too); the "
+        "submissions of 4.0 were published with the short ones. Advice in ours.",
+        "ours",
+    ),
+    "scaled": (
+        "A folder whose runs are not as many as the rules ask has a score in the stock summarizer, although the "
+        "package checker refuses it. None in ours.",
+        "ours",
+    ),
+    "v0.6": (
+        "The stock summarizer reads the seconds of v0.6 as milliseconds, and drops logs that break a rule of the "
+        "later checker. Ours counts what the round's tables count.",
+        "ours",
+    ),
+    "names": (
+        "A tree holds what ours refuses and the stock tools skip: see the rule in its findings.",
+        "ours",
+    ),
+    "other": ("Any other difference.", "open"),
+}
+
+
+def _class_of_tree(row: dict) -> str:
+    """The class of a difference between the verdicts, or between what they are given for; "" where there is none."""
+    ours, theirs = set(row["our_kinds"]), set(row["stock_kinds"])
+    crashed = any(kind.startswith("crash") for kind in theirs)
+    if crashed:
+        dlrm = any(name.endswith("/dlrm") for _, name, *_ in row["differences"])
+        return "dlrm" if dlrm else "no verdict" if "description" in ours else "traceback"
+    if row["ours"] == row["stock"] and ours - {"other"} == theirs:
+        return ""
+    only = theirs - ours
+    if only == {"seeds"}:
+        return "seeds"
+    if "description" in only and row["round"] == "4.0.0" and only <= {"description", "seeds"}:
+        return "status"
+    if not only:
+        return "names"
+    return "other"
+
+
+def _class_of_folder(row: dict, kind: str, name: str, theirs: object) -> str:
+    if row["round"] == "0.6.0":
+        return "v0.6"
+    if kind == "convergence" and str(theirs).startswith("crash"):
+        return "dlrm" if name.endswith("/dlrm") else "traceback"
+    if kind == "score" and "runs" in row["our_kinds"]:
+        return "scaled"
+    return "other"
+
+
+def trees() -> Table:
+    """A row for each submitter: both verdicts, and how many folders agree in convergence and score."""
+    rows = []
+    for row in load(_FILE)["trees"]:
+        same = [f"{row.get(f'{kind}_same', 0)} of {row.get(kind, 0)}" for kind in ("convergence", "scores")]
+        both = (row["ours"], _stock(row))
+        cells = (row["round"], row["submitter"], str(row["logs"]), *both, *same, _class_of_tree(row))
+        rows.append(cells)
+    head = ("round", "submitter", "logs", "ours", "stock", "same convergence", "same score", "class")
+    return head, rows
+
+
+def classes() -> Table:
+    """A row for each class of differences that occurs: where, and who is right."""
+    found = load(_FILE)["trees"]
+    whole = Counter(_class_of_tree(row) for row in found)
+    parts = Counter(name for row in found for name in _folders(row))
+    rows = [
+        (name, str(whole[name]), str(parts[name]), text, right)
+        for name, (text, right) in CLASSES.items()
+        if whole[name] or parts[name]
+    ]
+    return ("class", "trees", "folders", "what differs", "who is right"), rows
+
+
+def _folders(row: dict) -> Iterator[str]:
+    for kind, name, _, theirs in row["differences"]:
+        yield _class_of_folder(row, kind, name, theirs)
+
+
+def _stock(row: dict) -> str:
+    crash = next((kind for kind in row["stock_kinds"] if kind.startswith("crash")), "")
+    return crash.replace("crash: ", "traceback: ") or row["stock"]
