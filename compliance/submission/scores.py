@@ -190,7 +190,11 @@ def _olympic(
         return (), None, "the logs are of different benchmarks"
     needed, drop = required_runs(benchmark, runs[0].ruleset), may_fail(benchmark)
     if len(runs) != needed:
-        return (), None, f"a {benchmark} score takes {needed} runs, here are {len(runs)}"
+        return (
+            (),
+            None,
+            f"a {benchmark} score takes {needed} runs, here {'is' if len(runs) == 1 else 'are'} {len(runs)}",
+        )
     untimed = sum(run.minutes is None for run in runs)
     if untimed > drop:
         return (), None, f"{untimed} runs have no time from run_start to run_stop that can be read"
