@@ -36,6 +36,9 @@ e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network
 mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
 	@$(PY) -m tools.mutate $(ARGS)
 
+e2e-own: $(VENV)/.dev ## from folders of own data to predictions, in four commands each
+	@$(PY) -m pytest -s -m e2e tests/timetotrain/test_own_end_to_end.py $(ARGS)
+
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)
 

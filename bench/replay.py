@@ -12,16 +12,18 @@ import argparse
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.harness import ROOT
+from bench.programs import on_devices
 from bench.programs.figures import peak_of, show, speed, verdict
 from bench.programs.replayed import Replay
 
-FORMAT = 1
+FORMAT = 2
 
 
 def read(folder: Path) -> dict:
@@ -36,6 +38,23 @@ def read(folder: Path) -> dict:
     if manifest.get("format") != FORMAT:
         sys.exit(f"error: {path}: format {manifest.get('format')}, {FORMAT} expected; export it again")
     return manifest
+
+
+def devices(count: int) -> list[Any]:
+    """jax's devices, at least `count`; ends the program where there are fewer."""
+    on_devices.prepare(count)
+    try:
+        import jax
+    except ImportError:
+        sys.exit("error: no jax here; pip install jax, or 'jax[cuda12]' for NVIDIA's GPUs")
+    jax.config.update("jax_enable_x64", True)
+    found = jax.devices()
+    if len(found) < count:
+        sys.exit(
+            f"error: a program of {count} replicas, and {len(found)} devices here; export it with "
+            f"--config.num_replicas={len(found)}, or one replica alone with --config.replicas=single"
+        )
+    return found
 
 
 def torch_rows(python: str, folder: Path, options: argparse.Namespace) -> list[dict]:
@@ -102,20 +121,21 @@ def main() -> None:
         sys.exit(f"error: --program={options.program}: not in {options.folder}; {reason}")
     # First: jax keeps most of a GPU's memory once it has started.
     torch = torch_rows(options.torch, options.folder, options) if options.torch else []
-    try:
-        import jax
-    except ImportError:
-        sys.exit("error: no jax here; pip install jax, or 'jax[cuda12]' for NVIDIA's GPUs")
-    jax.config.update("jax_enable_x64", True)
-    device = jax.devices()[0]
+    device = devices(manifest["num_replicas"])[0]
     about = {
-        key: manifest[key] for key in ("benchmark", "model", "system", "precision", "batch", "parameters")
+        key: manifest[key]
+        for key in ("benchmark", "model", "system", "precision", "batch", "parameters", "num_replicas")
     }
-    versions = {**manifest["versions"], "jax": jax.__version__, "numpy_here": np.__version__}
-    machine = {"platform": device.platform, "device": device.device_kind, "devices": len(jax.devices())}
+    versions = {**manifest["versions"], "jax": version("jax"), "numpy_here": np.__version__}
+    machine = {
+        "platform": device.platform,
+        "device": device.device_kind,
+        "devices": device.client.device_count(),
+    }
     name = f"{about['benchmark']} {about['system']}".rstrip()
-    print(f"{name}, {about['precision']}, batch {about['batch']['train']}")
-    print(f"on {machine['device']} ({machine['platform']}), jax {jax.__version__}")
+    copies = f" on each of {manifest['num_replicas']} replicas" if manifest["num_replicas"] > 1 else ""
+    print(f"{name}, {about['precision']}, batch {about['batch']['train']}{copies}")
+    print(f"on {machine['device']} ({machine['platform']}), jax {versions['jax']}")
     reports = []
     for program in programs:
         reports.append(run(options.folder, manifest, program, options))

@@ -2,8 +2,8 @@
 # Runs a benchmark and times it; called by BENCHMARK/run_and_time.sh: common/run_and_time.sh BENCHMARK [ARGUMENTS]
 # Results go to RESULT_DIR/<system>/BENCHMARK/result_<i>.txt. Environment variables, with defaults in parentheses:
 #
-#   SYSTEM      preset of BENCHMARK/presets.py        (cpu-tiny)
-#   DATA_DIR    folder that init_datasets.sh filled   (.cache/BENCHMARK-tiny for cpu-tiny, else required)
+#   SYSTEM      preset of BENCHMARK/presets.py, or here   (cpu-tiny)
+#   DATA_DIR    folder with the data   (.cache/BENCHMARK-tiny for cpu-tiny and here, else required)
 #   NEXP        runs, each with its own seed          (1)
 #   SEED        seed of the first run                 (the preset's; 0 with several runs)
 #   RESULT_DIR  folder of the results                 (results)
@@ -39,7 +39,7 @@ export PYTHON TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
 shown=()
 if [[ ${PRINT_COMMAND:-0} == 1 || " $* " == *" --print_command "* ]]; then shown=(--print_command); fi
 
-if [[ $SYSTEM == cpu-tiny && ${GENERATE:-1} == 1 ]]; then
+if [[ ($SYSTEM == cpu-tiny && ${GENERATE:-1} == 1) || ($SYSTEM == here && -z ${DATA_DIR:-}) ]]; then
   DATA_DIR=${DATA_DIR:-.cache/$benchmark-tiny}
   [[ ${#shown[@]} -gt 0 ]] || "$PYTHON" -m "$package$benchmark.tiny" "$DATA_DIR"
 elif [[ ${#shown[@]} -gt 0 ]]; then

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config.closed_fields import data_field, system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError, near
 
@@ -81,7 +83,7 @@ class Config(RunConfig):
     model: str = "gnmt"
     num_train_examples: int = data_field(3442299)
     num_eval_examples: int = 3003
-    quality_target: float = 0.24
+    quality_target: float | None = 0.24
     vocabulary_size: int = data_field(32316)
     max_sequence_length: int = 48
     bucket_limits: tuple[int, ...] = (10, 20, 30, 40, 48)
@@ -98,6 +100,8 @@ class Config(RunConfig):
     shift_targets: bool = True
     data: Data = Data()
     decode: Decode = Decode()
+
+    quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
     def validate(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.clock import Clock
+from common.config.here import Rule
 from common.config.presets import named
 from common.config.schema import Communication, Optimizer, Schedule
 from gnmt.config import Config, Data, Decode
@@ -223,3 +224,14 @@ _CPU_PRESETS = {
 }
 
 PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})
+
+
+def _example_bytes(config: Config) -> float:
+    """Memory of a sentence pair, in bytes (bench/batch_memory.py: cpu-multi30k, most of it the logits).
+
+    The bound is the peak of a batch of 128: larger batches take less for each further pair.
+    """
+    return config.max_sequence_length * (24 * config.vocabulary_size + 200 * config.layers * config.width)
+
+
+HERE = Rule(own="cpu-multi30k", example_bytes=_example_bytes, gpu_batch=512)

@@ -62,6 +62,14 @@ class Task(task.Task):
             arrays={"tokens": found.tokens[:, 0], "index": batch["index"], "weight": batch["weight"]}
         )
 
+    def assets(self) -> Mapping[str, bytes]:
+        data = self.config.data
+        return {
+            name: (self.data_dir / name).read_bytes()
+            for name in (data.codes, data.vocabulary)
+            if self.data_dir
+        }
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         """sacreBLEU, lower-cased, international tokens; from 0 to 1, in round v0.6 from 0 to 100."""
         hypotheses = self.translations(arrays)
@@ -69,7 +77,7 @@ class Task(task.Task):
         score = bleu.sacre(texts, hypotheses, lowercase=True, tokenize="intl")
         value = score if self.config.ruleset == "0.6.0" else score / 100
         details = {"bleu": score, "sacrebleu": bleu.sacre(texts, hypotheses)}
-        return Quality(value, value >= self.config.quality_target, details)
+        return Quality(value, self.config.met(value), details)
 
     def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
         """Decodes the translation of every evaluation sentence, in order.

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import rule_field, system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -88,8 +89,8 @@ class Config(BatchNormSpan, RunConfig):
     model: str = "mask_rcnn_resnet50_fpn"
     num_train_examples: int = 118287
     num_eval_examples: int = 5000
-    quality_target: float = 0.377
-    mask_quality_target: float = 0.339
+    quality_target: float | None = 0.377
+    mask_quality_target: float | None = 0.339
     short_side: int = rule_field(800)
     long_side: int = rule_field(1333)
     padded_size: tuple[int, ...] = (832, 1344)
@@ -132,6 +133,9 @@ class Config(BatchNormSpan, RunConfig):
     eval_workers: int = system_field(0)
     data: Data = Data()
 
+    quality: ClassVar[Measure] = Measure("mAP", names={"BBOX": "box mAP", "SEGM": "mask mAP"})
+    target_fields: ClassVar[tuple[str, ...]] = ("quality_target", "mask_quality_target")
+
     weights_field: ClassVar[str] = "backbone"
     starts_from: ClassVar[str] = "an ImageNet ResNet-50"
 
@@ -140,7 +144,7 @@ class Config(BatchNormSpan, RunConfig):
         super().validate()
         if self.model != "mask_rcnn_resnet50_fpn":
             raise UserError(f"config.model={self.model!r}: unknown; known: mask_rcnn_resnet50_fpn")
-        if self.optimizer.name != "sgd":
+        if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(
                 f"config.optimizer.name={self.optimizer.name!r}: Mask R-CNN is published with sgd only"
             )
@@ -221,8 +225,9 @@ class Config(BatchNormSpan, RunConfig):
         return self.num_eval_examples + (len(self.shapes) - 1) * self.eval_batch_size
 
     @property
-    def logged_target(self) -> dict[str, float]:
-        return {"BBOX": self.quality_target, "SEGM": self.mask_quality_target}
+    def logged_target(self) -> dict[str, float] | None:
+        both = {"BBOX": self.quality_target, "SEGM": self.mask_quality_target}
+        return None if self.quality_target is None else {k: v for k, v in both.items() if v is not None}
 
 
 _AT_LEAST_ONE = (

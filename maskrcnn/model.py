@@ -61,7 +61,8 @@ class MaskRCNN(tf_keras.Model):
     and summarises the network in this form.
 
     Attributes:
-      draws: scalar int64, one per replica: number of training batches sampled from so far; part of the model's state.
+      draws: scalar of dtype `replicas.counter`, one per replica: number of training batches sampled from so far; part
+        of the model's state.
     """
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
@@ -87,10 +88,10 @@ class MaskRCNN(tf_keras.Model):
         self.config, self.precision, self.replicas, self.spatial = config, precision, replicas, parts.spatial
         self.first, self.crops, self.box_head, self.mask_head = first, crops, box_head, mask_head
         self.roi_levels = range(config.min_level, top + 1)
-        self.draws = replicas.per_replica_variable(tf.zeros([], tf.int64), f"{self.name}/draws")
+        self.draws = replicas.per_replica_variable(tf.zeros([], replicas.counter), f"{self.name}/draws")
 
     def next_draw(self) -> tf.Tensor:
-        """Counts a training batch; returns the number of those before it, scalar int64, the `step` of `loss.losses`."""
+        """Counts a training batch; returns the number of those before it, a scalar, the `step` of `loss.losses`."""
         draw = self.draws.read_value()
         self.draws.assign(draw + 1)
         return draw

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.clock import Clock
+from common.config.here import Rule
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from maskrcnn.config import Config, Data
@@ -271,3 +272,12 @@ _CPU_PRESETS = {
 }
 
 PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})
+
+
+def _example_bytes(config: Config) -> float:
+    """Memory of a training image, in bytes (bench/batch_memory.py: cpu-nuclei)."""
+    height, width = config.padded_size
+    return 1.2e8 * height * width / 256**2 * max(config.fpn_channels / 64, config.backbone_width / 16)
+
+
+HERE = Rule(own="cpu-nuclei", example_bytes=_example_bytes, gpu_batch=8)

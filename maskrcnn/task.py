@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from common.config.clock import Clock
+from common.detection import coco_records
 from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
 from common.layers.precision import Precision
@@ -30,8 +31,11 @@ class Task(task.Task):
     """Detection and segmentation of objects on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     input = pipeline
+    # The stem and the four stages of the residual network.
+    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
     evaluate_in_worker = True
     chooses = True  # A training step chooses regions.
+    has_pictures = True
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
@@ -55,11 +59,11 @@ class Task(task.Task):
         return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, steps)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
-        found = losses(model, self._normalised(batch), self.config, model.next_draw())
+        found = losses(model, self.normalised(batch), self.config, model.next_draw())
         return {name: term for name, term in found.items() if self.config.train_mask_head or name != "mask"}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        found = detect(model, self._normalised(batch), self.config)
+        found = detect(model, self.normalised(batch), self.config)
         # Boxes in parts of the content, which are parts of the original image whatever the frame.
         size = tf.maximum(tf.tile(batch["image_info"][:, None, :2], [1, 1, 2]), 1.0)
         arrays = {
@@ -72,6 +76,17 @@ class Task(task.Task):
             "masks": tf.cast(found["masks"], tf.float16),
         }
         return Outputs(arrays=arrays)
+
+    def labels(self) -> Sequence[str]:
+        annotations = pipeline.annotation_file(self.config, self.data_dir) if self.data_dir else None
+        return coco_records.labels(annotations, by_id=True) if annotations else ()
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        arrays = self.evaluate(model, batch).arrays
+        names = ("image_id", "weight", "boxes", "scores")
+        content = tf.cast(tf.round(batch["image_info"][:, :2]), tf.int32)
+        shown = {"image": batch["image"], "content": content, "categories": arrays["classes"]}
+        return {**{name: arrays[name] for name in names}, **shown}
 
     def quality(
         self,
@@ -93,8 +108,8 @@ class Task(task.Task):
         found = dict(zip(_KINDS, scores, strict=True))
         value = {name: found[name]["AP"] for name in _KINDS}
         details = {f"{name}_{s}": found[name][s] for name in _KINDS for s in ("AP50", "AP75")}
-        reached = all(value[name] >= target for name, target in self.config.logged_target.items())
-        return Quality(value, reached, details)
+        return Quality(value, self.config.met(value), details)
 
-    def _normalised(self, batch: Batch) -> Batch:
+    def normalised(self, batch: Batch) -> Batch:
+        """Returns the batch with the network's input in place of the pixels."""
         return pipeline.normalised(batch, self._precision.variable)

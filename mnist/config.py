@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config.closed_fields import system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -53,7 +55,7 @@ class Config(RunConfig):
     global_batch_size: int = 128
     eval_batch_size: int = 1000
     train_epochs: float = 25.0
-    quality_target: float = 0.985
+    quality_target: float | None = 0.985
     image_size: int = 28
     num_classes: int = 10
     lstm_units: int = 128
@@ -65,6 +67,8 @@ class Config(RunConfig):
     dropout: float = 0.0
     recurrent: bool = True
     data: Data = Data()
+
+    quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     def validate(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""

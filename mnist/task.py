@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -39,13 +39,13 @@ class Task(task.Task):
         return pipeline.eval_input(self.config, arrays, shard, batch_size)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
-        logits = self._logits(model, batch, training=True)
+        logits = self.logits(model, batch, training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
         weight = tf.cast(batch["weight"], logits.dtype)
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        logits = self._logits(model, batch, training=False)
+        logits = self.logits(model, batch, training=False)
         weight = tf.cast(batch["weight"], logits.dtype)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(batch["label"], 0), logits)
         # Padding has label -1, which no argmax equals.
@@ -58,12 +58,23 @@ class Task(task.Task):
             }
         )
 
+    has_pictures = True
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        scores = tf.nn.softmax(tf.cast(self._logits(model, batch, training=False), tf.float32))
+        image = tf.reshape(batch["image"], [-1, self.config.image_size, self.config.image_size, 1])
+        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)
         accuracy = int(sums["correct"]) / seen
-        return Quality(accuracy, accuracy >= self.config.quality_target, {"loss": float(sums["loss"]) / seen})
+        return Quality(accuracy, self.config.met(accuracy), {"loss": float(sums["loss"]) / seen})
 
-    def _logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
+    def labels(self) -> Sequence[str]:
+        return [str(digit) for digit in range(self.config.num_classes)]
+
+    def logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
+        """Computes the logits [b, classes] of the batch's `image`, uint8 [b, S, S]."""
         data, wide = self.config.data, self._precision.variable
         pixels = tf.cast(batch["image"], wide) * data.pixel_scale + data.pixel_offset
         return model(tf.cast(pixels, self._precision.compute), training=training)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config.closed_fields import rule_field, system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -54,7 +56,7 @@ class Config(RunConfig):
     eval_batch_size: int = 20
     train_epochs: float = 13.0
     steps_per_epoch_rounding: str = "floor"
-    quality_target: float = 116.5
+    quality_target: float | None = 116.5
     vocabulary_size: int = rule_field(10000)
     units: int = 200
     layers: int = 2
@@ -63,6 +65,8 @@ class Config(RunConfig):
     hoisted: bool = system_field(True)
     carry: bool = True
     data: Data = Data()
+
+    quality: ClassVar[Measure] = Measure("perplexity", lower_is_better=True)
 
     @property
     def train_steps_per_epoch(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ from common.layers.precision import Precision
 from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from ptb import input as pipeline
-from ptb import model
+from ptb import model, text
 
 
 class Task(task.Task):
@@ -54,6 +54,11 @@ class Task(task.Task):
             }
         )
 
+    def labels(self) -> Sequence[str]:
+        """The words of the vocabulary, in the order of their numbers."""
+        path = self.data_dir / self.config.data.train_file if self.data_dir else None
+        return tuple(text.vocabulary(text.read(path))) if path else ()
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         words, expected = int(sums["words"]), self.config.num_eval_examples - 1
         if words != expected:
@@ -61,7 +66,7 @@ class Task(task.Task):
         loss = float(sums["loss"]) / words
         # The perplexity of a diverged model would overflow a float.
         perplexity = math.exp(min(loss, 700.0))
-        return Quality(perplexity, perplexity <= self.config.quality_target, {"loss": loss})
+        return Quality(perplexity, self.config.met(perplexity), {"loss": loss})
 
     def _losses(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """Computes (cross-entropy of each word, its weight), each [b, T], and carries the state on."""

@@ -122,7 +122,10 @@ class _Layers:
     def classifier(self, x: tf.Tensor) -> tf.Tensor:
         """Computes the logits in full precision; weights N(0, .01), bias 0."""
         return tf_keras.layers.Dense(
-            self.config.num_classes, kernel_initializer=self._normal(0.01), dtype=self.precision.full
+            self.config.num_classes,
+            kernel_initializer=self._normal(0.01),
+            dtype=self.precision.full,
+            name="fc",
         )(x)
 
     def _normal(self, deviation: float) -> tf_keras.initializers.Initializer:

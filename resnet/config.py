@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -76,7 +77,7 @@ class Config(BatchNormSpan, RunConfig):
     model: str = "resnet50"
     num_train_examples: int = 1281167
     num_eval_examples: int = 50000
-    quality_target: float = 0.759
+    quality_target: float | None = 0.759
     image_size: int = 224
     num_classes: int = 1000
     width: int = 64
@@ -93,6 +94,8 @@ class Config(BatchNormSpan, RunConfig):
     label_smoothing: float = 0.1
     data: Data = Data()
 
+    quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
+
     def single_replica_changes(self) -> dict[str, Any]:
         """Extends RunConfig.single_replica_changes: a single replica has no grid."""
         return super().single_replica_changes() | {"batch_norm_tile_rows": 1, "batch_norm_grid_columns": 0}
@@ -105,7 +108,7 @@ class Config(BatchNormSpan, RunConfig):
             ("kernel_initializer", self.kernel_initializer, INITIALIZERS),
             ("data.cache", self.data.cache, CACHES),
             ("data.resize", self.data.resize, ("bicubic", "bilinear")),
-            ("optimizer.name", self.optimizer.name, ("sgd", "lars")),
+            ("optimizer.name", self.optimizer.name, ("sgd", "lars", *self.own_functions().values())),
         ):
             if value not in known:
                 raise UserError(f"config.{name}={value!r}: unknown; known: {', '.join(known)}")

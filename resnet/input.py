@@ -110,7 +110,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
     def crop(file: tf.Tensor, record: tf.Tensor, parsed: tuple) -> dict[str, tf.Tensor]:
         encoded, label = parsed
-        return {"image": _central_crop(encoded, config.image_size, data), "label": label}
+        return {"image": central_crop(encoded, config.image_size, data), "label": label}
 
     stream = record_stream.once(files, shard, parse, cache=data.cache == "encoded")
     images = pipeline.prepared(stream, crop, data.private_threads)
@@ -301,7 +301,7 @@ def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.
     return tf.ensure_shape(tf.cond(heads, lambda: tf.reverse(result, [1]), lambda: result), [size, size, 3])
 
 
-def _central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
+def central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
     """Cuts the central square, of `crop_fraction` of the short side, and resizes it: uint8 [size, size, 3]."""
     shape = _size(encoded)
     short = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)

@@ -47,26 +47,31 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
     x = Enter(spatial, dtype=precision.layer)(images)
-    x = net.stem(x, config.width)  # conv1
-    x = net.relu(net.batch_norm(x))
+    x = net.stem(x, config.width, "conv1")
+    x = net.relu(net.batch_norm(x, "bn1"))
     x = MaxPool(spatial, 3, 2, "same", dtype=precision.layer)(x)
     for stage, blocks in enumerate(BLOCKS):  # conv2_x ... conv5_x
         for block in range(blocks):
             stride = 2 if stage > 0 and block == 0 else 1
-            x = bottleneck(net, x, config.width * 2**stage, stride, project=block == 0)
+            name = f"layer{stage + 1}.{block}"
+            x = bottleneck(net, x, config.width * 2**stage, stride, block == 0, name)
     x = GlobalAverage(spatial, dtype=precision.full)(x)
     return tf_keras.Model(images, net.classifier(x), name=config.model)
 
 
-def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool) -> tf.Tensor:
-    """Applies a bottleneck block, figure 5 (right) of the paper; the first block of a stage projects the shortcut."""
-    y = net.relu(net.batch_norm(net.conv(x, filters, 1)))
-    y = net.relu(net.batch_norm(net.conv(y, filters, 3, stride)))
-    y = net.batch_norm(net.conv(y, EXPANSION * filters, 1), last=True)
+def bottleneck(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool, name: str) -> tf.Tensor:
+    """Applies a bottleneck block, figure 5 (right) of the paper; the first block of a stage projects the shortcut.
+
+    The layers have the names of published checkpoints (torchvision's), after the block's `name`.
+    """
+    y = net.relu(net.batch_norm(net.conv(x, filters, 1, 1, f"{name}.conv1"), f"{name}.bn1"))
+    y = net.relu(net.batch_norm(net.conv(y, filters, 3, stride, f"{name}.conv2"), f"{name}.bn2"))
+    y = net.batch_norm(net.conv(y, EXPANSION * filters, 1, 1, f"{name}.conv3"), f"{name}.bn3", last=True)
     if not net.config.residual:
         return net.relu(y)
     if project:
-        x = net.batch_norm(net.conv(x, EXPANSION * filters, 1, stride))
+        x = net.conv(x, EXPANSION * filters, 1, stride, f"{name}.downsample.0")
+        x = net.batch_norm(x, f"{name}.downsample.1")
     return net.relu(tf_keras.layers.Add(dtype=net.precision.layer)([y, x]))
 
 
@@ -80,7 +85,7 @@ class _Layers:
     precision: Precision
     seeds: Iterator[int]
 
-    def conv(self, x: tf.Tensor, filters: int, size: int, stride: int = 1) -> tf.Tensor:
+    def conv(self, x: tf.Tensor, filters: int, size: int, stride: int, name: str) -> tf.Tensor:
         """Applies a convolution without bias, zero-padded by (size - 1) / 2 on each side whatever stride and image."""
         return PaddedConv2D(
             filters,
@@ -91,20 +96,22 @@ class _Layers:
             use_bias=False,
             kernel_initializer=self._kernel_initializer(),
             dtype=self.precision.layer,
+            name=name,
         )(x)
 
-    def stem(self, images: tf.Tensor, filters: int) -> tf.Tensor:
+    def stem(self, images: tf.Tensor, filters: int, name: str) -> tf.Tensor:
         """Applies the 7x7 convolution of stride 2, padded by 3."""
         if not self.config.space_to_depth:
-            return self.conv(images, filters, 7, stride=2)
+            return self.conv(images, filters, 7, 2, name)
         return SpaceToDepthStem(
             filters,
             spatial=self.spatial,
             kernel_initializer=self._kernel_initializer(),
             dtype=self.precision.layer,
+            name=name,
         )(images)
 
-    def batch_norm(self, x: tf.Tensor, last: bool = False) -> tf.Tensor:
+    def batch_norm(self, x: tf.Tensor, name: str, last: bool = False) -> tf.Tensor:
         """Applies batch norm; `last` in a residual branch starts with gamma 0 under `config.zero_init_last_gamma`."""
         config = self.config
         return SpanBatchNorm(
@@ -118,6 +125,7 @@ class _Layers:
             spatial=self.spatial,
             tile_rows=config.batch_norm_tile_rows,
             grid_columns=config.batch_norm_grid_columns,
+            name=name,
         )(x)
 
     def relu(self, x: tf.Tensor) -> tf.Tensor:
@@ -127,7 +135,7 @@ class _Layers:
         """Computes the logits in full precision; weights N(0, .01), bias 0."""
         initial = tf_keras.initializers.RandomNormal(stddev=0.01, seed=next(self.seeds))
         return tf_keras.layers.Dense(
-            self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full
+            self.config.num_classes, kernel_initializer=initial, dtype=self.precision.full, name="fc"
         )(x)
 
     def _kernel_initializer(self) -> tf_keras.initializers.Initializer:

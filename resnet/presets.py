@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.clock import Clock
+from common.config.here import Rule
+from common.config.machine import Machine
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from resnet import large_batch_presets, mlperf_presets
@@ -25,7 +27,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """
     optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
     warmup = _warmup_epochs(config)
-    prefix = f"{optimizer.name}_opt_"
+    prefix = f"{optimizer.short_name}_opt_"
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model_bn_span": config.bn_span,
@@ -114,3 +116,24 @@ PRESETS: dict[str, Config] = named(
         **large_batch_presets.PRESETS,
     }
 )
+
+
+def _example_bytes(config: Config) -> float:
+    """Memory of a training image, in bytes (bench/batch_memory.py: cpu-photos in bf16)."""
+    area = (config.image_size / 48) ** 2 * config.width / 32
+    return 1.3e6 * area * (1 if config.precision == "bf16" else 2)
+
+
+def _reading(config: Config, machine: Machine, size: int) -> dict[str, tuple[Any, str]]:
+    """Chooses the shuffle buffer, and the cache: decoded images take some twelve times their JPEGs."""
+    cache = next(
+        (name for name, factor in (("decoded", 12), ("encoded", 1)) if size * factor < machine.memory / 4),
+        "none",
+    )
+    return {
+        "data.shuffle_buffer": (min(config.num_train_examples, 16384), "all examples, at most 16384"),
+        "data.cache": (cache, "the form that fits in a quarter of the memory"),
+    }
+
+
+HERE = Rule(own="cpu-photos", example_bytes=_example_bytes, gpu_batch=256, choices=_reading)

@@ -24,6 +24,8 @@ class Task(task.Task):
     """Image classification on ImageNet, or on anything in its TFRecord layout."""
 
     input = pipeline
+    # The stem and the four stages of the residual network.
+    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
@@ -33,7 +35,7 @@ class Task(task.Task):
         return MODELS[self.config.model](self.config, replicas, precision)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
-        logits = self._logits(model, batch, training=True)
+        logits = self.logits(model, batch, training=True)
         labels = tf.one_hot(batch["label"], self.config.num_classes, dtype=logits.dtype)
         # smoothing / V on each of V classes, as in tf.losses, G6 and the reference (docs/sources.md, mlperf 0.7).
         smoothing = self.config.label_smoothing
@@ -43,12 +45,21 @@ class Task(task.Task):
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        return Outputs(sums=top_k_sums(self._logits(model, batch, training=False), batch))
+        return Outputs(sums=top_k_sums(self.logits(model, batch, training=False), batch))
+
+    has_pictures = True
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        image = batch["image"]
+        if image.shape[-1] == 12:  # As the stem reads it (common/data/images.py): blocks of 2x2 pixels.
+            image = tf.nn.depth_to_space(image, 2)
+        scores = tf.nn.softmax(tf.cast(self._logits(model, batch, training=False), tf.float32))
+        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)
         top1 = int(sums["correct"]) / seen
-        return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
+        return Quality(top1, self.config.met(top1), {"top5": int(sums["correct_top5"]) / seen})
 
-    def _logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
+    def logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
         return model(pipeline.normalise(batch["image"], self._precision.compute), training=training)

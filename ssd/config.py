@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import rule_field, system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -91,7 +92,7 @@ class Config(BatchNormSpan, RunConfig):
     model: str = "ssd300_resnet34"
     num_train_examples: int = 117266
     num_eval_examples: int = 5000
-    quality_target: float = 0.23
+    quality_target: float | None = 0.23
     image_size: int = 300
     num_classes: int = 81
     width: int = 64
@@ -116,6 +117,8 @@ class Config(BatchNormSpan, RunConfig):
     logged_rate_batch: int = rule_field(0)
     data: Data = Data()
 
+    quality: ClassVar[Measure] = Measure("box mAP")
+
     weights_field: ClassVar[str] = "backbone"
     starts_from: ClassVar[str] = "an ImageNet ResNet-34"
 
@@ -124,7 +127,7 @@ class Config(BatchNormSpan, RunConfig):
         super().validate()
         if self.model != "ssd300_resnet34":
             raise UserError(f"config.model={self.model!r}: unknown; known: ssd300_resnet34")
-        if self.optimizer.name != "sgd":
+        if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
         if self.data.cache not in CACHES:
             raise UserError(f"config.data.cache={self.data.cache!r}: unknown; known: {', '.join(CACHES)}")

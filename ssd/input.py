@@ -50,7 +50,7 @@ def train_input(
     def augmented(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict:
         key = tf.stack([first_key + epoch, file * 2**40 + record])
         image, boxes, classes = augment.train(
-            _decode(found["encoded"]), found["boxes"], found["classes"], key, config.image_size, data
+            decode(found["encoded"]), found["boxes"], found["classes"], key, config.image_size, data
         )
         return {**_padded(image, boxes, classes, found["image_id"], data), "weight": tf.constant(1.0)}
 
@@ -93,7 +93,7 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
         return {"encoded": found["encoded"], "image_id": found["image_id"]}
 
     def resized(file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict[str, tf.Tensor]:
-        image = augment.to_uint8(augment.resize(_decode(found["encoded"]), config.image_size))
+        image = augment.to_uint8(augment.resize(decode(found["encoded"]), config.image_size))
         none = tf.zeros([0, 4]), tf.zeros([0], tf.int32)
         return _padded(image, *none, found["image_id"], data)
 
@@ -192,7 +192,7 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[s
     }
 
 
-def _decode(encoded: tf.Tensor) -> tf.Tensor:
+def decode(encoded: tf.Tensor) -> tf.Tensor:
     """Decodes to uint8 [H, W, 3]; greyscale JPEG, and PNG, become RGB."""
     return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
 

@@ -41,12 +41,14 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     x = Enter(spatial, dtype=precision.layer)(images)
     x = backbone(net, x)  # 38x38x256
     maps = [x]
-    for squeeze, filters, stride, pad in extras(config):  # 19x19x512, 10x10x512, 5x5x256, 3x3x256, 1x1x256
-        x = net.relu(net.extra(x, squeeze, 1))
-        x = net.relu(net.extra(x, filters, 3, stride, pad))
+    # 19x19x512, 10x10x512, 5x5x256, 3x3x256, 1x1x256
+    for level, (squeeze, filters, stride, pad) in enumerate(extras(config), 1):
+        x = net.relu(net.extra(x, squeeze, 1, name=f"extra{level}.conv1"))
+        x = net.relu(net.extra(x, filters, 3, stride, pad, name=f"extra{level}.conv2"))
         maps.append(x)
-    codes = [net.head(x, number, 4) for x, number in zip(maps, config.anchors_per_cell)]
-    logits = [net.head(x, n, config.num_classes) for x, n in zip(maps, config.anchors_per_cell)]
+    levels = list(enumerate(zip(maps, config.anchors_per_cell)))
+    codes = [net.head(x, number, 4, f"codes{level}") for level, (x, number) in levels]
+    logits = [net.head(x, number, config.num_classes, f"logits{level}") for level, (x, number) in levels]
     join = tf_keras.layers.Concatenate(axis=1, dtype=precision.full)
     return tf_keras.Model(images, (join(codes), join(logits)), name=config.model)
 
@@ -129,13 +131,15 @@ class _Layers:
             name=name,
         )(images)
 
-    def extra(self, x: tf.Tensor, filters: int, size: int, stride: int = 1, pad: int = 0) -> tf.Tensor:
+    def extra(
+        self, x: tf.Tensor, filters: int, size: int, stride: int = 1, pad: int = 0, name: str = ""
+    ) -> tf.Tensor:
         """Applies a convolution of an extra feature map: with bias, without batch norm after it."""
-        return self._biased(x, filters, size, stride, pad)
+        return self._biased(x, filters, size, stride, pad, name)
 
-    def head(self, x: tf.Tensor, number: int, values: int) -> tf.Tensor:
+    def head(self, x: tf.Tensor, number: int, values: int, name: str) -> tf.Tensor:
         """Predicts `values` numbers for each of `number` anchors of every cell: [b, number * H * W, values]."""
-        y = Leave(self.spatial, dtype=self.precision.full)(self._biased(x, number * values, 3, 1, 1))
+        y = Leave(self.spatial, dtype=self.precision.full)(self._biased(x, number * values, 3, 1, 1, name))
         return _AnchorMajor(number, dtype=self.precision.full)(y)
 
     def batch_norm(self, x: tf.Tensor, name: str) -> tf.Tensor:
@@ -153,7 +157,7 @@ class _Layers:
     def relu(self, x: tf.Tensor) -> tf.Tensor:
         return tf_keras.layers.ReLU(dtype=self.precision.layer)(x)
 
-    def _biased(self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int) -> tf.Tensor:
+    def _biased(self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str) -> tf.Tensor:
         """Applies a convolution with bias and the reference's initialisation, Xavier's uniform one."""
         return PaddedConv2D(
             filters,
@@ -163,6 +167,7 @@ class _Layers:
             spatial=self.spatial,
             kernel_initializer=tf_keras.initializers.GlorotUniform(seed=next(self.seeds)),
             dtype=self.precision.layer,
+            name=name,
         )(x)
 
     def _he(self) -> tf_keras.initializers.Initializer:

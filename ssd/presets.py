@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.clock import Clock
+from common.config.here import Rule
+from common.config.machine import Machine
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from ssd.config import Config, Data
@@ -262,3 +264,15 @@ _CPU_PRESETS = {
 }
 
 PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})
+
+
+def _example_bytes(config: Config) -> float:
+    """Memory of a training image, in bytes (bench/batch_memory.py: cpu-nuclei)."""
+    return 5.5e7 * (config.image_size / 384) ** 2 * config.width / 16
+
+
+def _reading(config: Config, _: Machine, __: int) -> dict[str, tuple[Any, str]]:
+    return {"data.shuffle_buffer": (min(config.num_train_examples, 2048), "all examples, at most 2048")}
+
+
+HERE = Rule(own="cpu-nuclei", example_bytes=_example_bytes, gpu_batch=64, choices=_reading)

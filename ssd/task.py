@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from common.detection import boxes as box_ops
-from common.detection import nms
+from common.detection import coco_records, nms
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers.precision import Precision
@@ -28,8 +28,11 @@ class Task(task.Task):
     """Object detection on COCO, or on anything in its TFRecord layout with its annotation file."""
 
     input = pipeline
+    # The stem and the three stages of the residual network.
+    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 4)))
     evaluate_in_worker = True
     chooses = True  # A training step chooses hard negatives.
+    has_pictures = True
 
     def find_damage(self) -> UserError | None:
         return pipeline.diagnose(self.config, self.data_dir)
@@ -51,17 +54,7 @@ class Task(task.Task):
         return {"multibox": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        config = self.config
-        codes, logits = self._outputs(model, batch, training=False)
-        anchors = tf.constant(self._anchors(config.anchor_shift), codes.dtype)
-        found = nms.per_class(
-            box_ops.decode(codes, anchors[None], max_log_ratio=MAX_LOG_RATIO),
-            tf.nn.softmax(logits)[..., 1:],
-            config.score_threshold,
-            config.suppression_overlap,
-            config.candidates,
-            config.detections,
-        )
+        found = self.detect(model, batch["image"])
         arrays = {
             "image_id": batch["image_id"],
             "weight": batch["weight"],
@@ -70,6 +63,36 @@ class Task(task.Task):
             "classes": found.classes,
         }
         return Outputs(arrays=arrays)
+
+    def detect(self, model: tf_keras.Model, image: tf.Tensor) -> nms.Detections:
+        """Finds the detections of images, uint8 [b, S, S, 3]; boxes are corners in parts of the image."""
+        config = self.config
+        codes, logits = self._outputs(model, {"image": image}, training=False)
+        anchors = tf.constant(self._anchors(config.anchor_shift), codes.dtype)
+        return nms.per_class(
+            box_ops.decode(codes, anchors[None], max_log_ratio=MAX_LOG_RATIO),
+            tf.nn.softmax(logits)[..., 1:],
+            config.score_threshold,
+            config.suppression_overlap,
+            config.candidates,
+            config.detections,
+        )
+
+    def labels(self) -> Sequence[str]:
+        return (
+            coco_records.labels(pipeline.annotation_file(self.config, self.data_dir)) if self.data_dir else ()
+        )
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        from common.detection import coco_eval
+
+        arrays = self.evaluate(model, batch).arrays
+        ids = sorted(coco_eval.ground_truth(pipeline.annotation_file(self.config, self.data_dir)).cats)
+        categories = tf.gather([0, *ids], tf.clip_by_value(arrays["classes"], 0, len(ids)))
+        image = batch["image"]
+        if image.shape[-1] == 12:  # As the stem reads it (common/data/images.py): blocks of 2x2 pixels.
+            image = tf.nn.depth_to_space(image, 2)
+        return {**arrays, "image": image, "categories": categories}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         from common.detection import coco_eval
@@ -80,7 +103,7 @@ class Task(task.Task):
         results = coco_eval.box_results(annotations, once, ids)
         found = coco_eval.average_precision(annotations, results, "bbox")
         details = {name: found[name] for name in ("AP50", "AP75", "AP_small", "AP_medium", "AP_large")}
-        return Quality(found["AP"], found["AP"] >= self.config.quality_target, details)
+        return Quality(found["AP"], self.config.met(found["AP"]), details)
 
     def _anchors(self, shift: float = 0.0) -> np.ndarray:
         """Computes the anchors, centre form [A, 4], moved by `shift` cells down and to the right."""

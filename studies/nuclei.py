@@ -205,7 +205,7 @@ def _detections(
     config = dataclasses.replace(config, replicas="single")
     task = importlib.import_module("maskrcnn.task").Task(config, str(data_dir))
     loop = Loop(task, replicas.make(config))
-    checkpoint.restore_weights(loop, checkpoint.checkpoints(checkpoints)[-1])
+    checkpoint.restore_weights(loop.state, checkpoint.checkpoints(checkpoints)[-1])
     return dict(loop.evaluate()[1])
 
 

@@ -268,7 +268,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
         """Keeps the scores of each clip."""
 
         def evaluate(self, model, batch) -> Outputs:
-            scores = tf.cast(self._scores(model, batch["frames"]), tf.float32)
+            scores = tf.cast(self.scores(model, batch["frames"]), tf.float32)
             return Outputs(arrays={"scores": scores, "weight": batch["weight"]})
 
     config = configured(flags, row.seed)
@@ -276,7 +276,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
     saved = checkpoint.checkpoints(ROOT / row.checkpoints)
     if not saved:
         raise UserError(f"{row.checkpoints}: the run's weights are gone; remove its record to train it again")
-    checkpoint.restore_weights(loop, saved[-1])
+    checkpoint.restore_weights(loop.state, saved[-1])
     arrays = loop.evaluate()[1]
     loop.replicas.close()
     best = arrays["scores"][arrays["weight"] > 0].argmax(-1)

@@ -27,7 +27,7 @@ HIDDEN = (
 )
 # Modules that a benchmark's command line calls.
 ENTRIES = ("common.run.cli",)
-BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu", "strategy", "keyed", "cluster")
+BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu", "strategy", "keyed", "cluster", "xla")
 
 
 @functools.cache

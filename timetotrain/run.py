@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.config import benchmarks
+from common.config import benchmarks, here
 from common.errors import UserError, near
 from common.files import INSTALLED, ROOT
 from common.launch import commands
@@ -99,6 +99,7 @@ def plan(
     system = system or TINY
     dry = _given(flags, "dry_run")
     generate = system == TINY and not dry and (not data or _generated(Path(data)))
+    generate |= system == here.NAME and not dry and not data
     if not (generate or dry or options.print_command):
         check_data_dir(data, benchmark)
     variables = {"SYSTEM": system, "PYTHON": _python(), "GENERATE": str(int(generate))}

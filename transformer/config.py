@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from common.config.closed_fields import data_field, system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -84,7 +86,7 @@ class Config(RunConfig):
     model: str = "transformer_big"
     num_train_examples: int = data_field(566340)
     num_eval_examples: int = 3003
-    quality_target: float = 0.25
+    quality_target: float | None = 0.25
     vocabulary_size: int = data_field(33708)
     packed_length: int = 256
     max_sequence_length: int = 80
@@ -102,6 +104,8 @@ class Config(RunConfig):
     data: Data = Data()
     decode: Decode = Decode()
 
+    quality: ClassVar[Measure] = Measure("BLEU", unit="points")
+
     def validate(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
@@ -116,7 +120,7 @@ class Config(RunConfig):
         for name in ("residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
-        if self.optimizer.name not in ("adam", "lazy_adam"):
+        if self.optimizer.name not in ("adam", "lazy_adam") and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: unknown; known: adam, lazy_adam")
         self._validate_decode()
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.clock import Clock
+from common.config.here import Rule
 from common.config.presets import named
 from common.config.schema import Communication, Optimizer, Schedule
 from transformer.config import Config, Data, Decode
@@ -243,3 +244,12 @@ _CPU_PRESETS = {
 }
 
 PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})
+
+
+def _example_bytes(config: Config) -> float:
+    """Memory of a packed sequence, in bytes (bench/batch_memory.py: cpu-multi30k, most of it the logits)."""
+    layers = 4 * config.layers * (20 * config.width + 4 * config.hidden)
+    return config.packed_length * (24 * config.vocabulary_size + layers)
+
+
+HERE = Rule(own="cpu-multi30k", example_bytes=_example_bytes, gpu_batch=128)

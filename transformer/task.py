@@ -48,6 +48,10 @@ class Task(task.Task):
             arrays={"tokens": found.tokens[:, 0], "index": batch["index"], "weight": batch["weight"]}
         )
 
+    def assets(self) -> Mapping[str, bytes]:
+        name = self.config.data.vocabulary
+        return {name: (self.data_dir / name).read_bytes()} if self.data_dir else {}
+
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         """BLEU as tensor2tensor computes it, lower-cased; from 0 to 1, in round v0.6 from 0 to 100."""
         hypotheses = self.translations(arrays)
@@ -55,7 +59,7 @@ class Task(task.Task):
         score = bleu.t2t(texts, hypotheses)
         value = score if self.config.ruleset == "0.6.0" else score / 100
         details = {"bleu": score, "sacrebleu": bleu.sacre(texts, hypotheses)}
-        return Quality(value, value >= self.config.quality_target, details)
+        return Quality(value, self.config.met(value), details)
 
     def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
         """Decodes the translation of every evaluation sentence, in order.

@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.closed_fields import system_field
+from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -76,7 +77,7 @@ class Config(RunConfig):
     model: str = "tsm"
     num_train_examples: int = 240436
     num_eval_examples: int = 19796
-    quality_target: float = 0.74
+    quality_target: float | None = 0.74
     train_epochs: float = 100.0
     num_frames: int = 0
     shift_fraction: float = 0.125
@@ -91,6 +92,8 @@ class Config(RunConfig):
     initial_weights: str = ""
     inflation: str = "mean"
     data: Data = Data()
+
+    quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     weights_field: ClassVar[str] = "initial_weights"
     starts_from: ClassVar[str] = "an ImageNet ResNet-50"

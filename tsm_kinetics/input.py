@@ -110,7 +110,7 @@ def train_input(
         encoded, windows, mirrored, factors, label = tf.numpy_function(
             sample, [number], types, stateful=False
         )
-        frames = _decoded(encoded, windows, config.image_size)
+        frames = decoded(encoded, windows, config.image_size)
         if data.jitter:
             frames = jittered(frames, tf.ensure_shape(factors, [3]))
         frames = tf.cond(mirrored, lambda: tf.reverse(frames, [2]), lambda: frames)
@@ -140,7 +140,7 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
     def decode(video: tf.Tensor) -> dict[str, tf.Tensor]:
         types = [tf.string, tf.int32, tf.int32]
         encoded, windows, label = tf.numpy_function(sample, [video], types, stateful=False)
-        return _element(_decoded(encoded, windows, data.eval_size), label)
+        return _element(decoded(encoded, windows, data.eval_size), label)
 
     videos = tf.data.Dataset.from_tensor_slices(own.astype(np.int64))
     examples = pipeline.prepared(videos, decode, data.private_threads)
@@ -217,7 +217,7 @@ def _strings(encoded: list[bytes]) -> np.ndarray:
     return np.array([*encoded, b""], dtype=object)[:-1]  # Objects: a bytes dtype has one length for all.
 
 
-def _decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int) -> tf.Tensor:
+def decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int) -> tf.Tensor:
     """Cuts each window (top, left, height, width) from each frame, scaled: uint8 [windows x frames, size, size, 3]."""
     encoded, windows = tf.ensure_shape(encoded, [None]), tf.ensure_shape(windows, [None, 4])
 

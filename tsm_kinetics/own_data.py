@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,20 +80,33 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
         if second:
             return train, converter.items(second)
         return _divided(train, options)
-    names = _splits_of(source)
+    rows = _rows(source)
+    names = sorted({row["split"] for row in rows if row.get("split")})
+    folder = _folder(source, rows)
     if not names:
-        return _divided(converter.items(source), options)
+        return _divided(converter.items(source, folder), options)
     train = next((name for name in names if name.lower() in own_data.TRAIN), None)
     held = next((name for name in names if name.lower() in own_data.EVAL), None)
     if train is None or held is None:
         raise UserError(f"{source}: column split has {', '.join(names)}; expected train and val (or test)")
-    return converter.items(source, split=train), converter.items(source, split=held)
+    return converter.items(source, folder, train), converter.items(source, folder, held)
 
 
-def _splits_of(path: Path) -> list[str]:
+def _folder(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
+    """Returns the folder that the paths of a CSV file count from: its own, or the one above it."""
+    names = [row["path"] for row in rows if row.get("path")]
+    found = (
+        place
+        for place in (path.parent, path.parent.parent)
+        if any((place / name).is_file() for name in names)
+    )
+    return next(found, path.parent)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            return sorted({row["split"] for row in csv.DictReader(file) if row.get("split")})
+            return list(csv.DictReader(file))
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read {path}: {reason}; name a folder or a CSV file") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.config.here import Rule
 from common.config.presets import momentum_key, named, solver_keys, without_metadata
 from common.config.schema import Optimizer, Schedule
 from tsm_kinetics.config import Config, Data
@@ -209,3 +210,12 @@ PRESETS: dict[str, Config] = named(
         ),
     }
 )
+
+
+def _example_bytes(config: Config) -> float:
+    """Memory of a training clip, in bytes (bench/batch_memory.py: cpu-ucf101 in bf16)."""
+    area = config.frames / 8 * (config.image_size / 64) ** 2 * config.width / 16 * sum(config.blocks) / 4
+    return 6e6 * area * (1 if config.precision == "bf16" else 2)
+
+
+HERE = Rule(own="cpu-ucf101", example_bytes=_example_bytes, gpu_batch=64)

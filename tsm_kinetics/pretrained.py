@@ -52,7 +52,7 @@ def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, repli
                 _load_classifier(layer, weights)
             else:
                 kernel = np.transpose(weights[f"{layer.name}.weight"], [2, 3, 1, 0])
-                layer.kernel.assign(_inflated(kernel, layer.kernel.shape, inflation))
+                layer.kernel.assign(inflated(kernel, layer.kernel.shape, inflation))
         except KeyError as error:
             raise UserError(f"{path}: no {error.args[0]}; give the weights of a ResNet-50") from error
         except ValueError as error:
@@ -61,7 +61,7 @@ def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, repli
             ) from error
 
 
-def _inflated(kernel: np.ndarray, shape: tf.TensorShape, inflation: str) -> np.ndarray:
+def inflated(kernel: np.ndarray, shape: tf.TensorShape, inflation: str) -> np.ndarray:
     """Inflates [h, w, I, O] to `shape`, which in a 3-D kernel has a leading axis of frames."""
     if len(shape) == 4:
         return kernel

@@ -22,6 +22,8 @@ class Task(task.Task):
     """Classification of Kinetics-400, or of any videos that tsm_kinetics.convert has converted."""
 
     input = pipeline
+    # The stem and the four stages of the residual network.
+    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
     input_errors = (
         *task.Task.input_errors,
         tf.errors.UnknownError,
@@ -50,6 +52,11 @@ class Task(task.Task):
         index = pipeline.load(self.config, self.data_dir, training=False)
         return pipeline.eval_input(self.config, index, shard, batch_size)
 
+    def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Inflates a kernel of images to several frames, by `config.inflation`."""
+        images = array.ndim == 4 and len(shape) == 5
+        return pretrained.inflated(array, shape, self.config.inflation) if images else array
+
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         size = self.config.image_size
         clips = tf.ensure_shape(batch["frames"], [None, self.config.frames, size, size, 3])
@@ -59,17 +66,24 @@ class Task(task.Task):
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        return Outputs(sums=top_k_sums(self._scores(model, batch["frames"]), batch))
+        return Outputs(sums=top_k_sums(self.scores(model, batch["frames"]), batch))
+
+    has_pictures = True
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        image = batch["frames"][:, self.config.frames // 2]  # The middle frame of the first clip.
+        scores = self._scores(model, batch["frames"])
+        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples, "videos")
         top1 = int(sums["correct"]) / seen
-        return Quality(top1, top1 >= self.config.quality_target, {"top5": int(sums["correct_top5"]) / seen})
+        return Quality(top1, self.config.met(top1), {"top5": int(sums["correct_top5"]) / seen})
 
     def _normalised(self, clips: tf.Tensor) -> tf.Tensor:
         return pipeline.normalise(clips, self._precision.compute, self.config.data.modality)
 
-    def _scores(self, model: tf_keras.Model, frames: tf.Tensor) -> tf.Tensor:
+    def scores(self, model: tf_keras.Model, frames: tf.Tensor) -> tf.Tensor:
         """Averages the softmax over a video's views: [b, views x T, H, W, 3] -> [b, classes].
 
         "Sample 10 clips per video and calculate the average prediction" (paper 4.1, after Wang et al., who average

@@ -36,6 +36,7 @@ STATE_TOLERANCE = {"fp64": 1e-9}
 def speed(replay: Any, seconds: list[float], peak: float | None) -> dict[str, Any]:
     """What the measured seconds of a step mean."""
     manifest, kind = replay.manifest, replay.program["kind"]
+    groups = manifest["num_replicas"] // manifest["partitions"]
     median, flops = statistics.median(seconds), replay.program["cost"]["matrix_flops"]
     if replay.program["cost"]["in_loops"] and manifest["forward_flops_per_example"]:
         # A loop's body is counted once in the program: go by the model, a backward pass being two forward ones.
@@ -49,7 +50,7 @@ def speed(replay: Any, seconds: list[float], peak: float | None) -> dict[str, An
     return {
         "ms": 1000 * median,
         "ms_of_rounds": [round(1000 * s, 3) for s in seconds],
-        "examples_per_second": manifest["batch"][kind] / median,
+        "examples_per_second": manifest["batch"][kind] * groups / median,
         "matrix_tflop": flops / 1e12,
         "tflops": flops / 1e12 / median,
         "peak_tflops": peak,
@@ -83,6 +84,7 @@ def verdict(report: dict, precision: str, same_platform: bool, tolerance: float 
                 f"loss {i + 1} is {report['losses'][i]!r}, {report['expected_losses'][i]!r} expected: {error:.2g}, "
                 f"{bound:.0e} allowed"
             )
+    wrong += [f"{name} is not the same on all replicas" for name in report.get("unequal_copies", ())]
     bound = STATE_TOLERANCE.get(precision)
     for what in ("state_error", "change_error"):
         if bound and what in report and not report[what]["relative"] <= bound:

@@ -33,6 +33,14 @@ def rule_field(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"closed": "fixed"})
 
 
+def later_field(default: Any) -> Any:
+    """Declares a field that came after results were published: at its default it has no part in the digest.
+
+    So the digests in published logs and in checkpoints stay those of the same settings (common/config/digest.py).
+    """
+    return dataclasses.field(default=default, metadata={"digest": "unless default"})
+
+
 def closed_rule(config: type, path: str) -> str:
     """Returns "free", "fixed" or "" (no mark) for the field at `path` ("optimizer.momentum") of a configuration class.
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from common.config import own
 from common.config.overrides import field_types
 from common.errors import UserError, near
 
@@ -41,6 +42,26 @@ def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
 
 
 def digest(config: Any) -> str:
-    """Returns the SHA-256 of the configuration's canonical JSON, in hexadecimal."""
-    text = json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
+    """Returns the SHA-256 of the configuration's canonical JSON, in hexadecimal.
+
+    A `later_field` (common/config/closed_fields.py) counts only where it differs from its default. Where the
+    configuration names functions of one's own, the sources of their modules are part of the digest.
+
+    Raises:
+      UserError: such a module is no longer found.
+    """
+    values = _digested(config)
+    if functions := config.own_functions():
+        values["own_functions"] = {field: own.digest(field, name) for field, name in functions.items()}
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digested(config: Any) -> dict[str, Any]:
+    found = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.metadata.get("digest") == "unless default" and value == field.default:
+            continue
+        found[field.name] = _digested(value) if dataclasses.is_dataclass(value) else value
+    return found

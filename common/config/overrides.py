@@ -18,6 +18,7 @@ from common.config.legw import legw
 from common.errors import UserError, near
 
 C = TypeVar("C")
+SHORT = ("init", "frozen_stages")  # Fields with a flag of their own.
 
 
 def preset(presets: Mapping[str, C], name: str) -> C:
@@ -142,6 +143,8 @@ def _parse_one(text: str, kind: type) -> Any:
 def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Separates `--config.path=value` (or `--config.path value`) from the other arguments of a command line.
 
+    `--NAME=value` is short for `--config.NAME=value` for the fields in SHORT.
+
     Returns:
       ([(path, value)], the other arguments). "legw" comes last: it scales the values that the others set.
 
@@ -151,6 +154,9 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
     overrides, rest = [], []
     arguments = iter(argv)
     for argument in arguments:
+        short = argument.lstrip("-").partition("=")[0]
+        if short in SHORT and argument.startswith("-"):
+            argument = f"--config.{argument.lstrip('-')}"
         if not argument.startswith(("--config.", "-config.")):
             rest.append(argument)
             continue

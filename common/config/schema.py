@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from common.config.closed_fields import rule_field, system_field
+from common.config import own, quality
+from common.config.closed_fields import later_field, rule_field, system_field
+from common.config.quality import Measure
 from common.errors import UserError, near
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
@@ -91,7 +93,7 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """The optimizer `name`, one of common.optim.optimizers.RULES; a rule ignores the fields that it does not use.
+    """The optimizer `name`, one of common.optim.optimizers.RULES or MODULE:FUNCTION; a rule ignores other fields.
 
     Attributes:
       name: the rule, e.g. "sgd", "lars", "adam"; or MODULE:FUNCTION, a rule of your own (docs/add-an-optimizer.md).
@@ -140,6 +142,16 @@ class Optimizer:
     def has_momentum(self) -> bool:
         """Whether the rule uses `momentum`: the adaptive rules have their own averages."""
         return self.name in ("sgd", "lars")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether `name` is MODULE:FUNCTION, a rule that is no part of this project."""
+        return own.is_own(self.name)
+
+    @property
+    def short_name(self) -> str:
+        """The name without its module, for the names of logged keys."""
+        return own.short(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,8 +204,12 @@ class RunConfig:
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
       epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: as the others).
       first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
-      quality_target: the quality to reach, in the logged unit.
+      quality_target: the quality to reach, in the logged unit; None: none, the run trains to its end and is no result.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
+      init: weights to start from, as far as they fit: a checkpoint, or a file that common/layers/weight_files.py reads;
+        "" starts as the preset says. `--init=FILE` is short for it.
+      frozen_stages: so many of the network's first stages keep the weights that they start from; the stages are listed
+        in BENCHMARK/task.py. `--frozen_stages=N` is short for it.
     """
 
     benchmark: str = rule_field("")
@@ -226,8 +242,10 @@ class RunConfig:
     epochs_per_block: float = system_field(1.0)
     first_block_epochs: float = system_field(0.0)
     first_block_steps: int = system_field(0)
-    quality_target: float = 0.0
+    quality_target: float | None = 0.0
     checkpoint_blocks: int = system_field(1)
+    init: str = later_field("")
+    frozen_stages: int = later_field(0)
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
 
@@ -235,6 +253,9 @@ class RunConfig:
     # run must start from (common/run/closed_division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
+    # The quality's own name and unit, and the fields that hold its targets (common/config/quality.py).
+    quality: ClassVar[Measure] = Measure("quality")
+    target_fields: ClassVar[tuple[str, ...]] = ("quality_target",)
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""
@@ -250,12 +271,15 @@ class RunConfig:
         for field in (*sizes, "checkpoint_blocks"):
             if getattr(self, field) < 1:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
+        if self.frozen_stages < 0:
+            raise UserError(f"config.frozen_stages={self.frozen_stages}: must be at least 0")
         # Lengths; 0 derives most of them from another field.
         steps = ("train_steps", "steps_per_block", "first_block_steps")
         for field in (*steps, "train_epochs", "epochs_per_block", "first_block_epochs"):
             if getattr(self, field) < 0:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
         _check_numbers(self)
+        self._check_own()
         if not 0 <= self.seed <= LARGEST_SEED:
             raise UserError(f"config.seed={self.seed}: must be at least 0 and at most {LARGEST_SEED}")
         if not self.loss_scale > 0:
@@ -286,8 +310,26 @@ class RunConfig:
                 f"config.communication.group_size={self.communication.group_size} does not divide "
                 f"{self.num_replicas} replicas; use a divisor, or 0"
             )
+        if self.quality_target is None and not self.smoke_run:
+            raise UserError(
+                "config.quality_target=none: such a run is no result; set config.smoke_run=true, or a target"
+            )
         if self.smoke_run and self.division != "open":
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+
+    def own_functions(self) -> dict[str, str]:
+        """Returns {field: MODULE:FUNCTION} of the functions that are no part of this project."""
+        named = {"optimizer.name": self.optimizer.name, "schedule.kind": self.schedule.kind}
+        return {field: name for field, name in named.items() if own.is_own(name)}
+
+    def _check_own(self) -> None:
+        for field, name in self.own_functions().items():
+            own.check(field, name)
+            if self.division != "open":
+                raise UserError(
+                    f"config.{field}={name!r}: the closed rules know no function of your own; log the run as "
+                    "--config.division=open"
+                )
 
     def single_replica(self) -> RunConfig:
         """Returns the configuration of one replica run alone: its share of the batch, no communication."""
@@ -326,14 +368,25 @@ class RunConfig:
         return self.num_eval_examples
 
     @property
-    def logged_target(self) -> float | dict[str, float]:
-        """Target of the logged eval_accuracy, in the same form; a benchmark with several qualities overrides it."""
+    def logged_target(self) -> float | dict[str, float] | None:
+        """Target of the logged eval_accuracy, in the same form; a benchmark with several qualities overrides it.
+
+        None: the run has no target.
+        """
         return self.quality_target
+
+    def met(self, value: float | Mapping[str, float]) -> bool:
+        """Whether an eval_accuracy meets the target; with several, whether it meets each. Never without a target."""
+        target = self.logged_target
+        if target is None:
+            return False
+        values, targets = quality.parts(value), quality.parts(target)
+        return all(self.quality.reaches(values[name], least) for name, least in targets.items())
 
     @property
     def initial_weights_file(self) -> str:
         """The file of the weights that training starts from; "" means random weights, from the seed."""
-        return getattr(self, self.weights_field) if self.weights_field else ""
+        return self.init or (getattr(self, self.weights_field) if self.weights_field else "")
 
     @property
     def weight_transformations(self) -> str:

@@ -70,6 +70,23 @@ class Categories:
         return tf.gather(table, tf.where(inside, labels, max(self.ids) + 1))
 
 
+def labels(annotations: str | os.PathLike, by_id: bool = False) -> tuple[str, ...]:
+    """Returns the names of the network's classes, "background" first; () where the annotation file is missing.
+
+    Classes count as in `Categories.read`; with `by_id`, an id without a category has the name "".
+
+    Raises:
+      UserError: the annotation file is damaged.
+    """
+    if not tf.io.gfile.exists(os.fspath(annotations)):
+        return ()
+    ids = _category_ids(os.fspath(annotations))
+    with tf.io.gfile.GFile(os.fspath(annotations)) as file:
+        names = {int(c["id"]): str(c.get("name", c["id"])) for c in json.load(file)["categories"]}
+    order = range(1, max(ids) + 1) if by_id else ids
+    return ("background", *(names.get(number, "") for number in order))
+
+
 @functools.lru_cache(maxsize=8)
 def _category_ids(annotations: str) -> tuple[int, ...]:
     try:

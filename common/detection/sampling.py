@@ -7,6 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from common.detection import topk
+from common.layers import philox
 
 
 def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int = 0) -> tf.Tensor:
@@ -16,18 +17,33 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int 
 
     Args:
       seed: of the run; seeds that differ by 2^31 draw the same.
-      step: int64 scalar, below 2^32.
+      step: int64 scalar, below 2^32; int32 where the device emulates 64-bit integers (`Replicas.narrow`), which draws
+        the same numbers in 32-bit operations.
       image_id: int64 [b], below 2^32.
       count: numbers for each image.
       use: number of the sample within a step, below 2^31.
     """
-    # XLA draws the same integers as TensorFlow, but other floating-point numbers.
-    first = use % 2**31 * 2**32 + tf.cast(step, tf.int64)
-    second = seed % 2**31 * 2**32 + tf.cast(image_id, tf.int64)
-    keys = [tf.stack([first, word]) for word in tf.unstack(second)]
-    bits = [tf.random.stateless_uniform([count], key, None, None, tf.int32, alg="philox") for key in keys]
-    low = tf.bitwise.bitwise_and(tf.stack(bits), 2**24 - 1)
+    if step.dtype == tf.int32:
+        bits = _narrow_bits(seed, step, image_id, count, use)
+    else:
+        # XLA draws the same integers as TensorFlow, but other floating-point numbers.
+        first = use % 2**31 * 2**32 + step
+        second = seed % 2**31 * 2**32 + tf.cast(image_id, tf.int64)
+        keys = [tf.stack([first, word]) for word in tf.unstack(second)]
+        bits = tf.stack(
+            [tf.random.stateless_uniform([count], key, None, None, tf.uint32, alg="philox") for key in keys]
+        )
+    low = tf.bitwise.bitwise_and(bits, 2**24 - 1)
     return tf.cast(low, tf.float32) * 2.0**-24
+
+
+def _narrow_bits(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int) -> tf.Tensor:
+    """Returns the words of all images' streams, uint32 [b, count], without 64-bit operations."""
+    number = tf.range(-(-count // 4), dtype=tf.int32)[None]
+    words = tf.cast(step, tf.uint32), use % 2**31, tf.cast(image_id, tf.uint32)[:, None], seed % 2**31
+    block = tf.cast(number, tf.uint32), tf.zeros_like(number, tf.uint32)
+    drawn = philox.random_words(words, block)
+    return tf.reshape(drawn, [image_id.shape[0], -1])[:, :count]
 
 
 class Sample(NamedTuple):

@@ -170,13 +170,14 @@ class ShardedUpdate:
             flat, length = tf.reshape(self._weights[i].read_value(), [-1]), self._parts[i]
             excess = length * self._route.num_replicas - flat.shape[0]
             if not excess:
-                parts.append(tf.slice(flat, [part * length], [length]))
+                parts.append(self._replicas.cut(flat, [part * length], [length]))
                 continue
             # The last parts extend past the end: read the last `length` elements and shift them.
             start = tf.minimum(part * length, flat.shape[0] - length)
             shift = tf.minimum(part * length - start, length)
-            padded = tf.concat([tf.slice(flat, [start], [length]), tf.zeros([length], flat.dtype)], 0)
-            parts.append(tf.slice(padded, [shift], [length]))
+            last = self._replicas.cut(flat, [start], [length])
+            padded = tf.concat([last, tf.zeros([length], flat.dtype)], 0)
+            parts.append(self._replicas.cut(padded, [shift], [length]))
         return tf.reshape(tf.concat(parts, 0) if len(parts) > 1 else parts[0], piece.shape)
 
     def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:

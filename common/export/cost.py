@@ -10,6 +10,14 @@ _TYPE = re.compile(r"tensor<([0-9x]*?)([a-z]+\d+)>")
 _FUNCTION = re.compile(r"^  func\.func [^@]*@([^(]+)\((.*?)^  \}", re.MULTILINE | re.DOTALL)
 _CALL = re.compile(r"(?<!custom_)call @([^(]+)\(")
 _OPERATION = re.compile(r'= "?stablehlo\.(\w+)')
+_EXCHANGE = re.compile(
+    r'"stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute)"\(.*?\) <\{(.*?)\}>'
+    r"(?: \(\{.*?\}\))? : \((.*?)\)",
+    re.DOTALL,
+)
+_GROUPS = re.compile(
+    r"(replica_groups|source_target_pairs) = dense<.*?> : tensor<(\d+)x(\d+)xi64>", re.DOTALL
+)
 _BITS = re.compile(r"\d+$")
 _FREE = (
     "constant",
@@ -41,6 +49,26 @@ def count(text: str) -> dict[str, int]:
             _totals("main", functions),
         )
     )
+
+
+def exchanges(text: str) -> list[dict[str, int | str]]:
+    """Lists a program's collectives, those alike together.
+
+    Returns:
+      Of each kind: operation, groups and their size (of a permutation the pairs, and 2), count, bytes that a replica
+      gives to all of them together. In loops they count once.
+    """
+    found: dict[tuple, list[int]] = {}
+    for operation, attributes, operands in _EXCHANGE.findall(text):
+        match = _GROUPS.search(attributes)
+        groups, size = (int(n) for n in match.groups()[1:]) if match else (1, 1)
+        totals = found.setdefault((operation, groups, size), [0, 0])
+        totals[0] += 1
+        totals[1] += sum(_bytes(*operand) for operand in _TYPE.findall(operands))
+    return [
+        {"operation": operation, "groups": groups, "size": size, "count": count, "bytes": moved}
+        for (operation, groups, size), (count, moved) in sorted(found.items())
+    ]
 
 
 def _totals(name: str, functions: Mapping[str, str]) -> list[int]:

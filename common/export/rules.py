@@ -18,16 +18,27 @@ Rule = Mapping[str, Any]
 _CHUNK = 1 << 23
 
 
-def make(rule: Rule, shape: Sequence[int], dtype: str, stored: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the array that `rule` describes.
+def make(
+    rule: Rule,
+    shape: Sequence[int],
+    dtype: str,
+    stored: Mapping[str, np.ndarray],
+    replica: int = 0,
+    group: int = 0,
+) -> np.ndarray:
+    """Returns the array that `rule` describes, for one replica.
 
     Args:
       rule: {"rule": "constant", "value"}: every element; {"rule": "uniform", "low", "high", "key"}: low + (high - low)
         * u in float64, u the upper 53 bits of a word; {"rule": "integers", "low", "high", "key"}: low + word modulo
-        (high - low), `high` left out; {"rule": "stored", "name"}: an array of `stored`. `key` is Philox's, the words
-        fill the array in C order.
+        (high - low), `high` left out; {"rule": "stored", "name"}: an array of `stored`; {"rule": "replica"}: the
+        replica's number. `key` is Philox's, the words fill the array in C order. With "shared": False the arrays of
+        groups differ: the group's number is added to the upper half of the key's last word, and of a stored array
+        group g takes element g modulo its length.
       shape, dtype: of the array; values are rounded to it at the end.
       stored: the arrays that no rule makes.
+      replica: the replica's number.
+      group: the number of the group of replicas that share its examples; without partitions the replica's number.
 
     Raises:
       ValueError: the rule is unknown, or the stored array has another shape.
@@ -35,15 +46,20 @@ def make(rule: Rule, shape: Sequence[int], dtype: str, stored: Mapping[str, np.n
     kind = rule["rule"]
     if kind == "constant":
         return np.full(shape, rule["value"], dtype)
+    if kind == "replica":
+        return np.full(shape, replica, dtype)
+    own = not rule.get("shared", True)
     if kind == "stored":
         array = np.asarray(stored[rule["name"]], dtype)
+        array = array[group % len(array)] if own else array
         if list(array.shape) != list(shape):
             raise ValueError(f"{rule['name']}: stored as {array.shape}, {tuple(shape)} expected")
         return array
     if kind not in ("uniform", "integers"):
         raise ValueError(f"unknown rule {kind!r}: written by a newer version?")
     flat = np.empty(math.prod(shape), dtype)
-    words = np.random.Philox(key=rule["key"])
+    key = [*rule["key"][:-1], rule["key"][-1] + (group << 32)] if own else rule["key"]
+    words = np.random.Philox(key=key)
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
         part[:] = _values(rule, words.random_raw(part.size))

@@ -88,6 +88,7 @@ def lower(function: Callable, batch: Any, what: str) -> Lowered:
 
 def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Exception encountered when calling layer")]
     telling = [
         line for line in lines if "not supported" in line or "No registered" in line or "unsupported" in line
     ]

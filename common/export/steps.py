@@ -1,10 +1,10 @@
-"""Builds the steps to export: the loop's own training and evaluation step on one replica, and their state."""
+"""Builds the steps to export: the loop's own training and evaluation step of one replica, and their state."""
 
 from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.clock import Clock
-from common.config.schema import RunConfig
-from common.distributed.replicas.single import Single
+from common.config.schema import LARGEST_SEED, RunConfig
+from common.distributed.replicas.xla import Xla
 from common.errors import UserError
 from common.export import rules
 from common.layers.precision import precision
@@ -24,6 +24,25 @@ from common.train.step import State, make_eval_step, make_train_step
 # A tensor that a step closes over takes at most MAX_CONSTANT.
 MAX_STORED = 1 << 18
 MAX_CONSTANT = 1 << 24
+# Groups of replicas whose batches are stored; group g has that of group g modulo SHARES.
+SHARES = 8
+
+
+def to_export(config: RunConfig) -> RunConfig:
+    """Returns the configuration of the exported replica: one of the run's, or one alone under the backend single.
+
+    Raises:
+      UserError: sums within hosts, of which the configuration says nothing.
+    """
+    if config.replicas == "single" or config.num_replicas == 1:
+        return config.single_replica()
+    sums = config.communication
+    if sums.algorithm == "hierarchical" and not sums.group_size and config.replicas != "mirrored":
+        raise UserError(
+            "--export: config.communication.algorithm=hierarchical sums within hosts, and an export knows none; set "
+            "--config.communication.group_size to the replicas of a host"
+        )
+    return dataclasses.replace(config, compile="on")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,23 +51,34 @@ class Argument:
 
     Attributes:
       name: unique within the export.
-      role: "input", "weight", "statistic", "slot", "counter", "constant".
-      value: at the start of the exported run.
+      role: "input", "weight", "statistic", "slot", "counter", "constant", "replica".
+      value: at the start of the exported run, on replica 0.
       rule: how to make the value, see rules.py.
+      stored: the array in arrays.npz where the rule is "stored": `value`, or those of several groups of replicas.
+      per_replica: whether each replica has its own, which may differ after a step.
     """
 
     name: str
     role: str
     value: np.ndarray
     rule: rules.Rule
+    stored: np.ndarray | None = None
+    per_replica: bool = False
+
+    def of_group(self, group: int) -> np.ndarray:
+        """Returns the value in a group of replicas that share their examples."""
+        stored = {self.name: self.stored}
+        return rules.make(self.rule, self.value.shape, self.value.dtype.name, stored, group=group)
 
 
 class Steps:
-    """The steps of a task on one replica.
+    """The steps of a task on one replica, with its exchanges with the others.
 
     Attributes:
       train, evaluate: (batch) -> what the step returns; compiled tf.functions.
-      variables: name -> variable of the state.
+      replicas: the backend.
+      clock: of the whole run.
+      variables: name -> variable of the state, and the replica's number where there are several.
       state: name -> Argument; the variables hold these values after `reset()`.
       constants: name -> Argument: tensors that a step closes over, in the order in which `name_of` met them.
     """
@@ -57,13 +87,14 @@ class Steps:
         """Builds the network.
 
         Args:
-          task: the benchmark's, for the configuration `config.single_replica()`.
+          task: the benchmark's, for the configuration `to_export(config)`.
           config: the whole run's, whose clock gives the learning rates.
         """
         policy = precision(task.config.precision, task.config.loss_scale)
-        self.task, self._clock = task, Clock.of(config)
-        self._state = state = State(task, Single(), policy)
-        train_step = make_train_step(task, state, policy, self._clock)
+        self.task, self.clock = task, Clock.of(config)
+        self.replicas = Xla(task.config.num_replicas)
+        self._state = state = State(task, self.replicas, policy)
+        train_step = make_train_step(task, state, policy, self.clock)
 
         def train(batch: Any) -> tf.Tensor:
             """One turn of the loop (common/train/loop.py); the step's number is a variable."""
@@ -103,7 +134,8 @@ class Steps:
                     f"--export: the step closes over a tensor of {value.nbytes / 1e6:.0f} MB, {value.shape}; compute "
                     "it in the step, or make it a variable"
                 )
-            self.constants[name] = Argument(name, "constant", value, {"rule": "stored", "name": name})
+            rule = {"rule": "stored", "name": name}
+            self.constants[name] = Argument(name, "constant", value, rule, stored=value)
             self._captured[id(captured)] = captured, name
         return self._captured[id(captured)][1]
 
@@ -112,25 +144,41 @@ class Steps:
         return self._state.model
 
     def batches(self, training: bool) -> list[dict[str, Argument]]:
-        """Returns a batch of each shape: the task's synthetic one, with noise of the same range for large arrays."""
+        """Returns a batch of each shape: the task's synthetic one, with noise of the same range for large arrays.
+
+        Where there are several groups of replicas, each has its own noise, or one of the synthetic batches of several
+        seeds.
+        """
         task, config = self.task, self.task.config
-        make = task.synthetic_input if training else task.synthetic_eval_input
         count = max(1, len(task.batch_shapes if training else task.eval_batch_shapes))
-        size = config.global_batch_size if training else config.eval_batch_size
+        size = (config.global_batch_size if training else config.eval_batch_size) // config.num_groups
         prefix = "train" if training else "eval"
+        shares = [
+            _synthetic(self._seeded(share), training, size, count)
+            for share in range(min(config.num_groups, SHARES))
+        ]
         return [
             {
                 key: _component(
-                    f"{prefix}/{i}/{key}" if count > 1 else f"{prefix}/{key}", value.numpy(), config.seed
+                    f"{prefix}/{i}/{key}" if count > 1 else f"{prefix}/{key}",
+                    [share[i][key] for share in shares],
+                    config.seed,
                 )
-                for key, value in batch.items()
+                for key in shares[0][i]
             }
-            for i, batch in enumerate(make(size).take(count))
+            for i in range(count)
         ]
+
+    def _seeded(self, share: int) -> Any:
+        """Returns the task with another seed, for the examples of a group of replicas."""
+        config = self.task.config
+        seed = (config.seed + share) % LARGEST_SEED
+        return type(self.task)(dataclasses.replace(config, seed=seed), None) if share else self.task
 
     def _named(self) -> dict[str, tf.Variable]:
         named: dict[str, tf.Variable] = {}
-        for variable in self._state.variables():
+        number = [self.replicas.number] if self.replicas.num_replicas > 1 else []
+        for variable in [*self._state.variables(), *number]:
             name = variable.name.partition(":")[0]
             copies = sum(taken == name or taken.startswith(f"{name}#") for taken in named)
             named[f"{name}#{copies}" if copies else name] = variable
@@ -140,16 +188,20 @@ class Steps:
         state = self._state
         weights = {id(v) for v in state.model.trainable_variables}
         slots = {id(v) for slots in state.update.slots for v in slots.values()}
+        own = any(variable is v for v in self.replicas.own)
+        if variable is self.replicas.number:
+            return Argument(name, "replica", np.int32(0), {"rule": "replica"}, per_replica=True)
         if variable is state.step:
             start = self._start_step()
-            return Argument(name, "counter", np.int64(start), {"rule": "constant", "value": start})
+            value = np.asarray(start, variable.dtype.as_numpy_dtype)
+            return Argument(name, "counter", value, {"rule": "constant", "value": start})
         counter = variable is state.evaluated
         role = "weight" if id(variable) in weights else "slot" if id(variable) in slots else "statistic"
         value = variable.numpy()
         rule = _rule(name, value, [self.task.config.seed, index])
         stored = {name: value} if rule["rule"] == "stored" else {}
         made = rules.make(rule, value.shape, value.dtype.name, stored)
-        return Argument(name, "counter" if counter else role, made, rule)
+        return Argument(name, "counter" if counter else role, made, rule, stored.get(name), own)
 
     def _start_step(self) -> int:
         """Returns step 0, or one a tenth into the warmup where step 0 has learning rate 0 and would change nothing."""
@@ -157,12 +209,12 @@ class Steps:
         rate = schedules.learning_rate(
             config.schedule,
             config.optimizer.base_learning_rate,
-            self._clock.steps_per_epoch,
-            self._clock.train_steps,
+            self.clock.steps_per_epoch,
+            self.clock.train_steps,
         )
         if float(rate(tf.constant(0, tf.int64))) > 0:
             return 0
-        return max(1, round(config.schedule.warmup_length(self._clock.steps_per_epoch) / 10))
+        return max(1, round(config.schedule.warmup_length(self.clock.steps_per_epoch) / 10))
 
 
 def compiled(function: Callable) -> Callable:
@@ -181,19 +233,28 @@ def _rule(name: str, value: np.ndarray, key: list[int]) -> rules.Rule:
     return {"rule": "uniform", "low": mean - reach, "high": mean + reach, "key": key}
 
 
-def _component(name: str, value: np.ndarray, seed: int) -> Argument:
-    """Returns a batch's component: stored if that is small, else noise of the same range."""
-    key = [seed, rules.key_of(name)]
+def _synthetic(task: Any, training: bool, size: int, count: int) -> list[dict[str, np.ndarray]]:
+    """Returns `count` of the task's synthetic batches of `size`."""
+    make = task.synthetic_input if training else task.synthetic_eval_input
+    return [{key: value.numpy() for key, value in batch.items()} for batch in make(size).take(count)]
+
+
+def _component(name: str, shares: Sequence[np.ndarray], seed: int) -> Argument:
+    """Returns a batch's component, `shares` being that of several groups: stored if small, else noise of the range."""
+    key, value = [seed, rules.key_of(name)], shares[0]
+    own = {"shared": False} if len(shares) > 1 else {}
     if len(zlib.compress(np.ascontiguousarray(value).tobytes(), 1)) <= MAX_STORED:
-        return Argument(name, "input", value, {"rule": "stored", "name": name})
+        kept = np.stack(shares) if own else value
+        return Argument(name, "input", value, {"rule": "stored", "name": name, **own}, kept, bool(own))
     low, high = value.min().item(), value.max().item()
     if value.dtype.kind == "f":
-        rule = {"rule": "uniform", "low": low, "high": high, "key": key}
+        rule = {"rule": "uniform", "low": low, "high": high, "key": key, **own}
     else:
-        rule = {"rule": "integers", "low": low, "high": high + 1, "key": key}
-    return Argument(name, "input", rules.make(rule, value.shape, value.dtype.name, {}), rule)
+        rule = {"rule": "integers", "low": low, "high": high + 1, "key": key, **own}
+    made = rules.make(rule, value.shape, value.dtype.name, {})
+    return Argument(name, "input", made, rule, per_replica=bool(own))
 
 
-def batch_of(arguments: Mapping[str, Argument]) -> dict[str, tf.Tensor]:
-    """Returns the batch as the steps take it."""
-    return {key: tf.constant(argument.value) for key, argument in arguments.items()}
+def batch_of(arguments: Mapping[str, Argument], group: int = 0) -> dict[str, tf.Tensor]:
+    """Returns the batch of a group of replicas as the steps take it."""
+    return {key: tf.constant(argument.of_group(group)) for key, argument in arguments.items()}

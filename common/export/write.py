@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import pathlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
@@ -21,13 +21,12 @@ import tensorflow as tf
 from common.config.digest import digest, to_dict
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.export import cost, rules, stablehlo
+from common.export import cost, reference, stablehlo
 from common.export.steps import Argument, Steps, batch_of
 from common.files import whole
 from common.train.describe import forward_macs
 
-FORMAT = 1
-STEPS = 3
+FORMAT = 2
 REFERENCES = ("compiled", "uncompiled", "none")
 # Work outside the exported steps: the host does it, or the loop around the steps.
 _OUTSIDE = (
@@ -37,17 +36,15 @@ _OUTSIDE = (
 )
 
 
-def write(
-    task: Any, config: RunConfig, folder: str, reference: str, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Exports `task`, of the configuration `config.single_replica()`, into `folder`.
+def write(task: Any, config: RunConfig, folder: str, kind: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Exports `task`, of the configuration `steps.to_export(config)`, into `folder`.
 
     Args:
       task: the benchmark's, without data.
       config: the whole run's.
       folder: new or empty; stays as it was where the export fails.
-      reference: which step computes the losses to compare with: "compiled", "uncompiled" (several times as fast on a
-        CPU), or "none".
+      kind: which step computes the losses to compare with: "compiled", "uncompiled" (several times as fast on a CPU),
+        or "none"; of several replicas, either of the first two is the backend mirrored.
       say: prints a line of progress.
 
     Returns:
@@ -63,7 +60,7 @@ def write(
             path.parent.mkdir(parents=True, exist_ok=True)
             made = stack.enter_context(whole(path))
             made.mkdir()
-        manifest = _write(task, config, folder, made, reference, say)
+        manifest = _write(task, config, folder, made, kind, say)
         with _writing(folder):
             stack.close()
     say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m bench.replay {path}")
@@ -75,14 +72,16 @@ def _write(
     config: RunConfig,
     folder: str,
     path: pathlib.Path,
-    reference: str,
+    kind: str,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """As `write`, into `path`, an empty folder that errors call `folder`."""
     began = time.time()
+    backend = reference.prepared(task.config.num_replicas, kind, say)
     steps = Steps(task, config)
-    stored = {name: a.value for name, a in steps.state.items() if a.rule["rule"] == "stored"}
+    stored = {name: a.stored for name, a in steps.state.items() if a.stored is not None}
     manifest = _about(task, config, steps)
+    computed = reference.of(steps, kind, backend)
     for training in (True, False):
         batches = steps.batches(training)
         for i, batch in enumerate(batches):
@@ -99,15 +98,11 @@ def _write(
             artifact = text.artifact()
             with _writing(folder):
                 (path / program["file"]).write_bytes(artifact)
-            stored |= {a.name: a.value for a in batch.values() if a.rule["rule"] == "stored"}
+            stored |= {a.name: a.stored for a in batch.values() if a.stored is not None}
             say(
                 f"{name}: {len(artifact) / 1e6:.2f} MB, {program['cost']['matrix_flops'] / 1e9:.3g} matrix GFLOP"
             )
-            kind = reference
-            if kind == "uncompiled" and "rng_bit_generator" in text.text:
-                say(f"{name}: draws random numbers, others than TensorFlow's own kernels: no reference")
-                kind = "none"
-            program["reference"] = _reference(steps, training, batch, kind, say)
+            program["reference"] = computed and reference.describe(computed, steps, training, batch, say)
             manifest["programs"].append(program)
     manifest["constants"] = [_describe(argument) for argument in steps.constants.values()]
     stored |= {name: argument.value for name, argument in steps.constants.items()}
@@ -152,7 +147,12 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
         "model": config.model,
         "system": config.system,
         "precision": config.precision,
-        "batch": {"train": alone.global_batch_size, "eval": alone.eval_batch_size},
+        "batch": {
+            "train": alone.global_batch_size // alone.num_groups,
+            "eval": alone.eval_batch_size // alone.num_groups,
+        },
+        "num_replicas": alone.num_replicas,
+        "partitions": alone.partitions,
         "replicas_of_the_run": config.num_replicas,
         "config": to_dict(alone),
         "config_digest": digest(alone),
@@ -194,6 +194,7 @@ def _describe(argument: Argument) -> dict[str, Any]:
         "shape": list(value.shape),
         "dtype": dtype,
         "rule": rule,
+        "per_replica": argument.per_replica,
     }
 
 
@@ -214,10 +215,18 @@ def _program(
     lowered = stablehlo.lower(function, batch_of(batch), "training step" if training else "evaluation step")
     given = [batch[key] for key in sorted(batch)]  # As tf.nest flattens a dict.
     names = [*(a.name for a in given), *map(steps.name_of, lowered.captured)]
+    number = steps.replicas.number.name.partition(":")[0]
+    if number in names and f"%arg{names.index(number)}" not in set(
+        re.findall(r"%arg\d+\b(?!: )", lowered.text)
+    ):
+        raise UserError(
+            f"--export: XLA takes the replica's number in {name} as a constant; cut with Replicas.cut where a start "
+            "depends on it"
+        )
     arguments = [
         {"name": n, "shape": shape, "dtype": dtype} for n, (shape, dtype) in zip(names, lowered.arguments)
     ]
-    outputs = [output for output, _ in _flat(lowered.returned)]
+    outputs = [output for output, _ in reference.outputs_of(lowered.returned)]
     results = []
     for i, (shape, dtype) in enumerate(lowered.results):
         updates = names[lowered.aliases[i]] if i in lowered.aliases else None
@@ -232,59 +241,5 @@ def _program(
         "results": results,
         "custom_calls": lowered.custom_calls(),
         "cost": cost.count(lowered.text),
+        "exchanges": cost.exchanges(lowered.text),
     }, lowered
-
-
-def _flat(returned: Any) -> list[tuple[str, Any]]:
-    """Returns (name, tensor) of a step's outputs, in tf.nest's order: a loss, or (sums, arrays)."""
-    if not isinstance(returned, (tuple, list)):
-        return [("loss", returned)]
-    return [
-        (f"{kind}/{key}", part[key])
-        for kind, part in zip(("sums", "arrays"), returned)
-        for key in sorted(part)
-    ]
-
-
-def _reference(
-    steps: Steps, training: bool, batch: Mapping[str, Argument], kind: str, say: Callable[[str], None]
-) -> dict[str, Any] | None:
-    """Returns what TensorFlow computes with a step, for comparison.
-
-    Of training: the first losses, and digests of the state after the first step. Of an evaluation: digests of its
-    outputs.
-    """
-    if kind == "none":
-        return None
-    function = steps.train if training else steps.evaluate
-    if kind == "uncompiled":
-        function = tf.function(function.python_function, autograph=False)
-    tensors, found = batch_of(batch), {"computed_by": f"tensorflow, {kind}, {_device()}"}
-    steps.reset()
-    if not training:
-        outputs = {
-            name: rules.digest(value.numpy(), rules.key_of(name)) for name, value in _flat(function(tensors))
-        }
-        return {**found, "outputs": outputs}
-    losses = []
-    for i in range(STEPS):
-        losses.append(float(function(tensors)))
-        say(f"step {i + 1}: loss {losses[-1]!r}")
-        if i == 0:
-            found["state"] = _changed(steps)
-    steps.reset()
-    return {**found, "losses": losses}
-
-
-def _changed(steps: Steps) -> dict[str, Any]:
-    """Returns digests of every variable after a step, and of its change."""
-    digests = {}
-    for name, variable in steps.variables.items():
-        after, key = variable.numpy().astype(np.float64), rules.key_of(name)
-        change = after - steps.state[name].value
-        digests[name] = {"after": rules.digest(after, key), "change": rules.digest(change, key)}
-    return digests
-
-
-def _device() -> str:
-    return "GPU" if tf.config.list_physical_devices("GPU") else f"CPU ({os.cpu_count()} cores)"

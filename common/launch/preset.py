@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from common.config import benchmarks, own_data
+from common.config import benchmarks, here, own_data
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -33,6 +33,8 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     reader.add_argument("--replicas", "-replicas")
     reader.add_argument("--data_dir", "-data_dir")
     known, _ = reader.parse_known_args(rest)
+    if known.system == here.NAME:
+        return here.configure(module, overrides, known.replicas, None, known.data_dir)[0]
     config = configs.configure(module.PRESETS, module.Config, known.system, overrides, known.replicas)
     return own_data.filled(config, known.data_dir, overrides)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -38,6 +39,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
 
     Attributes:
       kinds: kinds of this layer's variables, for `common.layers.variable_kinds`.
+      folded: only `beta` is left, an export's convolution has the scale.
       moving_mean, moving_variance: [G, C], one per replica, G virtual groups in a replica.
       merged_mean, merged_variance: [C], equal on all replicas.
     """
@@ -82,6 +84,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         self.gamma_initializer = gamma_initializer
         self.spatial = spatial or Spatial(replicas)
         self.tile_rows, self.grid_columns = tile_rows, grid_columns
+        self.folded = False
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables; a span other than 0 needs b in `input_shape`, [b, ..., C].
@@ -116,6 +119,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         Raises:
           UserError: the span does not fit this batch.
         """
+        if self.folded:
+            return x + tf.cast(self.beta, x.dtype)
         if not training:
             return self._normalise_merged(x)
         if not self.trainable:
@@ -133,6 +138,15 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         self._average(self.moving_mean, mean)
         self._average(self.moving_variance, variance)
         return y
+
+    def scale_offset(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns gamma and beta, float64 [C] each; ones and zeros where the layer has none."""
+        return tuple(np.asarray(x, np.float64) for x in self._scale_offset(self.merged_mean.shape[0]))
+
+    def fold(self, offset: np.ndarray) -> None:
+        """Leaves only the addition of `offset` [C], for an export whose convolution has taken the scale."""
+        self.beta = tf.Variable(offset.astype(self.precision.variable.as_numpy_dtype), name="beta")
+        self.gamma, self.folded = None, True
 
     def _grouping(self, batch: int | None) -> tuple[int, Groups | None]:
         """Returns (virtual groups in a replica, groups of replicas or None) for `batch` images on a replica."""

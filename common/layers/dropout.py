@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas
+from common.layers import philox
 
 NUMBERS = 1 << 23  # Random integers are below this; fp32 holds them exactly.
 _MICRO_BATCH: contextvars.ContextVar[tuple[tf.Tensor | int, int]] = contextvars.ContextVar("micro_batch")
@@ -35,7 +36,8 @@ class Dropout(tf_keras.layers.Layer):
 
     Attributes:
       partitions: replicas of a group, which share their examples (config.partitions).
-      draws: steps drawn so far, scalar int64, one per replica; part of the model's state, hence of its checkpoints.
+      draws: steps drawn so far, a scalar of dtype `replicas.counter`, one per replica; part of the model's state,
+        hence of its checkpoints.
     """
 
     def __init__(self, replicas: Replicas, rate: float, seed: int, partitions: int = 1, **kwargs):
@@ -43,7 +45,9 @@ class Dropout(tf_keras.layers.Layer):
         self.replicas, self.rate, self.seed, self.partitions = replicas, rate, seed, partitions
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        self.draws = self.replicas.per_replica_variable(tf.zeros([], tf.int64), f"{self.name}/draws")
+        self.draws = self.replicas.per_replica_variable(
+            tf.zeros([], self.replicas.counter), f"{self.name}/draws"
+        )
         super().build(input_shape)
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -53,24 +57,38 @@ class Dropout(tf_keras.layers.Layer):
         draw = self.draws.read_value()
         index, count = _MICRO_BATCH.get((0, 1))
         self.draws.assign(draw + tf.cast(tf.equal(index, count - 1), draw.dtype))
-        numbers = self._numbers(tf.shape(x, out_type=tf.int64), draw, index, count)
+        bits = (self._narrow_bits if self.replicas.narrow else self._bits)(tf.shape(x), draw, index, count)
+        # fp32 in every precision, so that all drop the same elements.
+        numbers = tf.cast(tf.bitwise.bitwise_and(bits, NUMBERS - 1), tf.float32)[:, : tf.shape(x)[1]]
         return tf.where(numbers >= self.rate * NUMBERS, x / (1 - self.rate), tf.zeros_like(x))
 
-    def _numbers(self, shape: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
-        """Random integers below `NUMBERS`, [b, n]; fp32 in every precision, so that all drop the same elements."""
+    def _bits(self, shape: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
+        """Random words, uint32 [b, n rounded up to a multiple of 4], of TensorFlow's generator."""
         # Not ...GetKeyCounterAlg: XLA would treat the seed as a constant and recompile at every draw.
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.stack([self.seed, draw]))
         # One value of the counter gives four numbers; every example starts at a new value.
         columns = (shape[1] + 3) // 4
         group = self.replicas.replica_id() // self.partitions
-        offset = (tf.cast(group, tf.int64) * count + tf.cast(index, tf.int64)) * shape[0] * columns
+        blocks = tf.cast(shape[0] * columns, tf.int64)
+        offset = (tf.cast(group, tf.int64) * count + tf.cast(index, tf.int64)) * blocks
         counter = counter + tf.cast(tf.stack([offset, tf.zeros_like(offset)]), counter.dtype)
         # Integers, because XLA and TensorFlow's kernels make different floating-point numbers of the same bits.
-        bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        return tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=tf.stack([shape[0], columns * 4]),
             key=key,
             counter=counter,
             alg=tf.random.Algorithm.PHILOX.value,
             dtype=tf.uint32,
         )
-        return tf.cast(tf.bitwise.bitwise_and(bits, NUMBERS - 1), tf.float32)[:, : shape[1]]
+
+    def _narrow_bits(
+        self, shape: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int
+    ) -> tf.Tensor:
+        """As `_bits`, the same words, in 32-bit operations."""
+        columns = (shape[1] + 3) // 4
+        part = self.replicas.replica_id() // self.partitions * count + index
+        low, high = philox.product(tf.cast(part, tf.uint32), tf.cast(shape[0] * columns, tf.uint32))
+        number = tf.cast(tf.reshape(tf.range(shape[0] * columns), [shape[0], columns]), tf.uint32)
+        block = number + low, high + tf.cast(number + low < number, tf.uint32)
+        seed = self.seed % 2**32, self.seed >> 32 & 0xFFFFFFFF, tf.cast(draw, tf.uint32), 0
+        return tf.reshape(philox.random_words(seed, block), [shape[0], columns * 4])

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
+from common.config import own
 from common.config.schema import Optimizer
 from common.errors import UserError, near
 
@@ -94,8 +95,11 @@ def rule(config: Optimizer) -> Rule:
     """Returns the rule that `config` names.
 
     Raises:
-      UserError: unknown name, or an epsilon of 0 where the rule would divide 0 by 0.
+      UserError: unknown name, an epsilon of 0 where the rule would divide 0 by 0, or a function of one's own that is
+        not found or makes no rule.
     """
+    if config.is_own:
+        return _own_rule(config)
     if config.name not in RULES:
         hint = near(config.name, RULES)
         raise UserError(f"config.optimizer.name={config.name!r}: unknown{hint}; known: {', '.join(RULES)}")
@@ -133,6 +137,20 @@ def rule(config: Optimizer) -> Rule:
         return tf.where(touched, weight - distance, weight), after
 
     return Rule(slots, init, update, adapts_by_norms=config.name == "lars")
+
+
+def _own_rule(config: Optimizer) -> Rule:
+    made = own.call("optimizer.name", config.name, config)
+    if not isinstance(made, Rule):
+        raise UserError(
+            f"config.optimizer.name={config.name!r}: returned {type(made).__name__}, not a common.optim.optimizers.Rule"
+        )
+    return made
+
+
+def zeros(*names: str) -> Callable[[tf.Tensor], Slots]:
+    """Returns the `init` of a rule whose slots have the weight's shape and start at 0."""
+    return lambda weight: {name: tf.zeros_like(weight) for name in names}
 
 
 def raw_gradient(config: Optimizer, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from common.config import own
 from common.config.schema import Schedule
 from common.errors import UserError, near
 
@@ -100,7 +101,7 @@ def learning_rate(
 
     Raises:
       UserError: unknown kind, a "step" schedule without boundaries, a "noam" one without warmup or a "gnmt" one
-        without an interval.
+        without an interval; or a function of one's own that is not found or makes no curve.
     """
     start = schedule.decay_start(steps_per_epoch)
     steps = schedule.decay_steps(steps_per_epoch, train_steps)
@@ -120,6 +121,14 @@ def learning_rate(
         curve = inverse_root(base_learning_rate, schedule.width)
     elif schedule.kind == "gnmt":
         curve = _gnmt(schedule, base_learning_rate)
+    elif own.is_own(schedule.kind):
+        curve = own.call(
+            "schedule.kind", schedule.kind, schedule, base_learning_rate, steps_per_epoch, train_steps
+        )
+        if not callable(curve):
+            raise UserError(
+                f"config.schedule.kind={schedule.kind!r}: returned {type(curve).__name__}, not a curve"
+            )
     else:
         hint = near(schedule.kind, KINDS)
         raise UserError(f"config.schedule.kind={schedule.kind!r}: unknown{hint}; known: {', '.join(KINDS)}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import flags
 
-from common.config import benchmarks, own_data
+from common.config import benchmarks, here, own_data
 from common.config import overrides as configs
 from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
 from common.errors import PeerLostError, UserError
@@ -30,7 +30,12 @@ FLAGS = flags.FLAGS
 
 
 def _define_flags() -> None:
-    flags.DEFINE_string("system", None, "preset to run; see BENCHMARK/presets.py")
+    flags.DEFINE_string(
+        "system", None, "preset to run; see BENCHMARK/presets.py. `here`: chosen for this machine and data"
+    )
+    flags.DEFINE_string(
+        "target", None, "quality at which the run ends, in place of the preset's; none: no target"
+    )
     flags.DEFINE_string("data_dir", None, "folder with the data that init_datasets.sh prepared")
     flags.DEFINE_string("result_dir", "results", "results go to RESULT_DIR/<system>/<benchmark>/")
     flags.DEFINE_integer(
@@ -41,6 +46,15 @@ def _define_flags() -> None:
     )
     flags.DEFINE_string("checkpoint_dir", None, "save checkpoints here, and resume from the newest one found")
     flags.DEFINE_integer("keep_checkpoints", 2, "so many of the newest checkpoints stay", lower_bound=1)
+    flags.DEFINE_string(
+        "tensorboard_dir", None, "write loss, learning rate, rate and quality for TensorBoard here"
+    )
+    flags.DEFINE_integer(
+        "examples",
+        0,
+        "keep so many evaluated examples, right and wrong, as pictures beside the log",
+        lower_bound=0,
+    )
     flags.DEFINE_string("evaluate", None, "evaluate this checkpoint, print its quality as JSON; no training")
     flags.DEFINE_enum("replicas", None, list(REPLICAS), "backend, in place of the preset's")
     flags.DEFINE_bool(
@@ -111,32 +125,35 @@ def _fail(message: str, code: int, lost: bool = False) -> None:
 
 def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     module = benchmarks.module(benchmark, "presets")
-    config = _configure(module, overrides)
+    config, chosen = _configure(module, overrides)
     if FLAGS.describe:
         from common.train.describe import describe
 
         task = benchmarks.module(benchmark, "task").Task(config, None)
-        print(json.dumps(describe(task, module.hyperparameters(config)), indent=2))
+        print(json.dumps({**describe(task, module.hyperparameters(config)), **_said(chosen)}, indent=2))
         return 0
     if FLAGS.dry_run:
         task_module = benchmarks.module(benchmark, "task")
-        return _dry_run(task_module.Task(config, None))
+        return _dry_run(task_module.Task(config, None), _said(chosen))
     if FLAGS.export:
         return _export(benchmarks.module(benchmark, "task").Task, config)
     if FLAGS.system is None:
-        raise UserError(f"--system: name a preset; known: {', '.join(module.PRESETS)}")
+        raise UserError(f"--system: name a preset; known: {', '.join([here.NAME, *module.PRESETS])}")
     check_data_dir(FLAGS.data_dir, benchmark)
     if FLAGS.evaluate:
         return _evaluate(benchmarks.module(benchmark, "task").Task(config, FLAGS.data_dir))
     from common.run import run
 
-    preset = configs.preset(module.PRESETS, FLAGS.system)
+    preset = (
+        _configure(module, [])[0] if chosen else configs.preset(module.PRESETS, FLAGS.system)
+    )  # `here` is none.
     closed_division.check(config, preset, module.hyperparameters)
     process = processes.of(config)
     if not process.main:
         return run.Training(benchmark, config, _options(), process).execute()
     changed = closed_division.overrides(config, preset)
-    return run.Run(benchmark, config, _options(), process, module.hyperparameters(config), changed).execute()
+    facts = {"config_overrides": changed, **_said(chosen)}
+    return run.Run(benchmark, config, _options(), process, module.hyperparameters(config), facts).execute()
 
 
 def check_data_dir(path: str | None, benchmark: str) -> None:
@@ -149,11 +166,32 @@ def check_data_dir(path: str | None, benchmark: str) -> None:
         raise UserError(f"--data_dir={path}: no such folder; {fix}")
 
 
-def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> RunConfig:
+def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> tuple[RunConfig, list[here.Choice]]:
+    """Returns the configuration, and what `--system=here` chose of it."""
+    overrides = [*_target(module.Config), *overrides]
+    if FLAGS.system == here.NAME:
+        return here.configure(module, overrides, FLAGS.replicas, FLAGS.seed, FLAGS.data_dir)
     config = configs.configure(
         module.PRESETS, module.Config, FLAGS.system, overrides, FLAGS.replicas, FLAGS.seed
     )
-    return own_data.filled(config, FLAGS.data_dir, overrides)
+    return own_data.filled(config, FLAGS.data_dir, overrides), []
+
+
+def _target(config: type[RunConfig]) -> list[tuple[str, str]]:
+    """Returns --target as overrides: one number for every target of the benchmark, or one for each."""
+    if FLAGS.target is None:
+        return []
+    fields, values = config.target_fields, FLAGS.target.split(",")
+    if len(values) == 1:
+        values *= len(fields)
+    if len(values) != len(fields):
+        raise UserError(f"--target={FLAGS.target}: give one number, or {len(fields)}: {', '.join(fields)}")
+    return list(zip(fields, values))
+
+
+def _said(chosen: Sequence[here.Choice]) -> dict[str, Any]:
+    """Returns what was chosen for this machine and data, for JSON and the log; {} where nothing was."""
+    return {"chosen": {c.field: {"value": c.value, "why": c.why} for c in chosen}} if chosen else {}
 
 
 def _options() -> RunOptions:
@@ -171,13 +209,14 @@ def _evaluate(task: Any) -> int:
 
 def _export(task_of: Any, config: RunConfig) -> int:
     from common.export import write
+    from common.export.steps import to_export
 
-    task = task_of(config.single_replica(), None)
+    task = task_of(to_export(config), None)
     write.write(task, config, FLAGS.export, FLAGS.export_reference, lambda line: print(line, file=sys.stderr))
     return 0
 
 
-def _dry_run(task: Any) -> int:
+def _dry_run(task: Any, said: dict[str, Any]) -> int:
     from common.distributed import replicas
     from common.run import allocator, step_errors
     from common.train.loop import Loop
@@ -191,5 +230,5 @@ def _dry_run(task: Any) -> int:
         loss, seconds = loop.one_step()
         backend.close()
     if process.main:
-        print(json.dumps({"loss": loss, "build_seconds": built - started, "step_seconds": seconds}))
+        print(json.dumps({"loss": loss, "build_seconds": built - started, "step_seconds": seconds, **said}))
     return 0

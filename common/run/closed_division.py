@@ -122,9 +122,8 @@ def initial_weights(config: RunConfig) -> Any:
                 while chunk := file.read(_CHUNK):
                     digest.update(chunk)
     except OSError as error:
-        raise UserError(
-            f"config.{config.weights_field}={path}: {error.strerror}; name a file that exists"
-        ) from error
+        field = "init" if config.init else config.weights_field
+        raise UserError(f"config.{field}={path}: {error.strerror}; name a file that exists") from error
     return {"file": name, "sha256": digest.hexdigest()}
 
 

@@ -38,7 +38,7 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
     replicas = backends.make(task.config)
     with steps_explained(replicas, "eval_batch_size", task.diagnose):
         loop = Loop(task, replicas)
-        checkpoint.restore_weights(loop, _file(pathlib.Path(path)))
+        checkpoint.restore_weights(loop.state, _file(pathlib.Path(path)))
         sums, arrays = loop.evaluate()
         replicas.close()
     with quality_explained():

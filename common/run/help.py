@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from common.config import benchmarks, fields
+from common.config import benchmarks, fields, here
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 
@@ -43,17 +43,24 @@ def print_help(benchmark: str, module: Any, defined: Sequence[flags.Flag], argv:
       UserError: no such preset.
     """
     name = system(argv)
-    config = configs.preset(module.PRESETS, name) if name else module.Config()
+    if name == here.NAME:
+        config = here.choose(module, data_dir=_value(argv, "data_dir"))[0]
+    else:
+        config = configs.preset(module.PRESETS, name) if name else module.Config()
     width = min(shutil.get_terminal_size().columns, 120) if sys.stdout.isatty() else 120
     print("\n".join(_lines(benchmark, module, defined, config, name, width)))
 
 
 def system(argv: Sequence[str]) -> str | None:
     """Returns the preset that a command line names, or None."""
+    return _value(argv, "system")
+
+
+def _value(argv: Sequence[str], flag: str) -> str | None:
     words = list(argv)
     for i, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name in ("--system", "-system"):
+        if name in (f"--{flag}", f"-{flag}"):
             return value if equals else next(iter(words[i + 1 : i + 2]), None)
     return None
 

@@ -15,6 +15,8 @@ class RunOptions:
       run: number of the result file; None takes the first free one.
       checkpoint_dir: checkpoints are saved here, and the run resumes from the newest one; None saves none.
       keep_checkpoints: how many of the newest checkpoints stay.
+      tensorboard_dir: scalars for TensorBoard go here; None writes none.
+      examples: so many evaluated examples are kept as pictures beside the log, with what the network said of them.
       cache_cleared: the system's caches were cleared before this run.
     """
 
@@ -24,3 +26,5 @@ class RunOptions:
     checkpoint_dir: str | None = None
     keep_checkpoints: int = 2
     cache_cleared: bool = False
+    tensorboard_dir: str | None = None
+    examples: int = 0

@@ -8,9 +8,10 @@ import pathlib
 from collections.abc import Mapping
 
 from common.run.results import parts
+from common.train import events
 
 # Beginnings of the reasons that common/train/loop.py gives for runs that nothing interrupted.
-MISSED, DIVERGED = "the target was not reached", "loss is"
+MISSED, DIVERGED, UNAIMED = "the target was not reached", "loss is", events.NO_TARGET
 # A mapping where a benchmark has several qualities: "BBOX" and "SEGM" of Mask R-CNN.
 Quality = float | Mapping[str, float]
 
@@ -34,7 +35,7 @@ class Ending:
     @property
     def whole(self) -> bool:
         """Whether the run came to its own end, with whatever result: no signal and no exception ended it."""
-        return self.reached or self.reason.startswith((MISSED, DIVERGED))
+        return self.reached or self.reason.startswith((MISSED, DIVERGED, UNAIMED))
 
     @property
     def diverged(self) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Mapping
 from typing import TextIO
 
-from common.config.clock import Clock
+from common.config.clock import Block, Clock
 from common.config.schema import RunConfig
+from common.run.history import POINTS
 from common.train import events
 
 # Between two plain lines, at least.
@@ -22,7 +23,8 @@ class Reporter:
         self._config, self._clock, self._stream = config, Clock.of(config), stream
         self._bar = None
         self._last = 0.0
-        self._start = (0.0, 0)
+        self._start = self._pace = (0.0, 0)
+        self._losses: dict[int, float] = {}  # By epoch: the last one of a block.
 
     def say(self, text: str) -> None:
         """Prints a line, clear of the bar."""
@@ -38,13 +40,13 @@ class Reporter:
             self._run_started(event)
         elif isinstance(event, events.Progress):
             self._progress(event)
+        elif isinstance(event, events.Trained):
+            if event.losses:  # As the last point of the history: a single step says little.
+                size = max(1, -(-len(event.losses) // POINTS))
+                last = event.losses[-((len(event.losses) - 1) % size + 1) :]
+                self._losses[event.block.last_epoch] = sum(last) / len(last)
         elif isinstance(event, events.Evaluated):
-            target = f"target {_shown(self._config.logged_target)}" + (", reached" if event.reached else "")
-            seconds = event.time - self._start[0]
-            value = _shown(event.value) if isinstance(event.value, dict) else event.value
-            self.say(
-                f"epoch {event.block.last_epoch}: eval_accuracy {value} ({target}) after {seconds:.1f} s"
-            )
+            self._evaluated(event)
         elif isinstance(event, events.ReplicasChanged):
             self.say(f"a process was lost: from step {event.step} on with {event.count} replicas")
         elif isinstance(event, events.RunStopped):
@@ -59,7 +61,7 @@ class Reporter:
             self._bar = None
 
     def _run_started(self, event: events.RunStarted) -> None:
-        self._start = (event.time, event.step)
+        self._start = self._pace = (event.time, event.step)
         if self._stream is not None and self._stream.isatty():
             from tqdm import tqdm
 
@@ -71,19 +73,56 @@ class Reporter:
                 dynamic_ncols=True,
             )
 
+    def _evaluated(self, event: events.Evaluated) -> None:
+        measure, target = self._config.quality, self._config.logged_target
+        text = f"{self._epoch(event.block)}: {measure.shown(event.value)}"
+        if target is not None:
+            text += f" (target {measure.target(target)}{', reached' if event.reached else ''})"
+        loss = self._losses.get(event.block.last_epoch)
+        if loss is not None:
+            text += f", loss {number(loss)}"
+        self.say(f"{text}, after {duration(event.time - self._start[0])}")
+
     def _progress(self, event: events.Progress) -> None:
+        if self._pace == self._start and event.step > self._start[1]:
+            self._pace = (
+                event.time,
+                event.step,
+            )  # The first step waits until the input has filled its buffers.
+        seconds, steps = event.time - self._pace[0], event.step - self._pace[1]
+        rate = steps * self._config.global_batch_size / seconds if seconds > 0 else 0.0
+        loss = "" if math.isnan(event.loss) else f"loss {number(event.loss)}, "
         if self._bar is not None:
-            self._bar.set_description("evaluating" if event.evaluating else f"epoch {event.block.last_epoch}")
+            self._bar.set_description("evaluating" if event.evaluating else self._epoch(event.block))
+            self._bar.set_postfix_str(f"{loss}{number(rate)} examples/s", refresh=False)
             self._bar.update(event.step - self._bar.n)
-        elif time.monotonic() - self._last >= LINE_SECONDS:
+        elif steps and time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
-            seconds, steps = event.time - self._start[0], event.step - self._start[1]
-            rate = steps * self._config.global_batch_size / seconds if seconds > 0 else 0.0
-            self.say(f"step {event.step}/{self._clock.train_steps}, {rate:.0f} examples/s")
+            left = seconds / steps * (self._clock.train_steps - event.step)
+            where = f"step {event.step} of {self._clock.train_steps}, {self._epoch(event.block)}"
+            now = "evaluating, " if event.evaluating else ""
+            most = "" if self._config.logged_target is None else "at most "
+            self.say(f"{where}: {now}{loss}{number(rate)} examples/s, {most}{duration(left)} left")
+
+    def _epoch(self, block: Block) -> str:
+        last = max(block.last_epoch, self._clock.epoch_number(self._clock.train_steps))
+        return f"epoch {block.last_epoch} of {last}"
 
 
-def _shown(value: float | Mapping[str, float]) -> str:
-    """Formats a quality: "0.759", or "BBOX 0.377, SEGM 0.339"."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items())
-    return f"{value:.4g}"
+def number(value: float) -> str:
+    """Formats a number with three significant digits and no exponent where that is short: "0.0123", "1.42", "1,250"."""
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".")
+
+
+def duration(seconds: float) -> str:
+    """Formats a time: "14.8 s", "3 min 5 s", "2 h 10 min"."""
+    if seconds < 60:
+        return f"{max(seconds, 0):.1f} s"
+    minutes = int(seconds) // 60
+    if minutes < 60:
+        return f"{minutes} min {int(seconds) % 60} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -176,12 +176,13 @@ class Curve:
                 curves.setdefault(name, []).append((at / 60, part))
         for (name, points), color in zip(curves.items(), _COLORS):
             axes.plot(*zip(*points), "o-", color=color, label=name)
-        for name, target in parts(self._config.logged_target, "target").items():
+        aimed = self._config.logged_target
+        for name, target in ({} if aimed is None else parts(aimed, "target")).items():
             label = name if name == "target" else f"target of {name}"
             axes.axhline(target, color="#c0392b", linestyle="--", linewidth=1, label=label)
         axes.set_zorder(loss_axes.get_zorder() + 1)
         axes.patch.set_visible(False)
-        axes.set(xlabel="minutes since run_start", ylabel="eval_accuracy")
+        axes.set(xlabel="minutes since run_start", ylabel=self._config.quality.name)
         loss_axes.set_ylabel("training loss")
         smoke = ", smoke run" if self._config.smoke_run else ""
         axes.set_title(f"{self._config.benchmark} on {self._config.system}, seed {self._config.seed}{smoke}")

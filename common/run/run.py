@@ -8,16 +8,17 @@ import pathlib
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from common.config import benchmarks
+from common.config import benchmarks, here
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.launch.process import Process
 from common.launch.watch import heartbeat
 from common.run import closed_division, results
 from common.run import mllog as logs
+from common.run.kept import Kept
 from common.run.options import RunOptions
 from common.run.progress import Reporter
 from common.train import events
@@ -38,7 +39,7 @@ class Training:
         self._start = 0
 
     def execute(self) -> int:
-        """Returns the exit status: 0 when the target was reached."""
+        """Returns the exit status: 0 when the target was reached, or the run was trained to its end without one."""
         self._listen()
         try:
             self._initialise()
@@ -82,9 +83,21 @@ class Training:
         loop = Loop(task, self._replicas)
         loop.compile()
         self.loop = loop
+        if config.init:
+            self._take_weights(loop)
         if self._stopped_by:
             loop.stop(self._stopped_by)
         return loop
+
+    def _take_weights(self, loop: Any) -> None:
+        from common.train import start
+
+        found = start.start(loop.state, loop.task, self.config.init)
+        self.reporter.say(found.table())
+        self._record_weights(found.facts())
+
+    def _record_weights(self, facts: dict[str, Any]) -> None:
+        """Records what was taken from `config.init`; does nothing in a process other than the first."""
 
     def _resume(self) -> int:
         if not self.options.checkpoint_dir:
@@ -99,12 +112,21 @@ class Training:
     def _save(self, step: int) -> None:
         from common.train import checkpoint
 
-        checkpoint.save(self.loop, self.options.checkpoint_dir, self.options.keep_checkpoints)
+        folder, keep = self.options.checkpoint_dir, self.options.keep_checkpoints
+        checkpoint.save(self.loop, folder, keep, self._protected(step))
+
+    def _saves(self) -> bool:
+        """Whether `_save` has something to do after an evaluation."""
+        return bool(self.options.checkpoint_dir)
+
+    def _protected(self, step: int) -> Collection[int]:
+        """Returns the steps of older checkpoints to keep; a process other than the first drops none."""
+        return ()
 
     def _train(self) -> Any:
         """Trains to the end; returns the last event."""
         event, self._training = None, True
-        for event in self._events(self._save if self.options.checkpoint_dir else None):
+        for event in self._events(self._save if self._saves() else None):
             if isinstance(event, events.Progress):
                 heartbeat.at_step(event.step)
             self._record(event)
@@ -151,13 +173,17 @@ class Run(Training):
         options: RunOptions,
         process: Process,
         hyperparameters: logs.Hyperparameters,
-        overrides: Mapping[str, Any],
+        facts: Mapping[str, Any],
     ):
-        """`overrides`: {path: value} of the fields in which the configuration differs from its preset."""
+        """`facts` of the configuration, for the log and run.json.
+
+        "config_overrides" has {path: value} of the fields in which it differs from its preset; "chosen" says what
+        `--system=here` chose, and why.
+        """
         super().__init__(benchmark, config, options, process)
         self.hyperparameters = hyperparameters
         self.facts = {
-            "config_overrides": dict(overrides),
+            **facts,
             "initial_weights": closed_division.initial_weights(config),
         }
         self.folder = pathlib.Path(self.options.result_dir) / config.system / config.benchmark
@@ -165,7 +191,13 @@ class Run(Training):
         self.path = self.folder / f"result_{self.index}.txt"
         if self.path.exists():
             raise UserError(f"{self.path}: exists; give another --run or --result_dir, or move it away")
+        if config.system == here.NAME and not options.checkpoint_dir and process.count == 1:
+            self.options = dataclasses.replace(
+                options, checkpoint_dir=str(self.folder / f"checkpoints_{self.index}")
+            )
         self.curve = results.Curve(config)
+        self.kept = Kept(config, self.options, self.folder / f"history_{self.index}.jsonl")
+        self._looker: Any = None
         self._log: Any = None
 
     def _free_index(self) -> int:
@@ -173,13 +205,14 @@ class Run(Training):
         return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
 
     def execute(self) -> int:
-        """Returns the exit status: 0 when the target was reached."""
+        """Returns the exit status: 0 when the target was reached, or the run was trained to its end without one."""
         self._listen()
         log = self._log = logs.RunLog(self.path, self.config, _checker(self.config))
         try:
             log.header(self.hyperparameters, self.options.cache_cleared, self.facts)
             self._initialise()
             self._start = self._resume()
+            self.kept.begin(self._start)
             log.init_stop(self._start)
             stopped = self._train()
             log.publish()
@@ -187,6 +220,19 @@ class Run(Training):
             self._failed(log, error)
             raise
         return self._finish(stopped)
+
+    def _record_weights(self, facts: dict[str, Any]) -> None:
+        self.facts["weights"] = facts
+
+    def _initialise(self) -> None:
+        super()._initialise()
+        if self.options.examples:
+            from common.run.examples import Looker
+
+            folder = self.folder / f"examples_{self.index}"
+            self._looker = Looker(self.loop, folder, self.options.examples)
+        for field, choice in self.facts.get("chosen", {}).items():
+            self.reporter.say(f"chosen: {here.Choice(field, **choice)}")
 
     def _failed(self, log: logs.RunLog, error: BaseException) -> None:
         """Ends the log of a run that raised `error`; raises a UserError in its place where one explains it."""
@@ -199,6 +245,8 @@ class Run(Training):
                 self._write_record("aborted", None)
         else:
             log.discard()
+        with contextlib.suppress(UserError):
+            self.kept.close()
         if explained:
             raise explained from error
 
@@ -206,11 +254,29 @@ class Run(Training):
         self._log.record(event)
         self.curve.record(event)
         self.reporter.record(event)
+        self.kept.record(event)
+
+    def _protected(self, step: int) -> Collection[int]:
+        return self.kept.protected(step)
+
+    def _saves(self) -> bool:
+        return super()._saves() or bool(self.options.examples)
+
+    def _save(self, step: int) -> None:
+        if super()._saves():
+            super()._save(step)
+            self.kept.saved()
+        if self._looker is not None:
+            self._looker.look(step)
 
     def _finish(self, stopped: Any) -> int:
         scored = stopped.status == "success" and not self._start
         minutes = (stopped.time - self.curve.start) / 60
         self._write_record(stopped.status, minutes if scored else None)
+        try:
+            self.kept.close()
+        except UserError as error:
+            self.reporter.say(f"error: {error}")
         # Log and record are written; the picture can be drawn later.
         try:
             curve: Any = self.curve.draw(self.folder / f"curve_{self.index}.png")
@@ -218,8 +284,13 @@ class Run(Training):
             curve = f"none: {error}"
         print(f"result   {self.path}")
         print(f"score    {minutes:.3f} minutes" if scored else f"score    none: {stopped.status}")
-        print(f"verdict  {_verdict(self.path)}")
+        if stopped.status == "complete":
+            print(f"verdict  no MLPerf result: {events.NO_TARGET}")
+        else:
+            print(f"verdict  {_verdict(self.path)}")
         print(f"curve    {curve}")
+        for line in self.kept.summary():
+            print(line)
         return _status(stopped)
 
     def _write_record(self, status: str, minutes: float | None) -> None:
@@ -238,7 +309,7 @@ class Run(Training):
 
 def _status(stopped: Any) -> int:
     """Returns the exit status for the last event; 128 + the number of a signal, whichever process received it."""
-    if stopped.status == "success":
+    if stopped.status in ("success", "complete"):
         return 0
     name = stopped.reason.partition(" ")[0]
     return 128 + signal.Signals[name].value if name in signal.Signals.__members__ else NOT_REACHED

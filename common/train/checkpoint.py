@@ -5,6 +5,10 @@ whole. Optimizer slots are saved for whole weights: where replicas hold parts, `
 them again. Batch-norm moments are kept per replica (a resumed run is bitwise the same) and merged by the law of total
 variance when the number of replicas or groups changes. The step is the input position too: inputs are functions of it.
 
+Variables have their layers' names (names.py). The file also has what is needed to use the network without its data: the
+benchmark, the configuration, the labels' names and the task's assets, such as a vocabulary. Files of earlier versions,
+whose variables are numbered (`0000.kernel`), restore as well.
+
 Every process calls `save` and `restore_latest`, which exchange data between processes. Process 0 writes and all
 processes read, so the folder must be one that all hosts share.
 """
@@ -19,7 +23,8 @@ import pathlib
 import re
 import shutil
 import zipfile
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,9 +35,14 @@ from common.distributed.weight_update import SlotValues
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, left_behind, whole
 from common.layers import batch_norm
+from common.train import names
 from common.train.loop import Loop
+from common.train.step import State
 
 KEEP = 2
+FORMAT = 2  # 1, which says nothing of its format, numbered the variables.
+# What the names in the file begin with; slots, moments and carried state have prefixes of their own.
+ASSETS, WEIGHTS = "assets/", "weights/"
 # Fields that may differ between the run that saved and the one that resumes.
 FREE_FIELDS = (
     "replicas",
@@ -44,25 +54,31 @@ FREE_FIELDS = (
     "accumulation_steps",
     "checkpoint_blocks",
     "compile",
+    "init",
 )
 
 
-def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Path:
-    """Writes `folder`/checkpoint_<step>.npz and drops all but the last `keep`.
+def save(
+    loop: Loop, folder: str | os.PathLike, keep: int = KEEP, protect: Collection[int] = ()
+) -> pathlib.Path:
+    """Writes `folder`/checkpoint_<step>.npz and drops all but the last `keep` and those of the steps `protect`.
 
     Raises:
       UserError: the folder cannot be written, or the disk is full.
     """
     folder, replicas = pathlib.Path(folder), loop.state.replicas
-    step = int(loop.state.step)
+    state, task = loop.state, loop.task
+    step = int(state.step)
     path = folder / f"checkpoint_{step:08d}.npz"
-    arrays = _values(loop) | {name: replicas.all_values(v) for name, v in _moving(loop).items()}
+    arrays = _values(state) | {name: replicas.all_values(v) for name, v in _moving(state).items()}
     error = None
     if replicas.main:
-        meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
+        meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config), "format": FORMAT}
+        meta |= {"benchmark": loop.config.benchmark, "labels": list(task.labels())}
+        arrays |= {ASSETS + name: np.frombuffer(data, np.uint8) for name, data in task.assets().items()}
         arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
         try:
-            _write(path, arrays, keep)
+            _write(path, arrays, keep, protect)
         except OSError as caught:
             error = caught
     # Every process waits here until the file is written.
@@ -74,7 +90,9 @@ def save(loop: Loop, folder: str | os.PathLike, keep: int = KEEP) -> pathlib.Pat
     return path
 
 
-def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None:
+def _write(
+    path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int, protect: Collection[int] = ()
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_partial(path.parent)
     with whole(path) as made, open(made, "wb") as file:
@@ -84,7 +102,8 @@ def _write(path: pathlib.Path, arrays: dict[str, np.ndarray], keep: int) -> None
     # The new name is on the disk before an older checkpoint goes.
     _flush_folder(path.parent)
     for old in checkpoints(path.parent)[:-keep]:
-        old.unlink(missing_ok=True)
+        if step_of(old) not in protect:
+            old.unlink(missing_ok=True)
 
 
 def _remove_partial(folder: pathlib.Path) -> None:
@@ -137,11 +156,11 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
         )
     if step < 0:
         return None
-    _assign(loop, arrays)
+    _assign(loop.state, arrays)
     return step
 
 
-def restore_weights(loop: Loop, path: pathlib.Path) -> None:
+def restore_weights(state: State, path: pathlib.Path) -> None:
     """Restores only weights and moments, for an evaluation; the run may have had other batches, not another network.
 
     State that layers carry from step to step is left out: it belongs to the rows of a batch, and an evaluation begins
@@ -150,51 +169,49 @@ def restore_weights(loop: Loop, path: pathlib.Path) -> None:
     Raises:
       UserError: the file is damaged, or belongs to another network.
     """
-    arrays, _ = _read(path)
-    weights = {name: entry for name, entry in _entries(loop).items() if _of_model(loop, entry)}
+    arrays = read(path).named(state)
+    weights = {name: entry for name, entry in _entries(state).items() if name.startswith(WEIGHTS)}
     if any(name not in arrays or arrays[name].shape != tuple(w.shape) for name, w in weights.items()):
         raise UserError(f"{path}: its variables are not those of this network; give the run's --config flags")
-    moments = _moments(loop)
-    fitted = _fitted(loop, arrays, moments, path)
+    moments = _moments(state)
+    fitted = _fitted(state, arrays, moments, path)
     for name, weight in weights.items():
-        for component in loop.state.replicas.local_results(weight):
+        for component in state.replicas.local_results(weight):
             component.assign(arrays[name])
-    _assign_per_replica(loop, moments, fitted)
-
-
-def _of_model(loop: Loop, entry: tf.Variable | Slot) -> bool:
-    return not isinstance(entry, Slot) and entry is not loop.state.step and entry is not loop.state.evaluated
+    _assign_per_replica(state, moments, fitted)
 
 
 def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
     """Returns the arrays of a file that fits the loop, per-replica ones for its number of replicas, and the step."""
-    arrays, meta = _read(path)
-    if meta["digest"] != _digest(loop):
+    file = read(path)
+    if file.meta["digest"] != _digest(loop):
         raise UserError(
-            f"{path}: written by another configuration ({_difference(meta['config'], loop)}); use its own"
+            f"{path}: written by another configuration ({_difference(file.meta['config'], loop)}); use its own"
         )
-    shapes = _shapes(loop)
-    same = sorted(arrays) == sorted([*shapes, *_moving(loop)])
+    arrays, shapes, moving = file.named(loop.state), _shapes(loop.state), _moving(loop.state)
+    same = sorted(arrays) == sorted([*shapes, *moving])
     if not same or any(arrays[name].shape != shape for name, shape in shapes.items()):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
-    return arrays | _fitted(loop, arrays, _moving(loop), path), int(meta["step"])
+    return arrays | _fitted(loop.state, arrays, moving, path), int(file.meta["step"])
 
 
-def _assign(loop: Loop, arrays: dict[str, np.ndarray]) -> None:
-    state, replicas = loop.state, loop.state.replicas
+def _assign(state: State, arrays: dict[str, np.ndarray]) -> None:
+    replicas = state.replicas
     slots: SlotValues = [{} for _ in state.model.trainable_variables]
-    for name, entry in _entries(loop).items():
+    for name, entry in _entries(state).items():
         if isinstance(entry, Slot):
             slots[entry.weight][entry.name] = arrays[name]
         else:
             for component in replicas.local_results(entry):
                 component.assign(arrays[name])
     state.update.write_slots(slots)
-    _assign_per_replica(loop, _moving(loop), arrays)
+    _assign_per_replica(state, _moving(state), arrays)
 
 
-def _assign_per_replica(loop: Loop, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]) -> None:
-    replicas = loop.state.replicas
+def _assign_per_replica(
+    state: State, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]
+) -> None:
+    replicas = state.replicas
     for name, variable in variables.items():
         local = replicas.local_results(variable)
         first = replicas.process_index * len(local)
@@ -202,19 +219,74 @@ def _assign_per_replica(loop: Loop, variables: dict[str, tf.Variable], arrays: d
             component.assign(value)
 
 
-def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict]:
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A checkpoint as read.
+
+    Attributes:
+      path: of the file.
+      arrays: by the names in the file.
+      meta: "step", "digest", "config" (plain values), "format"; from format 2 on "benchmark" and "labels" too.
+      assets: {file name: content} of what the trained network needs beside its weights.
+    """
+
+    path: pathlib.Path
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+    assets: dict[str, bytes]
+
+    def named(self, state: State) -> dict[str, np.ndarray]:
+        """Returns the arrays by the names of `state`'s variables: those of format 1 are numbered in their order."""
+        if self.meta["format"] > 1:
+            return self.arrays
+        news = {f"{i:04d}": name for i, name in enumerate(_entries(state))}
+        for kind, layers in (("moments", batch_norm.span_layers(state.model)), ("carried", _carriers(state))):
+            paths = _paths(state, layers)
+            news |= {f"{kind}/{i:03d}": f"{kind}/{path}" for i, path in enumerate(paths)}
+        found = {}
+        for old, array in self.arrays.items():
+            stem, _, last = old.rpartition("/")
+            name = f"{news[stem]}/{last}" if stem in news else news.get(old.partition(".")[0], old)
+            found[name] = array
+        return found
+
+
+def read(path: pathlib.Path) -> File:
+    """Reads a checkpoint.
+
+    Raises:
+      UserError: the file is damaged, or no checkpoint.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
                 raise ValueError("a checksum is wrong")
         with np.load(path) as file:
             arrays = {name: file[name] for name in file.files}
-        meta = json.loads(arrays.pop("meta").tobytes())
-        return arrays, {name: meta[name] for name in ("step", "digest", "config")}
+        meta = {"format": 1, **json.loads(arrays.pop("meta").tobytes())}
+        if not {"step", "digest", "config"} <= meta.keys():
+            raise KeyError("meta")
+        assets = {
+            name.removeprefix(ASSETS): arrays.pop(name).tobytes()
+            for name in list(arrays)
+            if name.startswith(ASSETS)
+        }
+        return File(path, arrays, meta, assets)
     except NPZ_DAMAGE as error:
         raise UserError(
             f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
         ) from error
+
+
+def is_checkpoint(path: pathlib.Path) -> bool:
+    """Whether a file is a checkpoint of this project, not another .npz file; a damaged one counts as one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "meta.npy" in archive.namelist()
+    except FileNotFoundError:
+        return False
+    except NPZ_DAMAGE:
+        return True
 
 
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -222,29 +294,47 @@ def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(_named(folder, "npz"))
 
 
+def step_of(path: pathlib.Path) -> int:
+    """Returns the step in a checkpoint's name, checkpoint_00000120.npz."""
+    return int(path.stem.rpartition("_")[2])
+
+
 def _named(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
     pattern = re.compile(rf"checkpoint_\d{{8,}}\.{suffix}")
     return [p for p in folder.glob(f"checkpoint_*.{suffix}") if pattern.fullmatch(p.name)]
 
 
-def _moving(loop: Loop) -> dict[str, tf.Variable]:
+def _moving(state: State) -> dict[str, tf.Variable]:
     """Returns per-replica variables by name: batch-norm moments, and the state that layers carry for each example."""
-    return _moments(loop) | _carried(loop)
+    return _moments(state) | _carried(state)
 
 
-def _moments(loop: Loop) -> dict[str, tf.Variable]:
-    layers = enumerate(batch_norm.span_layers(loop.state.model))
-    pairs = [(f"moments/{i:03d}", layer) for i, layer in layers]
-    return {f"{n}/{m}": getattr(layer, f"moving_{m}") for n, layer in pairs for m in ("mean", "variance")}
-
-
-def _carried(loop: Loop) -> dict[str, tf.Variable]:
-    layers = [m for m in loop.state.model.submodules if hasattr(m, "carried")]
+def _moments(state: State) -> dict[str, tf.Variable]:
+    layers = batch_norm.span_layers(state.model)
     return {
-        f"carried/{i:03d}/{name}": getattr(layer, name)
-        for i, layer in enumerate(layers)
+        f"moments/{path}/{moment}": getattr(layer, f"moving_{moment}")
+        for path, layer in zip(_paths(state, layers), layers)
+        for moment in ("mean", "variance")
+    }
+
+
+def _carried(state: State) -> dict[str, tf.Variable]:
+    layers = _carriers(state)
+    return {
+        f"carried/{path}/{name}": getattr(layer, name)
+        for path, layer in zip(_paths(state, layers), layers)
         for name in layer.carried
     }
+
+
+def _carriers(state: State) -> list[Any]:
+    return [m for m in state.model.submodules if hasattr(m, "carried")]
+
+
+def _paths(state: State, layers: Sequence[Any]) -> list[str]:
+    """Returns the layers' names; a module that is no layer of the network has its place among `layers`."""
+    paths = names.of_layers(state.model)
+    return [paths.get(id(layer), f"{i:03d}") for i, layer in enumerate(layers)]
 
 
 class Slot(NamedTuple):
@@ -254,51 +344,46 @@ class Slot(NamedTuple):
     name: str
 
 
-def _entries(loop: Loop) -> dict[str, tf.Variable | Slot]:
+def _entries(state: State) -> dict[str, tf.Variable | Slot]:
     """Returns the variables and slots that are equal on every replica, by their name in the file."""
-    state = loop.state
-    moving = {id(v) for v in _moving(loop).values()}
-    weights = range(len(state.model.trainable_variables))
-    # Named without the layer, whose own name counts the layers that this process has made.
-    found = [(_stem(v), v) for v in state.model.variables if id(v) not in moving]
-    found += [(name, Slot(i, name)) for i in weights for name in state.update.rule.slots]
-    found += [(_stem(v), v) for v in (state.step, state.evaluated)]
-    return {f"{i:04d}.{stem}": entry for i, (stem, entry) in enumerate(found)}
+    moving = {id(v) for v in _moving(state).values()}
+    called = names.of_variables(state.model)
+    found: dict[str, tf.Variable | Slot] = {
+        WEIGHTS + called[id(v)]: v for v in state.model.variables if id(v) not in moving
+    }
+    for i, weight in enumerate(state.model.trainable_variables):
+        found |= {f"slots/{called[id(weight)]}/{name}": Slot(i, name) for name in state.update.rule.slots}
+    return found | {names.stem(v): v for v in (state.step, state.evaluated)}
 
 
-def _stem(variable: tf.Variable) -> str:
-    return variable.name.split(":")[0].rpartition("/")[2]
-
-
-def _values(loop: Loop) -> dict[str, np.ndarray]:
+def _values(state: State) -> dict[str, np.ndarray]:
     """Returns the values of all entries; every process must call it."""
-    state = loop.state
     slots = state.update.read_slots()
     return {
         name: slots[entry.weight][entry.name]
         if isinstance(entry, Slot)
         else state.replicas.local_results(entry)[0].numpy()
-        for name, entry in _entries(loop).items()
+        for name, entry in _entries(state).items()
     }
 
 
-def _shapes(loop: Loop) -> dict[str, tuple[int, ...]]:
-    weights = loop.state.model.trainable_variables
+def _shapes(state: State) -> dict[str, tuple[int, ...]]:
+    weights = state.model.trainable_variables
     return {
         name: tuple((weights[entry.weight] if isinstance(entry, Slot) else entry).shape)
-        for name, entry in _entries(loop).items()
+        for name, entry in _entries(state).items()
     }
 
 
 def _fitted(
-    loop: Loop, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
+    state: State, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
 ) -> dict[str, np.ndarray]:
-    """Returns the saved values of per-replica variables, one for each replica of the loop.
+    """Returns the saved values of per-replica variables, one for each replica of the state.
 
     Raises:
       UserError: a variable is missing, or does not fit this shape; nothing was assigned.
     """
-    replicas, fitted = loop.state.replicas.num_replicas, {}
+    replicas, fitted = state.replicas.num_replicas, {}
     for name, variable in variables.items():
         try:
             fitted[name] = _fit(arrays, name, replicas, variable.shape)
@@ -323,14 +408,16 @@ def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.Tens
         return saved
     if name.startswith("carried/"):  # Rows of the global batch, in the order of the replicas.
         return saved.reshape(replicas, *shape)
+    return np.broadcast_to(merged(arrays, name), (replicas, *shape))
+
+
+def merged(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """Returns the saved moment `name`, "moments/LAYER/mean" or ".../variance", [R, G, C], merged over R and G: [C]."""
     stem = name.rpartition("/")[0]
-    means, variances = (
-        arrays[f"{stem}/mean"].astype(np.float64),
-        arrays[f"{stem}/variance"].astype(np.float64),
-    )
+    means, variances = (arrays[f"{stem}/{moment}"].astype(np.float64) for moment in ("mean", "variance"))
     mean = means.mean((0, 1))
-    merged = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
-    return np.broadcast_to(merged.astype(saved.dtype), (replicas, *shape))
+    found = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
+    return found.astype(arrays[name].dtype)
 
 
 def _digest(loop: Loop) -> str:
@@ -342,7 +429,8 @@ def _digest(loop: Loop) -> str:
 
 def _difference(saved: dict, loop: Loop) -> str:
     here = json.loads(json.dumps(to_dict(loop.config)))
-    both = [dict(values) for values in (saved, here)]
+    default = json.loads(json.dumps(to_dict(type(loop.config)())))
+    both = [{**default, **values} for values in (saved, here)]
     for values in both:
         values["communication.wire"] = values.pop("communication", {}).get("wire")
     there, here = both

@@ -6,10 +6,14 @@ Times are seconds since 1970; those of steps and evaluations are taken inside th
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.config.clock import Block
+
+# How the reason begins with which a run without a target ends.
+NO_TARGET = "no quality target was set"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +30,16 @@ class BlockStarted:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Step `step` of `block` is done; shown to a person, not logged. `evaluating` is true after the last step."""
+    """Step `step` of `block` is done; shown to a person, not logged. `evaluating` is true after the last step.
+
+    `loss` is that of a step just done; nan before the first.
+    """
 
     time: float
     step: int
     block: Block
     evaluating: bool = False
+    loss: float = math.nan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +79,11 @@ class BlockStopped:
 
 @dataclasses.dataclass(frozen=True)
 class RunStopped:
-    """`status` is "success" when a finished evaluation met the target, else "aborted" for `reason`."""
+    """The end of a run.
+
+    `status` is "success" when a finished evaluation met the target, "complete" when a run without a target was trained
+    to its end, else "aborted"; the last two have a `reason`.
+    """
 
     time: float
     status: str

@@ -74,7 +74,10 @@ class Loop:
         self._prepare_eval = make_prepare_eval(self.state)
         self._block = tf.function(self._fused_block, autograph=False)
         self._agreement = Agreement(replicas)
+        self._look: Any = None  # Traced when it is asked for.
         self._stop_reason, self._stop_time = "", 0.0
+        with tf.device("CPU:0"):  # The last step's loss, which the main thread shows while a block runs.
+            self._last_loss = tf.Variable(math.nan, dtype=tf.float64, trainable=False, name="last_loss")
 
     def stop(self, reason: str, at: float | None = None) -> None:
         """Ends the run at the next step; the first reason counts. `at`: seconds since 1970, by default now."""
@@ -99,6 +102,7 @@ class Loop:
             batch = self._timing.of_batch(lambda: next(train))
             loss, stop = self._train_once(batch, step)
             with tf.control_dependencies([loss]):
+                self._last_loss.assign(tf.cast(loss, tf.float64))
                 self.state.step.assign_add(1)
                 now = tf.timestamp()
             self._timing.step_ended(now)
@@ -200,6 +204,7 @@ class Loop:
         steps = [max(1, len(shapes)) for shapes in (self.task.batch_shapes, self.task.eval_batch_shapes)]
         self._call(self._synthetic(True), self._synthetic(False), *steps)
         self.state.restore(before)
+        self._last_loss.assign(math.nan)
 
     def one_step(self) -> tuple[float, float]:
         """Returns loss and seconds of one training step on synthetic data, after a first one that compiles."""
@@ -215,6 +220,17 @@ class Loop:
         held_out = self._dataset(lambda shard: self.task.eval_input(shard, self._batch_size(False)))
         result = self._call(self._synthetic(True), iter(held_out), 0, self.clock.eval_steps)
         return result.sums, result.arrays
+
+    def first_eval_batches(self, examples: int) -> Iterator[Any]:
+        """Yields the first evaluation batches, with so many examples or a few more; for a single replica."""
+        shard, size = Shard(), self._batch_size(False)
+        yield from self.task.eval_input(shard, size).take(-(-examples // size))
+
+    def look(self, batch: Any) -> Mapping[str, np.ndarray]:
+        """Returns `Task.look` of a batch with the present weights, as numpy; for a single replica."""
+        if self._look is None:
+            self._look = tf.function(lambda batch: self.task.look(self.state.model, batch), autograph=False)
+        return {name: value.numpy() for name, value in self._look(batch).items()}
 
     def _synthetic(self, training: bool) -> Any:
         task = self.task
@@ -284,8 +300,7 @@ class Loop:
                 if stopped:
                     yield stopped
                     return
-        reason = f"the target was not reached in {self.clock.train_steps} steps"
-        yield events.RunStopped(time.time(), "aborted", int(self.state.step), reason)
+        yield self._trained_to_the_end()
 
     def _watch(
         self, future: concurrent.futures.Future, block: Block, evaluator: Evaluator
@@ -307,7 +322,8 @@ class Loop:
                 if step != seen:
                     seen = step
                     self._timing.tell(step)
-                    yield events.Progress(time.time(), step, block, evaluating=step >= block.end_step)
+                    ended, loss = step >= block.end_step, float(self._last_loss)
+                    yield events.Progress(time.time(), step, block, evaluating=ended, loss=loss)
                 if not success:
                     success = yield from self._known(evaluator)
         except BaseException:
@@ -348,6 +364,14 @@ class Loop:
         if decision.reason:
             return events.RunStopped(time.time(), "aborted", step, decision.reason)
         return None
+
+    def _trained_to_the_end(self) -> events.RunStopped:
+        """Returns the end of a run whose last step is done: well without a target, else missed."""
+        steps, step = self.clock.train_steps, int(self.state.step)
+        if self.config.logged_target is None:
+            reason = f"{events.NO_TARGET}; all {steps} steps were trained"
+            return events.RunStopped(time.time(), "complete", step, reason)
+        return events.RunStopped(time.time(), "aborted", step, f"the target was not reached in {steps} steps")
 
     def _success(self) -> events.RunStopped:
         """Returns the end of the run in a process that learns of the success from another."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 import tf_keras
@@ -14,10 +14,12 @@ from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
 from common.distributed.spatial.sharing import of_first_in_group
 from common.distributed.weight_update import WholeUpdate
+from common.errors import UserError
 from common.layers import batch_norm, dropout
 from common.layers.precision import Precision
 from common.layers.variable_kinds import kind_of
 from common.optim import optimizers, schedules
+from common.train import names
 from common.train.task import Batch, Over, Task, WeightedSum
 
 
@@ -33,14 +35,15 @@ class State:
         tf_keras.utils.set_random_seed(config.seed)
         with replicas.scope():
             self.model = task.build(replicas, precision)
+            freeze(self.model, task.stages, config.frozen_stages)
             sharded, kinds = config.communication.shard_weight_update, kind_of(self.model)
             self.update = (ShardedUpdate if sharded else WholeUpdate)(
                 self.model.trainable_variables, kinds, replicas, config
             )
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
         # The step of the last finished evaluation: a run that was stopped in an evaluation resumes with it.
-        self.evaluated = tf.Variable(0, dtype=tf.int64, trainable=False, name="evaluated")
+        self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")
         self.stop = tf.Variable(False, trainable=False, name="stop")
 
     def variables(self) -> list[tf.Variable]:
@@ -57,6 +60,25 @@ class State:
         for variable, values in zip(self.variables(), snapshot):
             for component, value in zip(self.replicas.local_results(variable), values):
                 component.assign(value)
+
+
+def freeze(model: tf_keras.Model, stages: Sequence[Sequence[str]], count: int) -> None:
+    """Freezes the layers of the first `count` stages: their weights stay, and their batch norm uses its moments.
+
+    Raises:
+      UserError: the network has fewer stages.
+    """
+    if count > len(stages):
+        raise UserError(
+            f"config.frozen_stages={count}: {model.name} has {len(stages)} stages that can be frozen; use at most that"
+        )
+    first = tuple(beginning for stage in stages[:count] for beginning in stage)
+    if not first:
+        return
+    paths = names.of_layers(model)
+    for layer in model._flatten_layers(include_self=False):
+        if paths.get(id(layer), "").startswith(first):
+            layer.trainable = False
 
 
 # (batch) -> (loss, gradients): this replica's parts of sums over the replicas.

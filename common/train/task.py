@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,7 +79,10 @@ class Task(abc.ABC):
       evaluation_workers: where not 0, `quality` runs in a thread and spreads work over so many worker processes with
         its argument `spread`.
       batch_shapes, eval_batch_shapes: static shapes of the batches, where there are several (batch_shapes.py).
+      has_pictures: `look` is there, so that a run can keep evaluated examples as pictures (common/run/examples.py).
       chooses: a training step selects examples by comparing computed values, so rounding can change the selection.
+      stages: names of the network's stages from the input on, each the beginnings of its layers' names
+        (common/train/names.py); `config.frozen_stages` counts them.
       input_errors: TensorFlow's errors that damaged data can cause.
     """
 
@@ -87,7 +91,9 @@ class Task(abc.ABC):
     evaluation_workers: int = 0
     batch_shapes: Sequence[Shape] = ()
     eval_batch_shapes: Sequence[Shape] = ()
+    has_pictures: bool = False
     chooses: bool = False
+    stages: Sequence[Sequence[str]] = ()
     input_errors: tuple[type[tf.errors.OpError], ...] = (
         tf.errors.DataLossError,
         tf.errors.InvalidArgumentError,
@@ -158,6 +164,34 @@ class Task(abc.ABC):
         """As `synthetic_input`, for evaluation; by default the same batches."""
         return self.synthetic_input(batch_size)
 
+    def labels(self) -> Sequence[str]:
+        """Returns the names of the network's classes, 0 first; () where nothing names them.
+
+        By default those of the description that `timetotrain data` writes beside the data.
+        """
+        path = self.data_dir / "description.json" if self.data_dir else None
+        return (
+            tuple(json.loads(path.read_text(encoding="utf-8"))["labels"]) if path and path.is_file() else ()
+        )
+
+    def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Returns an array of other weights as a variable of `shape` can take it; unchanged where it cannot."""
+        return array
+
+    def assets(self) -> Mapping[str, bytes]:
+        """Returns {name: content} of the files of the data that the trained network cannot do without: a vocabulary."""
+        return {}
+
+    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Returns what a person sees of an evaluation batch, where `has_pictures`.
+
+        "image", uint8 [b, H, W, 3] or [b, H, W, 1], and "weight" [b], with "label" [b] and "scores" [b, classes] of a
+        classification, or "image_id" [b], "boxes" [b, d, 4] in parts of the image, "scores" [b, d] and "categories"
+        [b, d], COCO's ids, of a detection. A detection's images may have "content" [b, 2], rows and columns from the
+        top left that are not padding.
+        """
+        raise NotImplementedError
+
     def diagnose(self, error: tf.errors.OpError) -> UserError | None:
         """Returns what is wrong with the data, where that made a step fail with `error`; may read all of it."""
         return self.find_damage() if isinstance(error, self.input_errors) else None
@@ -173,8 +207,6 @@ class Task(abc.ABC):
           UserError: no such file.
         """
         config = self.config
-        path = config.initial_weights_file
+        path, field = config.initial_weights_file, "init" if config.init else config.weights_field
         if path and not os.path.exists(path):
-            raise UserError(
-                f"config.{config.weights_field}={path}: no such file; see {config.benchmark}/README.md"
-            )
+            raise UserError(f"config.{field}={path}: no such file; see {config.benchmark}/README.md")

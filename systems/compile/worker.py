@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
         and "text", where the optimised program goes.
     """
     os.environ.update(_ENVIRONMENT)
+    _use_own_ptxas()
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -68,6 +70,15 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
         "cost": _cost(made),
         "versions": _versions(),
     }
+
+
+def _use_own_ptxas() -> None:
+    """Puts NVIDIA's assembler of this environment before one that the machine happens to have."""
+    found = find_spec("nvidia.cuda_nvcc") if find_spec("nvidia") else None
+    if found:
+        folder = list(found.submodule_search_locations)[0]
+        os.environ["PATH"] = f"{folder}/bin{os.pathsep}{os.environ.get('PATH', '')}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_cuda_data_dir={folder}"
 
 
 def _donate(ir: Any, module: Any, program: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """Tests Olympic scores: the rule, its edge cases, both rounds' units, and the published table."""
 
+import re
+
 import pytest
 
 from common.errors import UserError
@@ -60,7 +62,7 @@ def test_two_failed_runs_give_no_score(tmp_path):
 @pytest.mark.parametrize("count", [1, 4, 6])
 def test_another_number_of_runs_gives_no_score(tmp_path, count):
     card = scores.score_directory(write(tmp_path, *range(1, count + 1)))
-    assert card.score is None and f"takes 5 runs, here are {count}" in card.why
+    assert card.score is None and re.search(rf"takes 5 runs, here (is|are) {count}$", card.why)
 
 
 def test_translation_takes_ten_runs_in_the_order_of_their_numbers(tmp_path):

@@ -199,12 +199,14 @@ def test_an_evaluation_in_other_batches_begins_without_the_carried_state(
     (path,) = checkpoint.checkpoints(tmp_path)
     for sizes in ({"global_batch_size": 10}, {"eval_batch_size": 10}):
         other = loop(data_dir, precision="fp64", **sizes)
-        checkpoint.restore_weights(other, path)
+        checkpoint.restore_weights(other.state, path)
         value = other.task.quality(*other.evaluate()).value
         # With fewer streams, fewer words are predicted from an empty state.
         assert value == pytest.approx(logged, rel=1e-12 if "global_batch_size" in sizes else 0.05)
     # Training from this checkpoint would need state rows that it lacks.
-    with pytest.raises(UserError, match=r"carried/000/eval_state is \[1, 40, 32\] there, \[1, 10, 32\] here"):
+    with pytest.raises(
+        UserError, match=r"carried/carried/eval_state is \[1, 40, 32\] there, \[1, 10, 32\] here"
+    ):
         checkpoint.restore_latest(other, tmp_path)
 
 

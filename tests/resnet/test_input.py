@@ -155,7 +155,7 @@ def test_evaluation_crop_is_the_central_part_of_the_short_side(data_dir):
 
 def test_evaluation_at_224_of_a_256_photograph_needs_no_resizing():
     image = picture(1, (256, 256))
-    crop = resnet_input._central_crop(tf.constant(image), 224, Data())
+    crop = resnet_input.central_crop(tf.constant(image), 224, Data())
     assert (crop == tf.io.decode_jpeg(image)[16:240, 16:240]).numpy().all()
 
 

@@ -47,7 +47,7 @@ def test_a_video_s_score_is_the_mean_softmax_of_its_views() -> None:
     task = Task(SMALL, None)
     network = task.build(Single(), precision("fp64"))
     videos = frames(3, 6, 36)
-    got = task._scores(network, tf.constant(videos))
+    got = task.scores(network, tf.constant(videos))
     mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     for one, video in zip(got, videos):
         views = video.reshape(6, 4, 36, 36, 3) / 255
@@ -62,7 +62,7 @@ def test_each_video_counts_once_for_any_batch_and_replicas(replicas: int, batch:
     task = Task(SMALL, None)
     network = task.build(Single(), precision("fp64"))
     videos, labels = frames(6, 6, 36), np.array([0, 1, 2, 3, 4, 0], np.int32)
-    best = tf.argmax(task._scores(network, tf.constant(videos)), -1).numpy()
+    best = tf.argmax(task.scores(network, tf.constant(videos)), -1).numpy()
     per_replica = -(-6 // replicas)
     padded = -(-per_replica // batch) * batch
     totals = dict.fromkeys(("correct", "correct_top5", "seen"), 0)

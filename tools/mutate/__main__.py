@@ -22,7 +22,7 @@ from tools.mutate.faults import ROOT, Fault, hand_written
 from tools.mutate.mechanical import faults as mechanical_faults
 from tools.mutate.tests_of import tests_of
 
-RESULTS = ROOT / "bench" / "results" / "mutations.json"
+RESULTS = Path(__file__).parent / "results.json"
 
 
 def key(fault: Fault) -> str:

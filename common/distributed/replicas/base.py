@@ -46,6 +46,7 @@ class Replicas(abc.ABC):
       updates_in_place: whether TensorFlow's kernels make the whole update (common/optim/fused_kernels.py) instead of
         `assign`.
       loops_hold_collectives: whether collectives may stand inside control flow within `run`.
+      narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
       process_index, num_processes: this process among those of the run; process 0 writes the log.
     """
 
@@ -53,6 +54,7 @@ class Replicas(abc.ABC):
     num_replicas: int = 1
     updates_in_place: bool = False
     loops_hold_collectives: bool = False
+    narrow: bool = False
     process_index: int = 0
     num_processes: int = 1
 
@@ -60,6 +62,11 @@ class Replicas(abc.ABC):
     def main(self) -> bool:
         """Whether this process writes the log, the checkpoints and the output for people."""
         return self.process_index == 0
+
+    @property
+    def counter(self) -> tf.DType:
+        """The dtype of counters of steps and draws."""
+        return tf.int32 if self.narrow else tf.int64
 
     @property
     def node_size(self) -> int:
@@ -94,6 +101,10 @@ class Replicas(abc.ABC):
         """Inside `run`: every replica writes its own, equal, value into its copy of each variable."""
         for variable, value in zip(variables, values):
             variable.assign(value)
+
+    def cut(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], size: Sequence[int]) -> tf.Tensor:
+        """Inside `run`: tf.slice of `x` from `begin`, which may depend on the replica's number, within `x`."""
+        return tf.slice(x, tf.stack(begin), size)
 
     @abc.abstractmethod
     def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:

@@ -53,7 +53,7 @@ class Spatial:
         rows = self._remember(height, width)
         missing = self.partitions * rows - height
         padded = tf.pad(images, [[0, 0], [0, missing], [0, 0], [0, 0]]) if missing else images
-        return _rows(padded, self.position() * rows, rows)
+        return self._rows(padded, self.position() * rows, rows)
 
     def leave(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the whole feature maps [b, H, W, C] on every replica of the group."""
@@ -167,7 +167,7 @@ class Spatial:
         self._remember(window.height, output_size(width, size, stride, left, right))
         held = tf.concat([*self._above(x, window.above), x, *self._below(x, window.below)], axis=1)
         position = self.position()
-        needed = _rows(held, self._start(window, held.shape[1], position), window.length)
+        needed = self._rows(held, self._start(window, held.shape[1], position), window.length)
         if fill or height < self.partitions * x.shape[1]:
             needed = _masked(needed, position * window.advance - top, height, fill)
         return _pad(needed, (0, 0), (left, right), fill)
@@ -215,6 +215,17 @@ class Spatial:
         replica = self._replicas.replica_id()
         known = tf.get_static_value(replica)
         return (replica if known is None else int(known)) % self.partitions
+
+    def _rows(self, x: tf.Tensor, start: int | tf.Tensor, count: int) -> tf.Tensor:
+        """Returns x[:, start : start + count] with a static shape."""
+        if count == x.shape[1]:
+            return x
+        if isinstance(start, int):
+            return x[:, start : start + count]
+        # The batch may be of unknown size, while a network is built.
+        if x.shape[0] is None:
+            return tf.ensure_shape(x[:, start : start + count], [None, count, *x.shape[2:]])
+        return self._replicas.cut(x, [0, start, 0, 0], [x.shape[0], count, *x.shape[2:]])
 
     def _start(self, window: Window, held: int, position: int | tf.Tensor) -> int | tf.Tensor:
         """Index of the first needed row among the held and fetched rows."""
@@ -270,14 +281,6 @@ def _twice(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         return 4 * tf.nn.avg_pool2d(above, 2, 2, "VALID")
 
     return tf.reshape(tiled, [-1, 2 * height, 2 * width, channels]), gradient
-
-
-def _rows(x: tf.Tensor, start: int | tf.Tensor, count: int) -> tf.Tensor:
-    """x[:, start : start + count] with a static shape."""
-    if count == x.shape[1]:
-        return x
-    y = x[:, start : start + count]
-    return tf.ensure_shape(y, [x.shape[0], count, *x.shape[2:]])
 
 
 def _masked(x: tf.Tensor, first: int | tf.Tensor, height: int, fill: float) -> tf.Tensor:

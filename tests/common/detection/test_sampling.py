@@ -130,3 +130,13 @@ def test_a_pyramid_s_anchors_are_those_of_tf_models():
     ours = anchors.pyramid(128, 192, range(2, 7), 8.0, ((1, 1), (1 / root, root), (root, 1 / root)))
     corners = np.concatenate([ours[:, :2] - ours[:, 2:] / 2, ours[:, :2] + ours[:, 2:] / 2], -1)
     np.testing.assert_allclose(corners, theirs, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 7, 64])
+def test_noise_in_32_bit_operations_is_the_same(count):
+    for seed, step, use in ((3, 9, 0), (2**31 + 1, 2**31 - 1, 2)):
+        ids = tf.constant([0, 5, 2**31 - 1], tf.int64)
+        wide, narrow = (
+            sampling.noise(seed, tf.constant(step, d), ids, count, use) for d in (tf.int64, tf.int32)
+        )
+        np.testing.assert_array_equal(wide, narrow)

@@ -17,6 +17,7 @@ from common.distributed import replicas as backends
 from common.distributed.replicas.base import Replicas
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import Precision, precision
+from common.optim import optimizers
 from common.train.step import State, make_train_step
 from common.train.task import Batch, WeightedSum
 from tests.common.train import toy
@@ -37,7 +38,18 @@ OPTIMIZERS = {
         "adam", base_learning_rate=0.01, epsilon=1e-8, clip_norm=0.3, weight_decay=1e-2
     ),
     "adagrad": Optimizer("adagrad", base_learning_rate=0.05),
+    "own": Optimizer("tests.common.distributed.updates:averaged", base_learning_rate=0.1, weight_decay=1e-3),
 }
+
+
+def averaged(config: Optimizer) -> optimizers.Rule:
+    """A rule that this project does not have: the average of the gradients, and a decay beside it."""
+
+    def update(weight, gradient, slots, learning_rate, step, segments):
+        m = config.momentum * slots["m"] + (1 - config.momentum) * gradient
+        return weight - learning_rate * optimizers.with_decay(config, weight, m, segments), {"m": m}
+
+    return optimizers.Rule(("m",), optimizers.zeros("m"), update)
 
 
 class Task(toy.Task):
@@ -98,7 +110,8 @@ class Runner:
     ):
         self.config = config(backend, number, optimizer, communication)
         self.replicas = replicas_of(backend, number)
-        task, policy = Task(self.config), precision(self.config.precision)
+        task = self.task = Task(self.config)
+        policy = precision(self.config.precision)
         self.state = State(task, self.replicas, policy)
         train = make_train_step(task, self.state, policy, Clock.of(self.config))
         data = task.examples(0, BATCH * STEPS, 0)

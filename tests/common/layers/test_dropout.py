@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from common.distributed.replicas.single import Single
-from common.layers.dropout import Dropout
+from common.layers import philox
+from common.layers.dropout import Dropout, micro_batch
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
@@ -35,3 +36,46 @@ def test_masks_are_the_same_with_and_without_xla(rate):
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=[5, draw])
         uniform = tf.raw_ops.StatelessRandomUniformV2(shape=[6, 32], key=key, counter=counter, alg=1)
         np.testing.assert_array_equal(plain > 0, uniform.numpy() >= np.float32(rate))
+
+
+class Numbered(Single):
+    """Stands for one replica of several."""
+
+    def __init__(self, number, narrow):
+        self.number, self.narrow = number, narrow
+
+    def replica_id(self):
+        return tf.constant(self.number)
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (3, 7), (1, 1)])
+def test_masks_in_32_bit_operations_are_those_of_the_counter_stream(shape):
+    """For every replica and micro-batch, negative and large seeds included."""
+    for seed in (5, -3, 2**31 + 7, 2**40 + 1):
+        for number in (0, 1, 5, 4096):
+            layers = [Dropout(Numbered(number, narrow), 0.25, seed, partitions=2) for narrow in (False, True)]
+            for index in (0, 1):
+                with micro_batch(index, 2):
+                    masks = [layer(tf.ones(shape), training=True).numpy() for layer in layers]
+                np.testing.assert_array_equal(*masks)
+            assert [layer.draws.dtype for layer in layers] == [tf.int64, tf.int32]
+
+
+def test_blocks_count_beyond_32_bits():
+    """The stream of a seed is read from block 2^32 - 2 on, across the carry."""
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=[7, 3])
+    start = 2**32 - 2
+    expected = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[4, 4], key=key, counter=counter + [start, 0], alg=1, dtype=tf.uint32
+    )
+    numbers = np.arange(start, start + 4, dtype=np.uint64)
+    words = [tf.constant(part.astype(np.uint32)) for part in (numbers & 0xFFFFFFFF, numbers >> 32)]
+    np.testing.assert_array_equal(philox.random_words((7, 0, 3, 0), words), expected)
+
+
+def test_products_of_two_words():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 2**32, [2, 1000], np.uint64)
+    low, high = philox.product(tf.constant(a.astype(np.uint32)), tf.constant(b.astype(np.uint32)))
+    np.testing.assert_array_equal(low, (a * b & 0xFFFFFFFF).astype(np.uint32))
+    np.testing.assert_array_equal(high, (a * b >> 32).astype(np.uint32))

@@ -250,7 +250,9 @@ def test_sigterm_saves_and_the_resumed_run_ends_bitwise_as_the_uninterrupted(tmp
     whole = run(*flags, *folders("whole"))
     assert whole.returncode == 1 and "score    none: aborted" in whole.stdout, whole.stderr
     results = tmp_path / "out" / "whole" / "cpu-tiny" / "resnet"
-    assert sorted(p.name for p in results.iterdir()) == ["curve_0.png", "result_0.txt", "run.json"]
+    assert sorted(p.name for p in results.iterdir()) == [
+        *("curve_0.png", "history_0.jsonl", "result_0.txt", "run.json")
+    ]
     found = records_of(results / "result_0.txt")
     assert {"key": "smoke_run", "value": True}.items() <= next(
         r for r in found if r["key"] == "smoke_run"

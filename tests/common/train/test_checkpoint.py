@@ -2,11 +2,13 @@
 
 import dataclasses
 import errno
+import json
 import os
 import stat
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from common.config.schema import Communication, Optimizer
 from common.data import tfrecords
@@ -283,10 +285,14 @@ def test_a_moment_of_another_shape_is_named_and_changes_nothing(tmp_path, loop, 
     path = checkpoint.save(loop, tmp_path)
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
-    np.savez(path, **{**arrays, "moments/000/mean": np.ones([1, 1, 3], np.float32)})
+    name = "moments/span_batch_norm/mean"
+    np.savez(path, **{**arrays, name: np.ones([1, 1, 3], np.float32)})
     before = everything(loop)
-    with pytest.raises(UserError, match=r"moments/000/mean is \[1, 1, 3\] there, \[1, 1, 16\] here"):
-        restore(loop, path if restore is checkpoint.restore_weights else tmp_path)
+    with pytest.raises(UserError, match=rf"{name} is \[1, 1, 3\] there, \[1, 1, 16\] here"):
+        if restore is checkpoint.restore_weights:
+            restore(loop.state, path)
+        else:
+            restore(loop, tmp_path)
     assert everything(loop) == before
 
 
@@ -337,3 +343,42 @@ def test_unwritable_folder(tmp_path, loop):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write a checkpoint"):
         checkpoint.save(loop, tmp_path / "file")
+
+
+def numbered(loop, path):
+    """The arrays of a checkpoint as version 1 named them: numbered, without layers; moments by the layer's number."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays["meta"].tobytes())
+    for name in ("format", "benchmark", "labels"):
+        meta.pop(name)
+    state = loop.state
+    values = [(v.name.split(":")[0].rpartition("/")[2], v.numpy()) for v in state.model.variables]
+    values = [(stem, value) for stem, value in values if not stem.startswith("moving_")]
+    for slots in state.update.read_slots():
+        values += [(name, slots[name]) for name in state.update.rule.slots]
+    values += [("step", state.step.numpy()), ("evaluated", state.evaluated.numpy())]
+    old = {f"{i:04d}.{stem}": value for i, (stem, value) in enumerate(values)}
+    moments = {n.replace("span_batch_norm", "000"): v for n, v in arrays.items() if n.startswith("moments/")}
+    return old | moments | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
+
+
+def test_a_checkpoint_of_the_version_that_numbered_variables_restores(tmp_path, loop):
+    loop.one_step()
+    old = numbered(loop, checkpoint.save(loop, tmp_path / "new"))
+    (tmp_path / "old").mkdir()
+    np.savez(tmp_path / "old" / "checkpoint_00000007.npz", **old)
+    before = everything(loop)
+    for weight in loop.state.variables():
+        weight.assign(tf.zeros_like(weight))
+    assert checkpoint.restore_latest(loop, tmp_path / "old") == json.loads(old["meta"].tobytes())["step"]
+    assert everything(loop) == before
+
+
+def test_a_checkpoint_has_the_names_of_the_layers_and_says_what_it_is(tmp_path, loop):
+    file = checkpoint.read(checkpoint.save(loop, tmp_path))
+    assert {"weights/dense.0/kernel", "weights/dense.1/bias", "slots/dense.0/kernel/momentum"} <= set(
+        file.arrays
+    )
+    assert file.meta["benchmark"] == "resnet" and file.meta["labels"] == [] and file.assets == {}
+    assert file.meta["config"]["global_batch_size"] == 16

@@ -120,4 +120,4 @@ class Task(task.Task):
         if int(sums["seen"]) != 37 or len(arrays["label"]) != 40:
             raise ValueError(f"{sums['seen']} examples seen")
         value = float(sums["correct"] / sums["seen"])
-        return Quality(value, value >= self.config.quality_target)
+        return Quality(value, self.config.met(value))

@@ -1,0 +1,68 @@
+"""Names the quality of a benchmark and writes its values for people. TensorFlow-free.
+
+The log calls every quality eval_accuracy, as its rules ask; a person reads "perplexity 116.5", "top-1 accuracy 75.9 %".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+Value = float | Mapping[str, float]
+UNITS = ("", "%", "points")
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A quality's name, unit and direction.
+
+    Attributes:
+      name: what a person calls it.
+      unit: how a value is shown: "" as it is, "%" a part of 1 in per cent, "points" a part of 1 from 0 to 100 (values
+        above 1 are points already, as in round v0.6).
+      lower_is_better: of two values, the lower one is better.
+      names: where the logged value has several parts, {key in the log: name}.
+    """
+
+    name: str
+    unit: str = ""
+    lower_is_better: bool = False
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether a value is as good as `target`."""
+        return value <= target if self.lower_is_better else value >= target
+
+    def score(self, value: Value) -> float:
+        """Returns one number that is larger for a better value: the mean of its parts; -inf where one is not finite."""
+        values = list(parts(value).values())
+        if not values or not all(map(math.isfinite, values)):
+            return -math.inf
+        mean = sum(values) / len(values)
+        return -mean if self.lower_is_better else mean
+
+    def named(self, value: Value) -> dict[str, float]:
+        """Returns {name: value} of the parts, under the names that a person knows."""
+        return {self.names.get(key, key) if key else self.name: part for key, part in parts(value).items()}
+
+    def number(self, value: float) -> str:
+        """Formats one number: "75.9 %", "25.1", "0.231"."""
+        if self.unit == "%":
+            return f"{100 * value:.1f} %"
+        if self.unit == "points":
+            return f"{value if abs(value) > 1 else 100 * value:.1f}"
+        return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3f}"
+
+    def shown(self, value: Value) -> str:
+        """Formats a value with its name: "top-1 accuracy 75.9 %", "box mAP 0.377, mask mAP 0.339"."""
+        return ", ".join(f"{name} {self.number(part)}" for name, part in self.named(value).items())
+
+    def target(self, value: Value) -> str:
+        """Formats a target without the name where there is one part: "75.9 %", "box mAP 0.377, mask mAP 0.339"."""
+        return self.shown(value) if isinstance(value, Mapping) else self.number(value)
+
+
+def parts(value: Value) -> Mapping[str, float]:
+    """Returns the parts of a value; {"": value} where it is one number."""
+    return value if isinstance(value, Mapping) else {"": value}

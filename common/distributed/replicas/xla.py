@@ -1,0 +1,245 @@
+"""Backend of XLA's own collectives: one replica's program of N, to export; it never runs in TensorFlow.
+
+A traced step holds all-reduces, all-gathers, reduce-scatters, all-to-alls and permutations over groups of replicas, as
+StableHLO has them. Its lowered form (common/export/) is the program that every one of the N devices of a PJRT client
+runs. The replica's number is a variable, so the program takes it as an argument: the lowering refuses TensorFlow's
+operation for it where it looks for constants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.eager import record
+
+from common.distributed.replicas.base import Groups, Replicas, Shard, UnsupportedError, placement
+
+# Version of the operation XlaCallModule whose module is StableHLO without dynamic shapes; TensorFlow 2.20 reads 2 to 10
+# (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc).
+_MODULE_VERSION = 5
+_ELEMENTS = {
+    tf.float64: "f64",
+    tf.float32: "f32",
+    tf.bfloat16: "bf16",
+    tf.float16: "f16",
+    tf.int64: "i64",
+    tf.int32: "i32",
+    tf.uint64: "ui64",
+    tf.uint32: "ui32",
+    tf.uint8: "ui8",
+    tf.int8: "i8",
+    tf.bool: "i1",
+}
+
+
+class Xla(Replicas):
+    """One of `num_replicas` replicas. Collectives can be traced and lowered, not executed.
+
+    Attributes:
+      number: scalar int32 variable, this replica's number.
+      own: the variables that `per_replica_variable` made: each replica has its own, differing value.
+    """
+
+    name = "xla"
+    loops_hold_collectives = True
+    narrow = True
+
+    def __init__(self, num_replicas: int):
+        self.num_replicas = num_replicas
+        self.number = tf.Variable(0, trainable=False, name="replica", dtype=tf.int32)
+        self.own: list[tf.Variable] = []
+
+    def replica_id(self) -> tf.Tensor | int:
+        return self.number.read_value() if self.num_replicas > 1 else 0
+
+    def run(self, function: Callable, args: tuple = ()) -> Any:
+        return function(*args)
+
+    def local_results(self, value: Any) -> list[Any]:
+        return [value]
+
+    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
+        self.own.append(tf.Variable(initial, trainable=False, name=name))
+        return self.own[-1]
+
+    def compiles_collectives(self) -> bool:
+        return True
+
+    def cut(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], size: Sequence[int]) -> tf.Tensor:
+        # tf.slice would fix the replica's number: TensorFlow compiles what its start depends on as constants.
+        start = tf.stack(begin)
+
+        def sliced(x: tf.Tensor) -> tf.Tensor:
+            return tf.ensure_shape(gen_xla_ops.xla_dynamic_slice(x, start, tf.constant(size)), size)
+
+        def put_back(upstream: tf.Tensor) -> tf.Tensor:
+            return gen_xla_ops.xla_dynamic_update_slice(tf.zeros(x.shape, x.dtype), upstream, start)
+
+        return _recorded(sliced, put_back, x)
+
+    # -- collectives -------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
+        sums = _sum(self._groups(groups))
+        return _recorded(sums, sums, x)
+
+    def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        groups = self._groups(groups)
+        return _recorded(_gather(axis, groups), _scatter(axis, groups), x)
+
+    def reduce_scatter(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        groups = self._groups(groups)
+        return _recorded(_scatter(axis, groups), _gather(axis, groups), x)
+
+    def all_to_all(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
+        exchange = _exchange(axis, self._groups(groups))
+        return _recorded(exchange, exchange, x)
+
+    def shift(self, x: tf.Tensor, distance: int, groups: Groups | None = None) -> tf.Tensor:
+        groups = self._groups(groups)
+        return _recorded(_shift(distance, groups), _shift(-distance, groups), x)
+
+    def _groups(self, groups: Groups | None) -> list[list[int]]:
+        found = [list(map(int, g)) for g in groups] if groups is not None else [[*range(self.num_replicas)]]
+        list(placement(found, self.num_replicas))  # Raises UserError unless they partition the replicas.
+        return found
+
+    # -- outside `run`: the host that runs the program does these --------------------------------------------------
+
+    def sum(self, value: Any) -> Any:
+        raise UnsupportedError(_HOST)
+
+    def gather(self, value: Any) -> Any:
+        raise UnsupportedError(_HOST)
+
+    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
+        raise UnsupportedError(_HOST)
+
+
+_HOST = "the backend xla makes programs to export and runs none; use --config.replicas=mirrored to train here"
+# A collective of one tensor.
+Collective = Callable[[tf.Tensor], tf.Tensor]
+
+
+def _recorded(forward: Collective, backward: Collective, x: tf.Tensor) -> tf.Tensor:
+    """Returns forward(x), whose gradient is `backward` of the upstream gradient.
+
+    Not tf.custom_gradient, which searches the graph behind `x` for variables at every call.
+    """
+    x = tf.convert_to_tensor(x)
+    with record.stop_recording():
+        y = forward(x)
+    record.record_operation("Collective", [y], [x], lambda upstream: [backward(upstream)])
+    return y
+
+
+def _sum(groups: list[list[int]]) -> Collective:
+    def sums(x: tf.Tensor) -> tf.Tensor:
+        if len(groups[0]) == 1:
+            return tf.identity(x)
+        return _called("all_reduce", f"replica_groups = {_dense(groups)}", x, list(x.shape), adds=True)
+
+    return sums
+
+
+def _gather(axis: int, groups: list[list[int]]) -> Collective:
+    def gather(x: tf.Tensor) -> tf.Tensor:
+        along, size = axis % x.shape.rank, len(groups[0])
+        if size == 1:
+            return tf.identity(x)
+        attributes = f"all_gather_dim = {along} : i64, replica_groups = {_dense(groups)}"
+        return _called("all_gather", attributes, x, _resized(x, along, lambda n: n * size))
+
+    return gather
+
+
+def _scatter(axis: int, groups: list[list[int]]) -> Collective:
+    def scatter(x: tf.Tensor) -> tf.Tensor:
+        along, size = axis % x.shape.rank, len(groups[0])
+        if size == 1:
+            return tf.identity(x)
+        attributes = f"scatter_dimension = {along} : i64, replica_groups = {_dense(groups)}"
+        return _called("reduce_scatter", attributes, x, _resized(x, along, lambda n: n // size), adds=True)
+
+    return scatter
+
+
+def _exchange(axis: int, groups: list[list[int]]) -> Collective:
+    def exchange(x: tf.Tensor) -> tf.Tensor:
+        along, size = axis % x.shape.rank, len(groups[0])
+        if size == 1:
+            return tf.identity(x)
+        attributes = (
+            f"split_dimension = {along} : i64, concat_dimension = {along} : i64, split_count = {size} : i64, "
+            f"replica_groups = {_dense(groups)}"
+        )
+        return _called("all_to_all", attributes, x, list(x.shape))
+
+    return exchange
+
+
+def _shift(distance: int, groups: list[list[int]]) -> Collective:
+    pairs = [
+        [group[i - distance], replica]
+        for group in groups
+        for i, replica in enumerate(group)
+        if 0 <= i - distance < len(group)
+    ]
+
+    def shift(x: tf.Tensor) -> tf.Tensor:
+        if not pairs:
+            return tf.zeros_like(x)
+        if distance == 0:
+            return tf.identity(x)
+        # A replica without a source gets zeros.
+        return _called("collective_permute", f"source_target_pairs = {_dense(pairs)}", x, list(x.shape))
+
+    return shift
+
+
+def _resized(x: tf.Tensor, axis: int, size: Callable[[int], int]) -> list[int]:
+    return [size(n) if i == axis else n for i, n in enumerate(x.shape)]
+
+
+def _dense(rows: Sequence[Sequence[int]]) -> str:
+    return f"dense<{json.dumps(rows)}> : tensor<{len(rows)}x{len(rows[0])}xi64>"
+
+
+def _called(operation: str, attributes: str, x: tf.Tensor, shape: list[int], adds: bool = False) -> tf.Tensor:
+    """Returns a StableHLO operation of `x`, of the result's `shape`; `adds`: one that sums over replicas.
+
+    TensorFlow has operations of its own for sums alone, and these take no float64 (gen_xla_ops.xla_all_reduce).
+    """
+    element = _ELEMENTS[x.dtype]
+
+    def kind(sizes: Sequence[int]) -> str:
+        return f"tensor<{'x'.join([*map(str, sizes), element])}>"
+
+    given, result, scalar = kind(x.shape), kind(shape), kind([])
+    region = (
+        f" ({{\n  ^bb0(%a: {scalar}, %b: {scalar}):\n"
+        f"    %c = stablehlo.add %a, %b : {scalar}\n"
+        f'    "stablehlo.return"(%c) : ({scalar}) -> ()\n  }})'
+    )
+    text = (
+        f"module {{ func.func @main(%x: {given}) -> {result} {{\n"
+        f'  %y = "stablehlo.{operation}"(%x){region if adds else ""} {{{attributes}}} : ({given}) -> {result}\n'
+        f"  return %y : {result}\n}} }}"
+    )
+    y = gen_xla_ops.xla_call_module(
+        [x],
+        version=_MODULE_VERSION,
+        module=text.encode(),
+        Tout=[x.dtype],
+        Sout=[shape],
+        platforms=["CPU"],
+        dim_args_spec=[],
+        disabled_checks=[],
+        function_list=[],
+        has_token_input_output=False,
+    )
+    return tf.ensure_shape(y[0], shape)

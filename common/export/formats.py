@@ -1,0 +1,168 @@
+"""Writes a trained network as a SavedModel, safetensors, StableHLO or ONNX.
+
+| format | file | holds |
+|---|---|---|
+| savedmodel | a folder | preprocessing, network, results; `assets.extra/` has labels and vocabulary |
+| safetensors | model.safetensors | the weights by their names; the rest in its metadata |
+| stablehlo | model.stablehlo, weights.npz, model.json | the network on arrays of fixed sizes; weights are arguments |
+| onnx | model.onnx | the network on arrays of fixed sizes, opset 18 |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.errors import UserError
+from common.export.trained import Trained
+from common.files import write_atomically
+
+ABOUT = "timetotrain.json"
+EXTRA = "assets.extra"  # TensorFlow's name for files that travel with a SavedModel and are not read by it.
+WEIGHTS = "weights"
+OPSET = 18
+
+
+def write(trained: Trained, out: str | os.PathLike, kind: str) -> list[pathlib.Path]:
+    """Writes the network into the new folder `out`; returns its files.
+
+    Raises:
+      UserError: `out` exists, the format is unknown or cannot hold this network, or a library is missing.
+    """
+    out = pathlib.Path(out)
+    if kind not in FORMATS:
+        raise UserError(f"--format={kind}: unknown; known: {', '.join(FORMATS)}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists; name a new folder, or remove it")
+    # Made beside its place, so that a folder with this name is whole.
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with _removed(partial):
+            FORMATS[kind](trained, partial)
+            if out.is_dir():
+                out.rmdir()
+            os.replace(partial, out)
+    except OSError as error:
+        raise UserError(
+            f"{out}: cannot write: {error.strerror}; free some space or name another folder"
+        ) from error
+    return sorted(path for path in out.rglob("*") if path.is_file())
+
+
+def saved_model(trained: Trained, folder: pathlib.Path) -> None:
+    """Writes a SavedModel with the signature `serving_default`, and what names its results in EXTRA."""
+    serving, module = trained.serving, tf.Module()
+    specs = list(serving.inputs.values())
+    module.answer = tf.function(serving.function, input_signature=specs, autograph=False)
+    signature = module.answer.get_concrete_function()
+    # Only what the graph reads: the optimizer and replicas' own moments stay behind.
+    module.weights, module.resources = list(trained.weights().values()), list(serving.resources)
+    read, kept = {id(x) for x in signature.captured_inputs}, {id(v) for v in module.weights}
+    module.others = [v for v in trained.model.variables if id(v.handle) in read and id(v) not in kept]
+    tf.saved_model.save(module, os.fspath(folder), {"serving_default": signature})
+    extra = folder / EXTRA
+    about = {**trained.about(), WEIGHTS: list(trained.weights())}
+    write_atomically(extra / ABOUT, json.dumps(about, indent=1, ensure_ascii=False).encode())
+    for name, content in trained.assets.items():
+        write_atomically(extra / name, content)
+
+
+def safetensors(trained: Trained, folder: pathlib.Path) -> None:
+    """Writes one file of the weights, in TensorFlow's layouts; its metadata has everything else as text."""
+    library = _library("safetensors.numpy", "safetensors")
+    arrays = {name: np.ascontiguousarray(v.numpy()) for name, v in trained.weights().items()}
+    metadata = {name: v if isinstance(v, str) else json.dumps(v) for name, v in trained.about().items()}
+    metadata |= {"assets": json.dumps({n: content.decode() for n, content in trained.assets.items()})}
+    write_atomically(folder / "model.safetensors", library.save(arrays, {**metadata, "format": "tf"}))
+
+
+def stablehlo(trained: Trained, folder: pathlib.Path) -> None:
+    """Writes the network alone as a portable StableHLO artifact; `model.json` says the order of its arguments."""
+    from common.export.stablehlo import lower
+
+    serving = trained.serving
+    specs = list(serving.core.values())
+    compiled = tf.function(lambda batch: serving.features(*batch), jit_compile=True, autograph=False)
+    example = tuple(tf.zeros(spec.shape, spec.dtype) for spec in specs)
+    lowered = lower(compiled, example, "network")
+    by_handle = {id(v.handle): name for name, v in trained.weights().items()}
+    by_handle |= {id(v.handle): v.name for v in trained.model.variables if id(v.handle) not in by_handle}
+    arguments, arrays = list(serving.core), {}
+    for place, captured in enumerate(lowered.captured):
+        name = by_handle.get(id(captured), f"constant.{place}")
+        arguments.append(name)
+        value = (
+            tf.raw_ops.ReadVariableOp(resource=captured, dtype=_dtype_of(captured))
+            if _is_handle(captured)
+            else captured
+        )
+        arrays[name] = np.asarray(value)
+    write_atomically(folder / "model.stablehlo", lowered.artifact())
+    with open(folder / "weights.npz", "wb") as file:
+        np.savez(file, **arrays)
+    results = [spec.name for spec in tf.nest.flatten(lowered.returned)]
+    about = {**trained.about(), "arguments": arguments, "results": results}
+    write_atomically(folder / "model.json", json.dumps(about, indent=1, ensure_ascii=False).encode())
+
+
+def onnx(trained: Trained, folder: pathlib.Path) -> None:
+    """Writes the network alone as ONNX, by tf2onnx."""
+    library = _library("tf2onnx", "onnx")
+    serving = trained.serving
+    specs = [tf.TensorSpec(s.shape, s.dtype, name) for name, s in serving.core.items()]
+    function = tf.function(serving.features, input_signature=specs, autograph=False)
+    try:
+        made, _ = library.convert.from_function(function, input_signature=specs, opset=OPSET)
+    except (ValueError, TypeError, NotImplementedError, RuntimeError, KeyError) as error:
+        raise UserError(
+            f"--format=onnx: tf2onnx cannot express this network ({str(error).partition(chr(10))[0][:200]}); "
+            "use --format=stablehlo or savedmodel"
+        ) from error
+    write_atomically(folder / "model.onnx", made.SerializeToString())
+    write_atomically(folder / ABOUT, json.dumps(trained.about(), indent=1, ensure_ascii=False).encode())
+
+
+FORMATS: dict[str, Callable[[Trained, pathlib.Path], None]] = {
+    "savedmodel": saved_model,
+    "safetensors": safetensors,
+    "stablehlo": stablehlo,
+    "onnx": onnx,
+}
+
+
+def _library(name: str, extra: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"--format={extra}: {name.partition('.')[0]} is not installed; pip install timetotrain[export]"
+        ) from error
+
+
+def _is_handle(tensor: Any) -> bool:
+    return tensor.dtype == tf.resource
+
+
+def _dtype_of(handle: Any) -> tf.DType:
+    return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+
+
+@contextlib.contextmanager
+def _removed(folder: pathlib.Path) -> Iterator[None]:
+    """Removes a folder before and after a `with` block."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,110 @@
+"""Draws answers into pictures: a strip with the best classes, boxes and masks with their names."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from common.errors import UserError
+
+# Colours of classes, by the order in which they come: Okabe and Ito's, which colour-blind people tell apart.
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
+LEAST_SIDE = 480  # Pixels; a smaller picture is enlarged, so that its texts can be read.
+
+
+def draw(answer: Mapping[str, Any], folder: str | os.PathLike) -> pathlib.Path:
+    """Writes the picture of an answer with its labels, boxes and masks into `folder`, as PNG; returns its path.
+
+    Raises:
+      UserError: the file cannot be read as a picture, or the folder cannot be written.
+    """
+    source = pathlib.Path(answer["file"])
+    path = pathlib.Path(folder, f"{source.stem}.png")
+    number = 1
+    while path.exists():
+        path, number = pathlib.Path(folder, f"{source.stem}-{number}.png"), number + 1
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(source) as opened:
+            picture = opened.convert("RGB")
+        _drawn(picture, answer).save(path)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot draw {source}: {error}; name a picture and a folder to write"
+        ) from error
+    return path
+
+
+def outlines(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the objects with their masks as COCO's run lengths over the whole picture."""
+    from common.detection import masks
+
+    with Image.open(answer["file"]) as picture:
+        width, height = picture.size
+    found = []
+    for entry in answer["objects"]:
+        pasted = masks.paste(entry["mask"][None], np.array([entry["box"]]), height, width)
+        found.append({**entry, "mask": masks.encode(pasted)[0]})
+    return found
+
+
+def _drawn(picture: Image.Image, answer: Mapping[str, Any]) -> Image.Image:
+    scale = max(1.0, LEAST_SIDE / max(picture.size))
+    picture = picture.resize([round(side * scale) for side in picture.size], Image.Resampling.BICUBIC)
+    font = ImageFont.load_default(max(14, max(picture.size) // 40))
+    if "classes" in answer:
+        return _with_strip(picture, answer["classes"], font)
+    names = sorted({found["name"] for found in answer["objects"]})
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    objects = list(reversed(answer["objects"]))  # The best is drawn last, over the others.
+    for found in objects:
+        if "mask" in found:
+            picture = _with_mask(picture, found, scale, colours[found["name"]])
+    pen = ImageDraw.Draw(picture)
+    for found in objects:
+        top, left, bottom, right = (value * scale for value in found["box"])
+        pen.rectangle(
+            (left, top, right, bottom), outline=colours[found["name"]], width=max(2, font.size // 7)
+        )
+    for found in objects:
+        _tag(pen, found, scale, colours[found["name"]], font, picture.size)
+    return picture
+
+
+def _tag(
+    pen: Any, found: Mapping[str, Any], scale: float, colour: str, font: Any, size: tuple[int, int]
+) -> None:
+    """Writes name and score above the box, or inside it where there is no room above."""
+    top, left, _, _ = (value * scale for value in found["box"])
+    text = f"{found['name']} {found['score']:.2f}"
+    x0, y0, x1, y1 = pen.textbbox((0, 0), text, font=font)
+    wide, high = x1 - x0 + 6, y1 - y0 + 6
+    x, y = min(max(left, 0), max(size[0] - wide, 0)), top - high if top >= high else max(top, 0)
+    pen.rectangle((x, y, x + wide, y + high), fill=colour)
+    pen.text((x + 3 - x0, y + 3 - y0), text, fill="black", font=font)
+
+
+def _with_mask(picture: Image.Image, found: Mapping[str, Any], scale: float, colour: str) -> Image.Image:
+    from common.detection import masks
+
+    box = np.array([found["box"]]) * scale
+    inside = masks.paste(found["mask"][None], box, picture.height, picture.width)[..., 0]
+    alpha = Image.fromarray((inside * 110).astype(np.uint8))
+    return Image.composite(Image.new("RGB", picture.size, colour), picture, alpha)
+
+
+def _with_strip(picture: Image.Image, classes: Any, font: Any) -> Image.Image:
+    """Adds a strip below the picture with a bar for each class."""
+    row, wide = round(font.size * 1.6), picture.width
+    strip = ImageOps.expand(picture, (0, 0, 0, row * len(classes) + 6), fill="white")
+    pen = ImageDraw.Draw(strip)
+    for i, found in enumerate(classes):
+        y = picture.height + 3 + i * row
+        pen.rectangle((0, y, wide * found["score"], y + row - 3), fill=COLOURS[1])
+        pen.text((6, y + 1), f"{found['name']}  {found['score']:.3f}", fill="black", font=font)
+    return strip

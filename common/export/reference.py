@@ -1,0 +1,188 @@
+"""What TensorFlow computes with the exported steps: numbers that a replay has to reproduce."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from common.distributed.replicas.mirrored import Mirrored
+from common.errors import UserError
+from common.export import rules
+from common.export.steps import Argument, Steps, batch_of
+from common.layers.precision import precision
+from common.train.step import State, make_eval_step, make_train_step
+
+STEPS = 3
+# More replicas than this are not computed here.
+MOST_REPLICAS = 8
+
+Batch = Mapping[str, Argument]
+
+
+class Reference(Protocol):
+    """TensorFlow's own run of the exported steps.
+
+    Attributes:
+      computed_by: how, for people.
+    """
+
+    computed_by: str
+
+    def reset(self) -> None:
+        """Sets all variables to the start of the exported run."""
+
+    def train(self, batch: Batch) -> float:
+        """Takes a step; returns its loss, the sum of the replicas' parts."""
+
+    def evaluate(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Returns the outputs of an evaluation: sums over the replicas, and arrays of all replicas joined on axis 0."""
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Returns the state by name; of several replicas [N, ...] where each has its own."""
+
+
+class Alone:
+    """One replica without others: the exported steps, compiled by TensorFlow's XLA or through its own kernels."""
+
+    def __init__(self, steps: Steps, kind: str):
+        """`kind`: "compiled" or "uncompiled"."""
+        self._steps = steps
+        self.reset = steps.reset
+        plain = kind == "uncompiled"
+        self._train, self._evaluate = (
+            tf.function(f.python_function, autograph=False) if plain else f
+            for f in (steps.train, steps.evaluate)
+        )
+        device = "GPU" if tf.config.list_physical_devices("GPU") else f"CPU ({os.cpu_count()} cores)"
+        self.computed_by = f"tensorflow, {kind}, {device}"
+
+    def train(self, batch: Batch) -> float:
+        return float(self._train(batch_of(batch)))
+
+    def evaluate(self, batch: Batch) -> dict[str, np.ndarray]:
+        return {name: value.numpy() for name, value in outputs_of(self._evaluate(batch_of(batch)))}
+
+    def values(self) -> dict[str, np.ndarray]:
+        return {name: variable.numpy() for name, variable in self._steps.variables.items()}
+
+
+class OfSeveral:
+    """The replicas of the export on the backend `mirrored`, on the devices of this process."""
+
+    def __init__(self, steps: Steps, replicas: Mirrored):
+        """Builds the network anew.
+
+        Args:
+          steps: the exported ones, of as many replicas.
+          replicas: the backend.
+        """
+        self._steps, self._replicas = steps, replicas
+        config = dataclasses.replace(steps.task.config, replicas="mirrored", compile="off")
+        task = type(steps.task)(config, None)
+        policy = precision(config.precision, config.loss_scale)
+        self._state = State(task, replicas, policy)
+        self._step = make_train_step(task, self._state, policy, steps.clock)
+        self._eval_step = make_eval_step(task, self._state)
+        names = [name for name, about in steps.state.items() if about.role != "replica"]
+        self._variables = dict(zip(names, self._state.variables(), strict=True))
+        self.computed_by = f"tensorflow, mirrored, CPU ({os.cpu_count()} cores)"
+        self.reset()
+
+    def reset(self) -> None:
+        for name, variable in self._variables.items():
+            for copy in self._replicas.local_results(variable):
+                copy.assign(tf.cast(self._steps.state[name].value, variable.dtype))
+
+    def train(self, batch: Batch) -> float:
+        loss = self._replicas.run(self._step, (next(self._batches(batch)), self._state.step.read_value()))
+        self._state.step.assign_add(1)
+        return float(self._replicas.sum(loss))
+
+    def evaluate(self, batch: Batch) -> dict[str, np.ndarray]:
+        sums, arrays = self._replicas.run(self._eval_step, (next(self._batches(batch)),))
+        found = outputs_of((self._replicas.sum(sums), self._replicas.gather(arrays)))
+        return {name: value.numpy() for name, value in found}
+
+    def values(self) -> dict[str, np.ndarray]:
+        found = {}
+        for name, variable in self._variables.items():
+            copies = [copy.numpy() for copy in self._replicas.local_results(variable)]
+            found[name] = np.stack(copies) if self._steps.state[name].per_replica else copies[0]
+        return found
+
+    def _batches(self, batch: Batch) -> Iterator[Any]:
+        """Yields the batches of all replicas once; a group of them shares one."""
+        count, partitions = self._replicas.num_replicas, self._steps.task.config.partitions
+        parts = {
+            key: np.stack([argument.of_group(r // partitions) for r in range(count)])
+            for key, argument in batch.items()
+        }
+        return iter(self._replicas.dataset(lambda _: tf.data.Dataset.from_tensor_slices(parts)))
+
+
+def prepared(num_replicas: int, kind: str, say: Callable[[str], None]) -> Mirrored | None:
+    """Returns the backend of the reference of several replicas, before TensorFlow starts with too few devices."""
+    if kind == "none" or num_replicas == 1:
+        return None
+    if num_replicas > MOST_REPLICAS:
+        say(f"no reference: {num_replicas} replicas, and at most {MOST_REPLICAS} are computed here")
+        return None
+    try:
+        return Mirrored(num_replicas)
+    except UserError as error:
+        say(f"no reference: {error}")
+        return None
+
+
+def of(steps: Steps, kind: str, replicas: Mirrored | None) -> Reference | None:
+    """Returns the reference of `kind`, or None; `replicas` is what `prepared` returned."""
+    if kind == "none":
+        return None
+    if steps.replicas.num_replicas == 1:
+        return Alone(steps, kind)
+    return OfSeveral(steps, replicas) if replicas else None
+
+
+def describe(
+    reference: Reference, steps: Steps, training: bool, batch: Batch, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Returns the numbers for the manifest.
+
+    Of training: the first losses, and digests of the state after the first step. Of an evaluation: digests of its
+    outputs.
+    """
+    found: dict[str, Any] = {"computed_by": reference.computed_by}
+    reference.reset()
+    if not training:
+        outputs = reference.evaluate(batch)
+        return {**found, "outputs": {n: rules.digest(x, rules.key_of(n)) for n, x in outputs.items()}}
+    losses = []
+    for i in range(STEPS):
+        losses.append(reference.train(batch))
+        say(f"step {i + 1}: loss {losses[-1]!r}")
+        if i == 0:
+            found["state"] = {n: _change(x, steps.state[n]) for n, x in reference.values().items()}
+    reference.reset()
+    return {**found, "losses": losses}
+
+
+def _change(after: np.ndarray, about: Argument) -> dict[str, Any]:
+    """Returns digests of a variable after a step, and of its change."""
+    after, key = after.astype(np.float64), rules.key_of(about.name)
+    return {"after": rules.digest(after, key), "change": rules.digest(after - about.value, key)}
+
+
+def outputs_of(returned: Any) -> list[tuple[str, Any]]:
+    """Returns (name, tensor) of a step's outputs, in tf.nest's order: a loss, or (sums, arrays)."""
+    if not isinstance(returned, (tuple, list)):
+        return [("loss", returned)]
+    return [
+        (f"{kind}/{key}", part[key])
+        for kind, part in zip(("sums", "arrays"), returned)
+        for key in sorted(part)
+    ]

@@ -1,0 +1,67 @@
+"""TensorFlow's Philox stream in 32-bit operations, for devices that emulate 64-bit integers.
+
+The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011); its constants
+and the key's derivation from a seed are those of TensorFlow (tensorflow/core/lib/random/philox_random.h and
+tensorflow/core/kernels/stateless_random_ops.cc, GenerateKey). TensorFlow's own operations, lowered by XLA, compute in
+64-bit words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+_ROUNDS = 10
+_FACTORS = 0xD2511F53, 0xCD9E8D57
+_WEYL = 0x9E3779B9, 0xBB67AE85
+_SEED_KEY = 0x3EC8F720, 0x02461E29
+
+Word = tf.Tensor  # uint32, of any shape.
+
+
+def random_words(seed: Sequence[Word | int], block: tuple[Word, Word]) -> Word:
+    """Returns the four words of each block of the stream of `seed`: uint32 [..., 4].
+
+    The blocks 0, 1, 2, ... of a seed are the numbers of
+    `tf.random.stateless_uniform([4 * n], seed, None, None, tf.uint32, alg="philox")`.
+
+    Args:
+      seed: four words: the low and the high one of either number of TensorFlow's seed; they broadcast with the blocks.
+      block: numbers of the blocks, a low and a high word.
+    """
+    mixed = _philox([_word(w) for w in seed], [_word(k) for k in _SEED_KEY])
+    low, high = block
+    words = _philox([low, high, mixed[2], mixed[3]], mixed[:2])
+    return tf.stack(words, -1)
+
+
+def product(a: Word, b: Word) -> tuple[Word, Word]:
+    """Returns the low and the high word of a * b."""
+    a, b = _word(a), _word(b)
+    (a0, a1), (b0, b1) = _halves(a), _halves(b)
+    middle = a1 * b0 + tf.bitwise.right_shift(a0 * b0, _word(16))
+    lower, upper = _halves(middle)
+    carry = tf.bitwise.right_shift(a0 * b1 + lower, _word(16))
+    return a * b, a1 * b1 + upper + carry
+
+
+def _word(x: tf.Tensor | int) -> Word:
+    return tf.cast(x, tf.uint32) if isinstance(x, tf.Tensor) else tf.constant(x, tf.uint32)
+
+
+def _halves(x: Word) -> tuple[Word, Word]:
+    return tf.bitwise.bitwise_and(x, _word(0xFFFF)), tf.bitwise.right_shift(x, _word(16))
+
+
+def _philox(counter: Sequence[Word], key: Sequence[Word]) -> list[Word]:
+    c0, c1, c2, c3 = counter
+    for i in range(_ROUNDS):
+        keys = [k + _word(w * i % 2**32) for k, w in zip(key, _WEYL)]
+        (low0, high0), (low2, high2) = product(_FACTORS[0], c0), product(_FACTORS[1], c2)
+        c0, c1, c2, c3 = _xor(high2, c1, keys[0]), low2, _xor(high0, c3, keys[1]), low0
+    return [c0, c1, c2, c3]
+
+
+def _xor(a: Word, b: Word, c: Word) -> Word:
+    return tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(a, b), c)

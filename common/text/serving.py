@@ -1,0 +1,40 @@
+"""Runs a network of fixed sizes on any number of sentences, in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+TOKENS = tf.TensorSpec([None, None], tf.int32, "tokens")
+GROUP = 8  # Sentences that are searched together.
+
+
+def in_groups(
+    network: Callable[[tf.Tensor], tf.Tensor], length: int, group: int = GROUP
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Makes a function of tokens [b, m], any b and m up to `length`, -> {"tokens": [b, n]}.
+
+    Args:
+      network: int32 [group, length], padded with 0 -> int32 [group, n].
+      length: of the network's sentences; longer ones end in an error.
+      group: sentences of a call; one sentence alone is a call of its own.
+    """
+
+    def some(tokens: tf.Tensor, size: int) -> tf.Tensor:
+        # The last sentence fills the last group: a search ends no later for it.
+        count = tf.shape(tokens)[0]
+        places = tf.minimum(tf.range((count + size - 1) // size * size), count - 1)
+        grouped = tf.reshape(tf.gather(tokens, places), [-1, size, length])
+        found = tf.map_fn(network, grouped, fn_output_signature=tf.int32)
+        return tf.reshape(found, [-1, tf.shape(found)[2]])[:count]
+
+    def translate(tokens: tf.Tensor) -> dict[str, tf.Tensor]:
+        missing = length - tf.shape(tokens)[1]
+        message = [f"sentences of at most {length} tokens"]
+        with tf.control_dependencies([tf.debugging.Assert(missing >= 0, message)]):
+            tokens = tf.ensure_shape(tf.pad(tokens, [[0, 0], [0, missing]]), [None, length])
+        alone = tf.shape(tokens)[0] == 1
+        return {"tokens": tf.cond(alone, lambda: some(tokens, 1), lambda: some(tokens, group))}
+
+    return translate

@@ -1,0 +1,82 @@
+"""Names a network's variables by its layers, the same in every process and under every backend.
+
+A name is the path of the layers that hold the variable and the variable's own name: `layer1.0.conv1/kernel`. A layer
+that was given no name has its class's: `encoder_layer.3/attention/query/kernel`, counted among its siblings, since the
+number in tf_keras's own names counts all layers that the process has made. A network within a network adds nothing to
+the path.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+import tf_keras
+
+Layer = tf_keras.layers.Layer
+
+
+def of_layers(model: tf_keras.Model) -> dict[int, str]:
+    """Returns {id(layer): path} of every layer under `model`; a shared layer has its shortest path."""
+    return {id(layer): path for path, layer in _walk(model)}
+
+
+def of_variables(model: tf_keras.Model) -> dict[int, str]:
+    """Returns {id(variable): name} of the variables of `model`, in their order; all names differ."""
+    paths: dict[int, str] = {}
+    for path, layer in [("", model), *_walk(model)]:
+        inner = {id(v) for child in _children(layer) for v in child.variables}
+        for variable in layer.variables:
+            if id(variable) not in inner:
+                paths.setdefault(id(variable), path)
+    names = [_joined(paths.get(id(v), ""), stem(v)) for v in model.variables]
+    return {id(v): name for v, name in zip(model.variables, _numbered(names))}
+
+
+def stem(variable: tf.Variable) -> str:
+    """Returns a variable's own name, without its layers'."""
+    return variable.name.split(":")[0].rpartition("/")[2]
+
+
+def _walk(model: tf_keras.Model) -> Iterator[tuple[str, Layer]]:
+    """Yields (path, layer) of every layer under `model` once, level by level."""
+    level, seen = [("", model)], {id(model)}
+    while level:
+        below = []
+        for path, layer in level:
+            children = _children(layer)
+            for name, child in zip(_numbered([_base(c) for c in children]), children):
+                if id(child) not in seen:
+                    seen.add(id(child))
+                    own = path if isinstance(child, tf_keras.Model) else _joined(path, name)
+                    below.append((own, child))
+                    yield own, child
+        level = below
+
+
+def _children(layer: Layer) -> list[Layer]:
+    return list(layer._flatten_layers(recursive=False, include_self=False))
+
+
+def _base(layer: Layer) -> str:
+    """Returns a layer's given name; of a layer without one its class's, in tf_keras's spelling."""
+    spelled = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", type(layer).__name__)
+    spelled = re.sub(r"([a-z])([A-Z])", r"\1_\2", spelled).lower()
+    spelled = f"private{spelled}" if spelled.startswith("_") else spelled
+    return spelled if re.fullmatch(rf"{re.escape(spelled)}(_\d+)?", layer.name) else layer.name
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Returns the names with `.0`, `.1`, ... behind those that occur more than once."""
+    total, met = collections.Counter(names), collections.Counter[str]()
+    found = []
+    for name in names:
+        found.append(f"{name}.{met[name]}" if total[name] > 1 else name)
+        met[name] += 1
+    return found
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name

@@ -1,0 +1,72 @@
+"""Defines what a trained network does outside of a run: preprocessing, network and results as one graph.
+
+BENCHMARK/serving.py has `serving(task, model, labels) -> Serving`; common/export/ saves it and calls it. The text of a
+translation becomes tokens on the host: such a module also has `codec(config, folder) -> Codec`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+TOP = 5  # Classes that are named, the best first.
+
+
+@dataclasses.dataclass(frozen=True)
+class Serving:
+    """What a network offers.
+
+    Attributes:
+      kind: "classes" or "objects" of images, "video", "translation", "words".
+      function: takes the `inputs` in their order; returns {name: tensor}.
+      inputs: {name: spec}; the first axis counts the examples, except of a video, whose first axis counts its frames.
+      features: the network alone, without decoding and naming: a function of tensors of the specs `core`, of fixed
+        sizes, that XLA can compile.
+      core: {name: spec} of its inputs.
+      resources: tables that `function` uses.
+    """
+
+    kind: str
+    function: Callable[..., Mapping[str, tf.Tensor]]
+    inputs: Mapping[str, tf.TensorSpec]
+    features: Callable[..., Any]
+    core: Mapping[str, tf.TensorSpec]
+    resources: Sequence[Any] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Codec:
+    """Turns a text into tokens, int32 [n], and tokens into a text; `length` is the most tokens of a text."""
+
+    encode: Callable[[str], Sequence[int]]
+    decode: Callable[[Sequence[int]], str]
+    length: int
+
+
+def named(classes: tf.Tensor, labels: Sequence[str], count: int) -> tf.Tensor:
+    """Returns the names of classes, int of any shape; the numbers themselves where there are no `labels`."""
+    texts = [labels[i] if i < len(labels) and labels[i] else str(i) for i in range(count)]
+    return tf.gather(tf.constant(texts), tf.clip_by_value(classes, 0, count - 1))
+
+
+def top(scores: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+    """Returns `scores` [b, classes] and of the best TOP: `top_scores`, `top_classes` int32 and `top_names` [b, k]."""
+    count = scores.shape[-1]
+    best = tf.math.top_k(scores, min(TOP, count))
+    return {
+        "scores": scores,
+        "top_scores": best.values,
+        "top_classes": best.indices,
+        "top_names": named(best.indices, labels, count),
+    }
+
+
+def each(function: Callable[[tf.Tensor], Any], values: tf.Tensor, specs: Any) -> Any:
+    """Maps `function` over the first axis of `values`; `specs` are those of its results."""
+    return tf.map_fn(function, values, fn_output_signature=specs)
+
+
+IMAGES = tf.TensorSpec([None], tf.string, "images")

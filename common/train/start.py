@@ -1,0 +1,145 @@
+"""Starts training from the weights of another network: every variable whose name and shape fit, the rest anew.
+
+`config.init` names a checkpoint of this project (a file or a folder), or a file that common/layers/weight_files.py
+reads. A classifier for another number of classes has another shape, so the head begins anew. The optimizer and the
+step counter begin at zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.errors import UserError
+from common.layers import batch_norm, weight_files
+from common.train import checkpoint, names
+from common.train.step import State
+
+_MOMENTS = {"moving_mean": "mean", "moving_variance": "variance"}
+SHOWN = 12  # Rows of a table's part; the others are counted.
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """What a network took from a file.
+
+    Attributes:
+      path: of the file.
+      matched: names of the variables that were set.
+      new: {name: why} of the network's variables that begin anew.
+      left: names of the file's arrays that the network does not use.
+    """
+
+    path: str
+    matched: list[str]
+    new: dict[str, str]
+    left: list[str]
+
+    def table(self) -> str:
+        """Returns a table for people: layers that were matched, are new, were left."""
+        lines = [
+            f"weights  {self.path}: {len(self.matched)} matched, {len(self.new)} new, {len(self.left)} left"
+        ]
+        rows = [("new", f"{name} ({why})") for name, why in self.new.items()]
+        rows += [("left", name) for name in self.left]
+        for kind in ("new", "left"):
+            some = [text for k, text in rows if k == kind]
+            lines += [f"  {kind:5} {text}" for text in some[:SHOWN]]
+            lines += [f"  {kind:5} and {len(some) - SHOWN} more"] if len(some) > SHOWN else []
+        return "\n".join(lines)
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the same for run.json."""
+        return dataclasses.asdict(self)
+
+
+def variables(model: tf.Module) -> dict[str, tf.Variable]:
+    """Returns the variables of an inference by name, without counters, carried state and replicas' own moments.
+
+    Batch norm's merged moments are called `moving_mean` and `moving_variance`, as Keras and torchvision call them.
+    """
+    called, layers = names.of_variables(model), batch_norm.span_layers(model)
+    own = {id(getattr(layer, name)) for layer in layers for name in _MOMENTS}
+    own |= {id(v) for layer in layers if layer.folded for v in (layer.merged_mean, layer.merged_variance)}
+    own |= {id(getattr(m, n)) for m in model.submodules if hasattr(m, "carried") for n in m.carried}
+    kept = [v for v in model.variables if v.dtype.is_floating and id(v) not in own]
+    return {called[id(v)].replace("/merged_", "/moving_"): v for v in kept}
+
+
+def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarray]:
+    """Returns {name: array} of a checkpoint of this project, or of a file of another program.
+
+    Raises:
+      UserError: the file is missing, damaged or of no known kind.
+    """
+    path = pathlib.Path(path)
+    if path.is_dir() and not (path / "saved_model.pb").is_file():
+        found = checkpoint.checkpoints(path)
+        if not found:
+            raise UserError(f"{path}: neither a checkpoint nor a SavedModel in it; name a file of weights")
+        path = found[-1]
+    if path.suffix != ".npz" or not checkpoint.is_checkpoint(path):
+        return weight_files.read(path)
+    file = checkpoint.read(path)
+    if file.meta["format"] < 2:
+        raise UserError(
+            f"{path}: an older version's checkpoint, without names; resume its run once, which saves them"
+        )
+    prefix = checkpoint.WEIGHTS
+    found = {n.removeprefix(prefix): a for n, a in file.arrays.items() if n.startswith(prefix)}
+    weights = {n: a for n, a in found.items() if "/merged_" not in n and a.dtype.kind == "f"}
+    for layer in {n.rpartition("/")[0] for n in file.arrays if n.startswith("moments/")}:
+        for name, moment in _MOMENTS.items():
+            merged = checkpoint.merged(file.arrays, f"{layer}/{moment}")
+            weights[f"{layer.removeprefix('moments/')}/{name}"] = merged
+    return weights
+
+
+def start(state: State, task: Any, path: str | os.PathLike) -> Match:
+    """Sets the variables of `state` whose names and shapes fit; every process must call it.
+
+    Raises:
+      UserError: the file cannot be read, or nothing of it fits; nothing was assigned.
+    """
+    arrays, wanted = read(path, state, task), variables(state.model)
+    fitted, new = {}, {}
+    for name, variable in wanted.items():
+        if name not in arrays:
+            new[name] = "not in the file"
+            continue
+        array = task.fitted(arrays[name], tuple(variable.shape))
+        if array.shape != tuple(variable.shape):
+            new[name] = f"{_shape(arrays[name].shape)} there, {_shape(variable.shape)} here"
+        else:
+            fitted[name] = array
+    if not fitted:
+        some, ours = sorted(arrays)[:2], list(wanted)[:2]
+        raise UserError(
+            f"config.init={path}: nothing fits this network; it has {', '.join(some)}, the network {', '.join(ours)}"
+        )
+    for name, array in fitted.items():
+        for copy in state.replicas.local_results(wanted[name]):
+            copy.assign(array.astype(copy.dtype.as_numpy_dtype))
+    _set_moving(state, fitted)
+    return Match(os.fspath(path), list(fitted), new, sorted(set(arrays) - set(wanted)))
+
+
+def _set_moving(state: State, fitted: Mapping[str, np.ndarray]) -> None:
+    """Sets every replica's own moments, which an evaluation merges."""
+    paths = names.of_layers(state.model)
+    for layer in batch_norm.span_layers(state.model):
+        for name in _MOMENTS:
+            array = fitted.get(f"{paths.get(id(layer), '')}/{name}")
+            if array is not None:
+                for copy in state.replicas.local_results(getattr(layer, name)):
+                    copy.assign(np.broadcast_to(array, copy.shape).astype(copy.dtype.as_numpy_dtype))
+
+
+def _shape(shape: Any) -> str:
+    return "x".join(map(str, shape)) or "scalar"

@@ -1,0 +1,42 @@
+"""Translates sentences of tokens with a trained network; text becomes tokens on the host, by merges and vocabulary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from common.text import bpe
+from common.text.serving import TOKENS, in_groups
+from common.train.serving import Codec, Serving
+from common.train.task import Task
+from gnmt import model as networks
+from gnmt.config import Config
+
+
+def serving(task: Task, model: networks.Gnmt, labels: Sequence[str]) -> Serving:
+    """Tokens int32 [b, m], from BOS to EOS, then padding -> `tokens` int32 [b, n], up to EOS."""
+    length = task.config.decode.source_length
+
+    def network(tokens: tf.Tensor) -> tf.Tensor:
+        lengths = tf.argmax(tokens == bpe.EOS, 1, tf.int32) + 1
+        return model.translate(tokens, lengths).tokens[:, 0]
+
+    core = {"tokens": tf.TensorSpec([1, length], tf.int32, "tokens")}
+    return Serving("translation", in_groups(network, length), {"tokens": TOKENS}, network, core)
+
+
+def codec(config: Config, folder: str | os.PathLike) -> Codec:
+    """Returns the codec of the merges and the vocabulary in `folder`."""
+    data = config.data
+    words = bpe.Bpe(Path(folder, data.codes), Path(folder, data.vocabulary))
+
+    def encode(text: str) -> list[int]:
+        return [bpe.BOS, *words.encode(text, data.source_language), bpe.EOS]
+
+    def decode(tokens: Sequence[int]) -> str:
+        return words.decode(tokens, data.target_language)
+
+    return Codec(encode, decode, config.decode.source_length)

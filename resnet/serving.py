@@ -1,0 +1,31 @@
+"""Classifies encoded images with a trained network: the central crop of an evaluation, then the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from common.train import serving as contract
+from common.train.serving import IMAGES, Serving
+from common.train.task import Task
+from resnet import input as pipeline
+
+
+def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving:
+    """JPEG or PNG files [b] -> `scores` [b, classes], softmax, and the best classes with their names."""
+    config, size = task.config, task.config.image_size
+
+    def pixels(encoded: tf.Tensor) -> tf.Tensor:
+        return pipeline.central_crop(encoded, size, config.data)
+
+    def network(image: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax(task.logits(model, {"image": image}, training=False))
+
+    def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = contract.each(pixels, images, tf.TensorSpec([size, size, 3], tf.uint8))
+        return contract.top(network(found), labels)
+
+    core = {"image": tf.TensorSpec([1, size, size, 3], tf.uint8, "image")}
+    return Serving("classes", classify, {"images": IMAGES}, network, core)

@@ -1,0 +1,111 @@
+"""Makes tiny folders of one's own data: photographs, boxes, masks, sentence pairs and clips."""
+
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image
+
+COLOURS = {"blue": (30, 60, 220), "red": (220, 40, 30)}
+
+
+def photographs(folder: Path, count: int = 10, size: int = 64) -> Path:
+    """A folder per colour, `count` noisy pictures each."""
+    rng = np.random.default_rng(1)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = np.clip(np.array(colour) + rng.normal(0, 25, (size, size, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{name}{i}.jpg")
+    return folder
+
+
+def objects(folder: Path, count: int = 10, size: int = 96, text: str = "labels.json") -> Path:
+    """Pictures with one or two rectangles, and COCO's JSON with polygons, whose category ids begin at 0."""
+    rng = np.random.default_rng(2)
+    (folder / "images").mkdir(parents=True)
+    images, items = [], []
+    for i in range(count):
+        pixels = rng.integers(90, 110, (size, size, 3)).astype(np.uint8)
+        for category in range(1 + i % 2):
+            side = int(rng.integers(size // 4, size // 3))
+            left, top = (int(v) for v in rng.integers(0, size - side, 2))
+            pixels[top : top + side, left : left + side] = list(COLOURS.values())[category]
+            right, bottom = left + side, top + side
+            corners = [left, top, right, top, right, bottom, left, bottom]
+            box = [left, top, side, side]
+            items.append(
+                {
+                    "id": len(items),
+                    "image_id": i,
+                    "category_id": category,
+                    "bbox": box,
+                    "segmentation": [corners],
+                }
+            )
+        Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
+        images.append({"id": i, "file_name": f"{i}.png", "width": size, "height": size})
+    categories = [{"id": number, "name": name} for number, name in enumerate(COLOURS)]
+    content = {"images": images, "annotations": items, "categories": categories}
+    (folder / text).write_text(json.dumps(content))
+    return folder
+
+
+def voc(folder: Path, count: int = 10, size: int = 96) -> Path:
+    """The same pictures in Pascal VOC's layout."""
+    source = objects(folder / "coco", count, size)
+    content = json.loads((source / "labels.json").read_text())
+    names = list(COLOURS)
+    for part in ("JPEGImages", "Annotations"):
+        (folder / part).mkdir()
+    for image in content["images"]:
+        stem = Path(image["file_name"]).stem
+        Image.open(source / "images" / image["file_name"]).save(folder / "JPEGImages" / f"{stem}.jpg")
+        found = ""
+        for item in content["annotations"]:
+            if item["image_id"] == image["id"]:
+                x, y, w, h = item["bbox"]
+                corners = {"xmin": x + 1, "ymin": y + 1, "xmax": x + w, "ymax": y + h}
+                box = "".join(f"<{side}>{value}</{side}>" for side, value in corners.items())
+                found += f"<object><name>{names[item['category_id']]}</name><bndbox>{box}</bndbox></object>"
+        text = f"<annotation><filename>{stem}.jpg</filename>{found}</annotation>"
+        (folder / "Annotations" / f"{stem}.xml").write_text(text)
+    (source / "labels.json").unlink()
+    for path in (source / "images").iterdir():
+        path.unlink()
+    return folder
+
+
+def sentences(folder: Path, count: int = 300) -> tuple[Path, Path]:
+    """Two text files: a translation has each word spelt backwards."""
+    rng = np.random.default_rng(3)
+    words = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in "nrst"]
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [[words[i] for i in rng.integers(0, len(words), rng.integers(3, 9))] for _ in range(count)]
+    paths = folder / "train.en", folder / "train.de"
+    paths[0].write_text("".join(" ".join(line) + "\n" for line in lines))
+    paths[1].write_text("".join(" ".join(word[::-1] for word in line) + "\n" for line in lines))
+    return paths
+
+
+def clips(folder: Path, count: int = 6, frames: int = 16, size: int = 48) -> Path:
+    """A folder per direction: a bright square moves left or right."""
+    rng = np.random.default_rng(4)
+    for name, step in {"left": -2, "right": 2}.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            with av.open(str(folder / name / f"{name}{i}.mp4"), "w") as container:
+                stream = container.add_stream("mpeg4", rate=8)
+                stream.width = stream.height = size
+                stream.pix_fmt = "yuv420p"
+                top = int(rng.integers(0, size - 12))
+                for frame in range(frames):
+                    pixels = np.full((size, size, 3), 40, np.uint8)
+                    left = (size // 2 + step * frame) % (size - 12)
+                    pixels[top : top + 12, left : left + 12] = 230
+                    for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
+                        container.mux(packet)
+                for packet in stream.encode():
+                    container.mux(packet)
+    return folder

@@ -1,0 +1,278 @@
+"""Tests `timetotrain data`: folders of one's own become records that a run reads without a repeated flag."""
+
+import argparse
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from common.config import benchmarks, own_data
+from common.data import own_data as tools
+from common.data import tfrecords
+from common.errors import UserError
+from tests import own_sources
+from timetotrain import data
+
+
+def needs_text(benchmark):
+    if benchmark == "gnmt":
+        pytest.importorskip("sacremoses", reason="sacremoses absent")
+    if benchmark == "transformer":
+        pytest.importorskip("official", reason="tf-models-official absent")
+
+
+def convert(*words):
+    parser = argparse.ArgumentParser()
+    data.add_arguments(parser)
+    return data.run(parser.parse_args([str(word) for word in words]))
+
+
+def checked(benchmark, out):
+    """The configuration that a run has of the data, after the run's own check of the files."""
+    description = own_data.read(out)
+    presets = benchmarks.module(benchmark, "presets")
+    preset = presets.PRESETS[benchmarks.module(benchmark, "own_data").PREVIEW]
+    config = own_data.filled(preset, out)
+    benchmarks.module(benchmark, "task").Task(config, str(out)).check_input()
+    return config, description
+
+
+def test_photographs(tmp_path, capsys):
+    source, out = own_sources.photographs(tmp_path / "photos"), tmp_path / "out"
+    (source / "red" / "cut.jpg").write_bytes((source / "red" / "red0.jpg").read_bytes()[:400])
+    assert convert("resnet", source, out) == 0
+    config, description = checked("resnet", out)
+    assert description.labels == ("blue", "red")
+    assert (config.num_classes, config.num_train_examples, config.num_eval_examples) == (2, 18, 2)
+    assert len(description.broken) == 1 and "cut.jpg: no whole picture" in description.broken[0]
+    said = capsys.readouterr()
+    assert "cut.jpg" in said.err and "18 for training, 2 for evaluation, 2 classes" in said.out
+    page = (out / "data.html").read_text()
+    assert "cut.jpg" in page and "train: red" in page and page.count("data:image/png") == 14
+    assert "http" not in page  # Nothing is loaded from elsewhere.
+
+
+def test_labels_in_the_records_are_the_description_s(tmp_path):
+    source, out = own_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
+    assert convert("resnet", source, out, "--no-page") == 0
+    labels = own_data.read(out).labels
+    for path in sorted(out.glob("train-*")):
+        for record in tfrecords.read(path):
+            found = tf.train.Example.FromString(record).features.feature
+            name = found["image/filename"].bytes_list.value[0].decode()
+            assert name.startswith(labels[found["image/class/label"].int64_list.value[0] - 1])
+
+
+def test_a_photograph_is_turned_upright(tmp_path):
+    source, out = own_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # Turned by a quarter.
+    Image.new("RGB", (40, 20), "red").save(source / "red" / "turned.jpg", exif=exif)
+    assert convert("resnet", source, out, "--no-page") == 0
+    sizes = {}
+    for path in out.glob("*-of-*"):
+        for record in tfrecords.read(path):
+            found = tf.train.Example.FromString(record).features.feature
+            shape = tf.io.decode_jpeg(found["image/encoded"].bytes_list.value[0]).shape
+            sizes[found["image/filename"].bytes_list.value[0].decode()] = tuple(shape[:2])
+    assert sizes["turned.jpg"] == (40, 20)
+
+
+def test_a_given_split_is_kept(tmp_path):
+    own_sources.photographs(tmp_path / "photos" / "train", 5)
+    own_sources.photographs(tmp_path / "photos" / "val", 3)
+    assert convert("resnet", tmp_path / "photos", tmp_path / "out", "--no-page") == 0
+    config, _ = checked("resnet", tmp_path / "out")
+    assert (config.num_train_examples, config.num_eval_examples) == (10, 6)
+
+
+@pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
+def test_pictures_with_cocos_annotations(tmp_path, benchmark):
+    source, out = own_sources.objects(tmp_path / "pictures"), tmp_path / "out"
+    content = json.loads((source / "labels.json").read_text())
+    content["annotations"].append(
+        {"image_id": 0, "category_id": 0, "bbox": [5, 5, 0, 9], "segmentation": [[0] * 6]}
+    )
+    content["annotations"].append({"image_id": 77, "category_id": 0, "bbox": [5, 5, 3, 9]})
+    (source / "labels.json").write_text(json.dumps(content))
+    (source / "images" / "3.png").write_bytes(b"no picture")
+    assert convert(benchmark, source, out) == 0
+    config, description = checked(benchmark, out)
+    assert description.labels == ("background", "blue", "red") and config.num_classes == 3
+    assert config.num_train_examples + config.num_eval_examples == 9
+    broken = "\n".join(description.broken)
+    assert "3.png: no whole picture" in broken and "no area" in broken and "unknown image 77" in broken
+    kept = json.loads((out / config.data.annotations).read_text())
+    assert [category["id"] for category in kept["categories"]] == [1, 2]
+    assert "data:image/png" in (out / "data.html").read_text()
+
+
+def test_perfect_detections_of_two_own_classes_score_one(tmp_path):
+    source, out = own_sources.objects(tmp_path / "pictures", 20), tmp_path / "out"
+    assert convert("ssd", source, out, "--no-page", "--eval-part", "0.5") == 0
+    config, _ = checked("ssd", out)
+    content = json.loads((out / config.data.annotations).read_text())
+    count, most = len(content["images"]), config.detections
+    arrays = {
+        "image_id": np.array([image["id"] for image in content["images"]]),
+        "weight": np.ones(count, np.float32),
+        "boxes": np.zeros((count, most, 4), np.float32),
+        "scores": np.zeros((count, most), np.float32),
+        "classes": np.zeros((count, most), np.int32),
+    }
+    sides = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
+    for row, number in enumerate(arrays["image_id"]):
+        mine = [item for item in content["annotations"] if item["image_id"] == number]
+        for place, item in enumerate(mine):
+            (x, y, w, h), (height, width) = item["bbox"], sides[number]
+            arrays["boxes"][row, place] = y / height, x / width, (y + h) / height, (x + w) / width
+            arrays["scores"][row, place], arrays["classes"][row, place] = 0.9, item["category_id"]
+    task = benchmarks.module("ssd", "task").Task(config, str(out))
+    assert task.quality({}, arrays).value == pytest.approx(1.0)
+    arrays["classes"] = np.where(arrays["classes"] > 0, 3 - arrays["classes"], 0)  # The other class.
+    assert task.quality({}, arrays).value < 0.1
+
+
+def test_pascal_vocs_boxes_are_cocos(tmp_path):
+    folder, coco = own_sources.voc(tmp_path / "voc"), own_sources.objects(tmp_path / "coco")
+    for source, out in ((folder, "a"), (coco, "b")):
+        assert convert("ssd", source, tmp_path / out, "--no-page") == 0
+    checked("ssd", tmp_path / "a")
+    boxes = []
+    for out in ("a", "b"):
+        found = []
+        for split in ("train", "val"):
+            content = json.loads((tmp_path / out / f"instances_{split}2017.json").read_text())
+            stems = {image["id"]: image["file_name"].split("/")[-1][0] for image in content["images"]}
+            found += [(stems[i["image_id"]], i["category_id"], i["bbox"]) for i in content["annotations"]]
+        boxes.append(sorted(found))
+    assert boxes[0] == boxes[1]
+
+
+@pytest.mark.parametrize("benchmark", ["transformer", "gnmt"])
+@pytest.mark.parametrize("tabs", [False, True])
+def test_sentence_pairs(tmp_path, benchmark, tabs):
+    needs_text(benchmark)
+    sources = own_sources.sentences(tmp_path / "text")
+    for path, line in zip(sources, ("\n", "nothing\n")):
+        path.write_text(path.read_text() + line)
+    if tabs:
+        lines = zip(*(path.read_text().split("\n") for path in sources))
+        sources = [tmp_path / "pairs.tsv"]
+        sources[0].write_text("".join("\t".join(pair) + "\n" for pair in lines if any(pair)))
+    out = tmp_path / "out"
+    assert convert(benchmark, *sources, out, "--vocabulary-size", 200) == 0
+    config, description = checked(benchmark, out)
+    assert description.split == {"train": 285, "eval": 15}
+    assert "line 301: a side is empty" in description.broken[0]
+    trained = set((out / "eval.source").read_text().splitlines())
+    assert len(trained) == config.num_eval_examples == 15
+    assert "<code>" in (out / "data.html").read_text()
+
+
+def test_clips(tmp_path):
+    source, out = own_sources.clips(tmp_path / "clips"), tmp_path / "out"
+    (source / "left" / "cut.mp4").write_bytes(b"no video")
+    assert convert("tsm_kinetics", source, out) == 0
+    config, description = checked("tsm_kinetics", out)
+    assert description.labels == ("left", "right")
+    assert (config.num_classes, config.num_train_examples, config.num_eval_examples) == (2, 10, 2)
+    assert "cut.mp4" in description.broken[0]
+    assert "train: left" in (out / "data.html").read_text()
+
+
+def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_command(
+    tmp_path, monkeypatch
+):
+    source, out = own_sources.photographs(tmp_path / "photos"), tmp_path / "out"
+    written, write = [], tfrecords.write
+
+    def interrupted(path, records):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(path)
+        return write(path, records)
+
+    monkeypatch.setattr(tfrecords, "write", interrupted)
+    assert convert("resnet", source, out, "--no-page") == 130
+    with pytest.raises(UserError, match="has not finished"):
+        own_data.read(out)
+    monkeypatch.setattr(tfrecords, "write", write)
+    times = [path.stat().st_mtime_ns for path in written]
+    assert convert("resnet", source, out, "--no-page") == 0
+    assert [path.stat().st_mtime_ns for path in written] == times
+    checked("resnet", out)
+
+
+def test_interrupted_text_is_converted_again(tmp_path, monkeypatch):
+    needs_text("gnmt")
+    sources, out = own_sources.sentences(tmp_path / "text"), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(tools, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert convert("gnmt", *sources, out, "--no-page", "--vocabulary-size", 200) == 130
+    assert convert("gnmt", *sources, out, "--no-page", "--vocabulary-size", 200) == 0
+    checked("gnmt", out)
+
+
+def _nothing(folder):
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "benchmark, make, words, message",
+    [
+        ("resnett", own_sources.photographs, [], "did you mean resnet"),
+        ("resnet", _nothing, [], "no images"),
+        ("resnet", own_sources.photographs, ["--eval-part", "1.5"], "--eval-part=1.5"),
+        ("ssd", _nothing, [], "no annotations; expected COCO's JSON"),
+        ("ssd", own_sources.objects, ["--annotations", "/nowhere.json"], "/nowhere.json: no JSON file"),
+        ("tsm_kinetics", _nothing, [], "no videos"),
+        ("gnmt", _nothing, [], "a folder; give two text files"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(tmp_path, capsys, benchmark, make, words, message):
+    assert convert(benchmark, make(tmp_path / "source"), tmp_path / "out", *words) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len([line for line in said if line.startswith("error: ")]) == 1 and message in said[-1]
+
+
+def test_too_many_broken_files_end_the_conversion(tmp_path, capsys):
+    source = own_sources.photographs(tmp_path / "photos", 4)
+    (source / "red" / "cut.jpg").write_bytes(b"")
+    assert convert("resnet", source, tmp_path / "out", "--most-broken", 0) == 2
+    assert "1 broken files, --most-broken=0" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_finished_data_are_not_overwritten(tmp_path, capsys):
+    source, out = own_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
+    assert convert("resnet", source, out, "--no-page") == 0
+    before = (out / own_data.NAME).read_bytes()
+    assert convert("resnet", source, out, "--no-page") == 2
+    assert "holds converted data already" in capsys.readouterr().err
+    assert (out / own_data.NAME).read_bytes() == before
+    shutil.rmtree(out)
+    out.mkdir()
+    (out / "letter.txt").write_text("dear")
+    assert convert("resnet", source, out, "--no-page") == 2
+    assert [path.name for path in out.iterdir()] == ["letter.txt"]
+
+
+def test_a_split_is_stratified_and_a_function_of_the_seed():
+    classes = ["a"] * 50 + ["b"] * 10 + ["c"] * 2 + ["d"]
+    held = tools.divide(classes, 0.1, 3)
+    assert [int(held[np.array(classes) == name].sum()) for name in "abcd"] == [5, 1, 1, 0]
+    assert np.array_equal(held, tools.divide(classes, 0.1, 3))
+    assert not np.array_equal(held, tools.divide(classes, 0.1, 4))
+
+
+@pytest.mark.parametrize(
+    "examples, size, count",
+    [(1, 100, 1), (5, 100, 5), (100, 100, 8), (10**6, 128 << 30, 1024), (1000, 2 << 30, 16)],
+)
+def test_shards_are_neither_empty_nor_too_large(examples, size, count):
+    assert tools.shard_count(examples, size) == count
