@@ -58,7 +58,7 @@ def one_folder(
     if (path / "power").is_dir():
         fix = "check them with the stock package_checker"
         findings.append(unchecked(path / "power", "the power measurements", "not covered", fix, ADVICE))
-    failed = tuple(one.path for one in group if _fails(one, ruleset))
+    failed = tuple(one.path for one in group if _fails(one))
     needed, most = rounds.required_runs(benchmark, ruleset), rounds.may_fail(benchmark)
     known = benchmark in (*rounds.benchmarks(ruleset), *_own(ruleset))
     if known and len(group) != needed:
@@ -87,7 +87,7 @@ def one_folder(
     return folder, findings
 
 
-def _fails(result: LogResult, ruleset: str) -> bool:
+def _fails(result: LogResult) -> bool:
     """Whether a run counts for no score: its log has an error, or (in our own rules) it missed its target."""
     own = result.ruleset in ("0.6.0", "0.7.0")
     return not result.passes or (own and not result.met)
