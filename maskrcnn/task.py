@@ -78,8 +78,10 @@ class Task(task.Task):
         return Outputs(arrays=arrays)
 
     def labels(self) -> Sequence[str]:
-        annotations = pipeline.annotation_file(self.config, self.data_dir) if self.data_dir else None
-        return coco_records.labels(annotations, by_id=True) if annotations else ()
+        described = super().labels()
+        if described or not self.data_dir:
+            return described
+        return coco_records.labels(pipeline.annotation_file(self.config, self.data_dir), by_id=True)
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         arrays = self.evaluate(model, batch).arrays

@@ -79,9 +79,10 @@ class Task(task.Task):
         )
 
     def labels(self) -> Sequence[str]:
-        return (
-            coco_records.labels(pipeline.annotation_file(self.config, self.data_dir)) if self.data_dir else ()
-        )
+        described = super().labels()
+        if described or not self.data_dir:
+            return described
+        return coco_records.labels(pipeline.annotation_file(self.config, self.data_dir))
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         from common.detection import coco_eval

@@ -15,6 +15,7 @@ EXTRAS = {
         *("PIL", "av", "google", "h5py", "matplotlib", "ml_collections", "numpy", "optuna", "pycocotools"),
         *("tensorflow", "tf_keras", "tqdm"),
     ),
+    "export": ("onnx", "safetensors", "tf2onnx"),
     "text": ("ai_edge_litert", "official", "sacrebleu", "sacremoses", "subword_nmt"),
 }
 # The newest interpreter that the pins of `train` have wheels for: numpy 1.26 has none for 3.13.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.config import own_data
 from common.config.schema import RunConfig
 from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
@@ -169,10 +169,8 @@ class Task(abc.ABC):
 
         By default those of the description that `timetotrain data` writes beside the data.
         """
-        path = self.data_dir / "description.json" if self.data_dir else None
-        return (
-            tuple(json.loads(path.read_text(encoding="utf-8"))["labels"]) if path and path.is_file() else ()
-        )
+        description = own_data.read(self.data_dir)
+        return description.labels if description else ()
 
     def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Returns an array of other weights as a variable of `shape` can take it; unchanged where it cannot."""

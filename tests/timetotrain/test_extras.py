@@ -17,7 +17,7 @@ def requirements():
     """{extra: names of its distributions}, from pyproject.toml, which Python 3.10 cannot parse by itself."""
     text = (ROOT / "pyproject.toml").read_text()
     found = {"": re.search(r"^dependencies = \[$(.*?)^\]$", text, re.M | re.S)[1]}
-    for extra in ("train", "text"):
+    for extra in ("train", "text", "export"):
         found[extra] = re.search(rf"^{extra} = \[$(.*?)^\]$", text, re.M | re.S)[1]
     return {extra: set(re.findall(r'^\s*"([\w.-]+)', lines, re.M)) for extra, lines in found.items()}
 
@@ -26,7 +26,7 @@ def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.parametrize("extra", ["", "train", "text"])
+@pytest.mark.parametrize("extra", ["", "train", "text", "export"])
 def test_the_table_has_the_packages_of_pyproject(extra):
     names = requirements()[extra]
     distributions = importlib.metadata.packages_distributions()

@@ -101,8 +101,9 @@ def test_torchvisions_layout_is_read(trained, tmp_path):
     state, task = state_of(TINY)
     found = start.start(state, task, tmp_path / "weights.npz")
     assert not found.new and not found.left
+    theirs = values(trained[0])
     for name, value in values(state).items():
-        np.testing.assert_array_equal(value, values(trained[0])[name], err_msg=name)
+        np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
 def test_a_detector_takes_a_classifiers_backbone(trained):

@@ -1,0 +1,144 @@
+"""Tests answers about files: plain values, pictures, videos by time, texts, and one line for what is no picture."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from common.errors import UserError
+from common.export import answers, pictures, videos
+from common.train.serving import Codec
+
+av = pytest.importorskip("av")
+
+
+def detector(values):
+    """Says of every picture: a cat in a box, with a disc as its mask; a second detection below the least score."""
+    rows = len(values)
+    y, x = np.mgrid[-1:1:28j, -1:1:28j]
+    return {
+        "boxes": np.tile(np.array([[10, 20, 50, 100], [0, 0, 9, 9]], np.float32), [rows, 1, 1]),
+        "scores": np.tile(np.array([0.9, 0.1], np.float32), [rows, 1]),
+        "classes": np.tile(np.array([1, 1], np.int32), [rows, 1]),
+        "names": np.tile(np.array([b"cat", b"cat"], object), [rows, 1]),
+        "masks": np.tile((x * x + y * y < 0.8).astype(np.float32), [rows, 2, 1, 1]),
+    }
+
+
+def classifier(values):
+    """Says of every picture or video: a dog, less so a cat."""
+    rows = 1 if len(values) > 4 else len(values)
+    return {
+        "top_names": np.tile(np.array([b"dog", b"cat"], object), [rows, 1]),
+        "top_scores": np.tile(np.array([0.75, 0.25], np.float32), [rows, 1]),
+    }
+
+
+def network(kind, call, codec=None):
+    return answers.Network(kind, call, (), codec)
+
+
+@pytest.fixture
+def photo(tmp_path):
+    shade = np.linspace(0, 255, 120 * 60 * 3).reshape(60, 120, 3).astype(np.uint8)
+    Image.fromarray(shade).save(tmp_path / "photo.jpg")
+    return str(tmp_path / "photo.jpg")
+
+
+def test_objects_have_names_boxes_and_masks_over_the_picture(photo, tmp_path):
+    (answer,) = answers.ask(network("objects", detector), [photo])
+    (found,) = answer["objects"]
+    assert (found["name"], found["score"], found["box"]) == ("cat", 0.9, [10, 20, 50, 100])
+    (plain,) = pictures.outlines(answer)
+    assert plain["mask"]["size"] == [60, 120]
+    from pycocotools import mask
+
+    inside = mask.decode(plain["mask"])
+    rows, columns = np.where(inside)
+    assert 10 <= rows.min() < rows.max() < 50 and 20 <= columns.min() < columns.max() < 100
+    json.dumps(plain)
+    path = pictures.draw(answer, tmp_path / "out")
+    with Image.open(path) as drawn, Image.open(photo) as before:
+        assert max(drawn.size) == pictures.LEAST_SIDE
+        wide = np.asarray(drawn.convert("RGB"), float)
+        plain_wide = np.asarray(before.resize(drawn.size, Image.Resampling.BICUBIC), float)
+    changed = np.abs(wide - plain_wide).max(-1) > 10
+    assert changed[120, 240] and not changed[230, 470]  # Inside the mask, and far from the box.
+    assert pictures.draw(answer, tmp_path / "out").name == "photo-1.png"  # Nothing is overwritten.
+
+
+def test_classes_are_a_strip_below_the_picture(photo, tmp_path):
+    (answer,) = answers.ask(network("classes", classifier), [photo])
+    assert answer["classes"] == [{"name": "dog", "score": 0.75}, {"name": "cat", "score": 0.25}]
+    with Image.open(pictures.draw(answer, tmp_path / "out")) as drawn:
+        assert drawn.width == pictures.LEAST_SIDE and drawn.height > pictures.LEAST_SIDE / 2
+
+
+def test_a_video_has_labels_by_time(tmp_path):
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for i in range(80):
+            frame = av.VideoFrame.from_ndarray(np.full([48, 64, 3], i, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    seen = []
+
+    def call(values):
+        seen.append(len(values))
+        return classifier(values)
+
+    (answer,) = answers.ask(network("video", call), [str(path)])
+    assert [(t["from"], t["to"], t["name"]) for t in answer["times"]] == [
+        (0.0, 4.0, "dog"),
+        (4.0, 8.0, "dog"),
+    ]
+    assert seen == [80, 40, 40] and answer["seconds"] == pytest.approx(8.0, abs=0.11)
+    assert answer["classes"][0]["name"] == "dog"
+    (tmp_path / "none.mp4").write_bytes(b"no video")
+    with pytest.raises(UserError, match="none.mp4: cannot be decoded"):
+        videos.read(str(tmp_path / "none.mp4"))
+
+
+def test_text_in_text_out(tmp_path):
+    codec = Codec(lambda text: [int(w) for w in text.split()], lambda t: " ".join(str(x) for x in t if x), 4)
+    (tmp_path / "text.txt").write_text("3 4\n\n5 6 7\n")
+    reverse = network("translation", lambda tokens: {"tokens": tokens[:, ::-1]}, codec)
+    found = list(answers.ask(reverse, [str(tmp_path / "text.txt")]))
+    assert [(a["line"], a["text"], a["translation"]) for a in found] == [
+        (1, "3 4", "4 3"),
+        (3, "5 6 7", "7 6 5"),
+    ]
+    (tmp_path / "long.txt").write_text("1 2 3 4 5\n")
+    with pytest.raises(UserError, match="long.txt: line 1 has 5 tokens, the network takes 4"):
+        list(answers.ask(reverse, [str(tmp_path / "long.txt")]))
+    (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
+    with pytest.raises(UserError, match="latin.txt: byte 0 is not UTF-8"):
+        list(answers.ask(reverse, [str(tmp_path / "latin.txt")]))
+
+
+def test_what_is_no_picture_is_named(photo, tmp_path):
+    import tensorflow as tf
+
+    def decoding(values):
+        for value in values:
+            tf.io.decode_image(value)
+        return classifier(values)
+
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no picture")
+    with pytest.raises(UserError, match="bad.jpg: no JPEG or PNG picture"):
+        list(answers.ask(network("classes", decoding), [photo, str(bad), photo]))
+    with pytest.raises(UserError, match="missing.jpg: cannot read: No such file"):
+        list(answers.ask(network("classes", decoding), [photo, str(tmp_path / "missing.jpg")]))
+
+
+def test_the_first_call_of_a_shape_is_not_measured(photo):
+    asked = network("classes", classifier)
+    assert "not measured" in asked.measured()
+    list(answers.ask(asked, [photo] * 5, batch=2))  # Shapes 2, 2, 1.
+    assert "a call of 2 pictures (median of 1 calls)" in asked.measured()
+    assert io.StringIO(asked.measured()).readline().startswith("latency")

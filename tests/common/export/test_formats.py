@@ -1,0 +1,158 @@
+"""Tests that an export answers as the network that was saved, in a process with TensorFlow alone."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.errors import UserError
+from common.export import answers, formats, trained
+from tests.common.export import networks
+
+# Runs where nothing of this repository can be imported.
+PLAIN = """
+import base64, json, sys
+import numpy as np
+import tensorflow as tf
+folder, inputs, out = sys.argv[1:]
+given = json.load(open(inputs))
+signature = tf.saved_model.load(folder).signatures["serving_default"]
+(name,) = signature.structured_input_signature[1]
+if isinstance(given[0], str):
+    values = tf.constant([base64.b64decode(x) for x in given])
+else:
+    values = tf.constant(given, tf.int32)
+found = {n: v.numpy() for n, v in signature(**{name: values}).items()}
+np.savez(out, **{n: v.astype(str) if v.dtype == object else v for n, v in found.items()})
+assert not [m for m in sys.modules if m.split(".")[0] in ("common", "timetotrain", "resnet", "tf_keras")]
+"""
+
+
+def plainly(export, values, folder):
+    """What plain TensorFlow says of inputs, in an empty folder, without PYTHONPATH."""
+    given = values.tolist()
+    given = [base64.b64encode(x).decode() for x in given] if values.dtype == object else given
+    (folder / "inputs.json").write_text(json.dumps(given))
+    (folder / "empty").mkdir()
+    environment = {n: v for n, v in os.environ.items() if n != "PYTHONPATH"}
+    command = [sys.executable, "-c", PLAIN, *map(str, (export, folder / "inputs.json", folder / "out.npz"))]
+    subprocess.run(command, cwd=folder / "empty", env=environment, check=True)
+    with np.load(folder / "out.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+def compare(found, expected):
+    """Numbers agree to 1e-5, whole numbers and names exactly."""
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        if value.dtype.kind == "f":
+            scale = max(1.0, float(np.abs(value).max()))
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-5 * scale, err_msg=name)
+        else:
+            wanted = [x.decode() for x in value.ravel()] if value.dtype == object else value.ravel().tolist()
+            assert found[name].ravel().tolist() == wanted, name
+
+
+def export_and_compare(benchmark, tmp_path, count, **options):
+    made = networks.Made(benchmark, tmp_path / "checkpoints")
+    values = networks.inputs(made.serving.kind, count, made.config)
+    formats.write(trained.load(made.path, **options), tmp_path / "export", "savedmodel")
+    found = plainly(tmp_path / "export", values, tmp_path)
+    compare(found, made.answers(values))
+    return made, found
+
+
+def test_a_saved_model_answers_as_the_network_in_plain_tensorflow(tmp_path):
+    _, found = export_and_compare("mnist", tmp_path, 5)
+    assert len(np.unique(found["scores"].round(4), axis=0)) == 5  # Other inputs have other answers.
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "benchmark", ["resnet", "ssd", "maskrcnn", "tsm_kinetics", "transformer", "gnmt", "mnist", "ptb"]
+)
+def test_a_hundred_inputs_of_each_kind(benchmark, tmp_path):
+    _, found = export_and_compare(benchmark, tmp_path, 100)
+    if benchmark in ("ssd", "maskrcnn"):
+        assert (found["classes"] > 0).any() and found["boxes"].max() > 1
+    if benchmark == "resnet":
+        assert "cat" in found["top_names"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("benchmark", ["resnet", "maskrcnn"])
+def test_folded_batch_norm_answers_the_same(benchmark, tmp_path):
+    made, _ = export_and_compare(benchmark, tmp_path, 4, fold_batch_norm=True)
+    folded = trained.load(made.path, fold_batch_norm=True)
+    assert not [name for name in folded.weights() if "moving" in name]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    return networks.Made("mnist", tmp_path_factory.mktemp("digits"))
+
+
+def test_safetensors_hold_the_weights_by_name(digits, tmp_path):
+    library = pytest.importorskip("safetensors")
+    from common.train import start
+
+    formats.write(trained.load(digits.path), tmp_path / "out", "safetensors")
+    with library.safe_open(tmp_path / "out" / "model.safetensors", "np") as file:
+        metadata, names = file.metadata(), sorted(file.keys())
+        assert names == sorted(start.variables(digits.state.model))
+        for name, variable in start.variables(digits.state.model).items():
+            np.testing.assert_array_equal(file.get_tensor(name), variable.numpy())
+    assert metadata["benchmark"] == "mnist" and json.loads(metadata["labels"])[1] == "cat"
+
+
+def test_a_saved_model_gives_its_weights_by_name(digits, tmp_path):
+    from common.layers import weight_files
+    from common.train import start
+
+    formats.write(trained.load(digits.path), tmp_path / "out", "savedmodel")
+    found, wanted = weight_files.read(tmp_path / "out"), start.variables(digits.state.model)
+    assert sorted(found) == sorted(wanted)
+    for name, variable in wanted.items():
+        np.testing.assert_array_equal(found[name], variable.numpy())
+
+
+def test_stablehlo_takes_the_input_and_the_weights_by_name(digits, tmp_path):
+    formats.write(trained.load(digits.path), tmp_path / "out", "stablehlo")
+    about = json.loads((tmp_path / "out" / "model.json").read_text())
+    with np.load(tmp_path / "out" / "weights.npz") as weights:
+        assert set(about["arguments"]) == {"image", *weights.files}
+
+
+def test_onnx_computes_the_same(digits, tmp_path):
+    pytest.importorskip("tf2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    formats.write(trained.load(digits.path), tmp_path / "out", "onnx")
+    image = np.random.default_rng(0).integers(0, 256, [1, 28, 28]).astype(np.uint8)
+    (found,) = runtime.InferenceSession(tmp_path / "out" / "model.onnx").run(None, {"image": image})
+    np.testing.assert_allclose(found, digits.serving.features(tf.constant(image)), atol=1e-6)
+
+
+def test_a_checkpoint_answers_as_the_network(digits):
+    values = networks.inputs("classes", 3, digits.config)
+    expected = digits.answers(values)
+    network = answers.of(trained.load(digits.path))
+    np.testing.assert_allclose(network(values)["scores"], expected["scores"], atol=1e-6)
+    assert network.labels == networks.LABELS
+
+
+def test_an_existing_folder_and_a_missing_checkpoint_are_one_line(digits, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("kept")
+    with pytest.raises(UserError, match="full: exists; name a new folder"):
+        formats.write(trained.load(digits.path), tmp_path / "full", "savedmodel")
+    assert (tmp_path / "full" / "file").read_text() == "kept"
+    with pytest.raises(UserError, match="none: no checkpoint there"):
+        trained.load(tmp_path / "none")
+    with pytest.raises(UserError, match="empty: no checkpoint there"):
+        (tmp_path / "empty").mkdir()
+        answers.load(tmp_path / "empty")
