@@ -12,7 +12,8 @@ import systems
 from common.errors import UserError
 from compliance.report import charts
 from compliance.report.output import minutes, render, value, write
-from compliance.submission.scores import ScoreCard, beside, score_directory
+from compliance.report.published import beside
+from compliance.submission.scores import ScoreCard, score_directory
 from systems.schema import NAMES
 
 FORMATS = ("text", "html", "json")

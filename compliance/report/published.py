@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from compliance.submission.runs import number
-from compliance.submission.scores import Published, ScoreCard
-from compliance.submission.scores import published as first_rounds
+from compliance.submission.scores import ScoreCard
 
-_LATER = Path(__file__).parents[1] / "data" / "published_scores_later.csv"
+# Google and NVIDIA in v0.6 and v0.7; every submitter from v1.0 on (sources: data/README.md).
+_TABLES = ("published_scores.csv", "published_scores_later.csv")
+_DATA = Path(__file__).parents[1] / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One row of the tables; `epochs` (or samples) to converge as the logs count, None where they do not say."""
+
+    round: str
+    org: str
+    system: str
+    benchmark: str
+    accelerators: int
+    minutes: float
+    epochs: float | None
 
 
 @cache
 def published() -> tuple[Published, ...]:
-    """The closed-division scores of rounds v0.6 to v5.1 (sources: data/README.md)."""
-    if not _LATER.is_file():
-        return first_rounds()
-    with _LATER.open(encoding="utf-8", newline="") as file:
-        later = tuple(
-            Published(
-                row["round"], row["org"], row["system"], row["benchmark"], int(row["n_accelerators"]),
-                float(row["score_minutes"]), number(float(row["to_converge"])) if row["to_converge"] else None,
-            )
-            for row in csv.DictReader(file)
-        )  # fmt: skip
-    return first_rounds() + later
+    """The closed-division scores of rounds v0.6 to v5.1."""
+    found: list[Published] = []
+    for name in _TABLES:
+        with (_DATA / name).open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                epochs = row.get("epochs_to_converge") or row.get("to_converge") or None
+                found.append(
+                    Published(
+                        row["round"], row["org"], row["system"], row["benchmark"], int(row["n_accelerators"]),
+                        float(row["score_minutes"]), None if epochs is None else number(float(epochs)),
+                    )
+                )  # fmt: skip
+    return tuple(found)
 
 
 def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:

@@ -11,9 +11,9 @@ from compliance.findings import ERROR, Finding
 from compliance.formats import verdict_line
 from compliance.report import charts, index
 from compliance.report.output import render, write
-from compliance.report.published import beside
+from compliance.report.published import Published, beside
 from compliance.submission.runs import Run
-from compliance.submission.scores import Published, ScoreCard, result_folders, score_directory
+from compliance.submission.scores import ScoreCard, result_folders, score_directory
 from compliance.submission.verdict import ResultFolder
 
 

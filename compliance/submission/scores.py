@@ -1,14 +1,13 @@
-"""Computes Olympic scores of result folders, and finds the published scores to compare them with."""
+"""Computes Olympic scores of result folders."""
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, reduce
+from functools import reduce
 from operator import add
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +19,6 @@ from compliance.submission.runs import Run, number, read_run
 from compliance.submission.tree_files import kind_of, read_small
 from compliance.submission.tree_system import count
 
-_PUBLISHED = Path(__file__).parents[1] / "data" / "published_scores.csv"
 _MAX_JSON_BYTES = 64 << 20  # run.json of a thousand runs
 _MAX_RUNS = 1000  # in one folder; more is not a result folder
 
@@ -192,7 +190,11 @@ def _olympic(
         return (), None, "the logs are of different benchmarks"
     needed, drop = required_runs(benchmark, runs[0].ruleset), may_fail(benchmark)
     if len(runs) != needed:
-        return (), None, f"a {benchmark} score takes {needed} runs, here are {len(runs)}"
+        return (
+            (),
+            None,
+            f"a {benchmark} score takes {needed} runs, here {'is' if len(runs) == 1 else 'are'} {len(runs)}",
+        )
     untimed = sum(run.minutes is None for run in runs)
     if untimed > drop:
         return (), None, f"{untimed} runs have no time from run_start to run_stop that can be read"
@@ -244,48 +246,3 @@ def _json(path: Path) -> dict:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-# ------------------------------------------------------------------------------------------- published scores
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """One row of data/published_scores.csv."""
-
-    round: str
-    org: str
-    system: str
-    benchmark: str
-    accelerators: int
-    minutes: float
-    epochs: float | None
-
-
-@cache
-def published() -> tuple[Published, ...]:
-    """The closed-division scores of Google and NVIDIA in rounds v0.6 and v0.7 (source: data/README.md)."""
-    with _PUBLISHED.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            Published(
-                row["round"], row["org"], row["system"], row["benchmark"], int(row["n_accelerators"]),
-                float(row["score_minutes"]), number(float(row["epochs_to_converge"])),
-            )
-            for row in csv.DictReader(file)
-        )  # fmt: skip
-
-
-def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
-    """(accelerator count, published scores of the benchmark at that count, fastest first).
-
-    The card's own row is left out. Without a count in the system's description, the published row of the
-    same name gives it; when nobody published the benchmark at that count, the nearest count is taken.
-    """
-    rows = [row for row in published() if row.benchmark == card.benchmark]
-    own = [row for row in rows if row.system == card.system and row.org.lower() == card.org.lower()]
-    count = own[0].accelerators if card.accelerators is None and own else card.accelerators
-    if not count or not rows:
-        return count, []
-    near = min({row.accelerators for row in rows}, key=lambda n: (abs(n - count), n))
-    others = [row for row in rows if row.accelerators == near and row not in own]
-    return count, sorted(others, key=lambda row: row.minutes)

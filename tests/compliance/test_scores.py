@@ -1,8 +1,11 @@
 """Tests Olympic scores: the rule, its edge cases, both rounds' units, and the published table."""
 
+import re
+
 import pytest
 
 from common.errors import UserError
+from compliance.report import published
 from compliance.submission import scores
 from compliance.submission.runs import read_run
 from tests.compliance import published_logs, result_logs
@@ -59,7 +62,7 @@ def test_two_failed_runs_give_no_score(tmp_path):
 @pytest.mark.parametrize("count", [1, 4, 6])
 def test_another_number_of_runs_gives_no_score(tmp_path, count):
     card = scores.score_directory(write(tmp_path, *range(1, count + 1)))
-    assert card.score is None and f"takes 5 runs, here are {count}" in card.why
+    assert card.score is None and re.search(rf"takes 5 runs, here (is|are) {count}$", card.why)
 
 
 def test_translation_takes_ten_runs_in_the_order_of_their_numbers(tmp_path):
@@ -147,23 +150,23 @@ def test_links_to_other_folders_are_not_followed(tmp_path):
 
 def test_published_scores_at_the_same_count(tmp_path):
     card = scores.score_directory(write(tmp_path, 30, 10, 20, 50, 40))
-    assert scores.beside(card) == (None, [])
+    assert published.beside(card) == (None, [])
     (tmp_path / "systems").mkdir()
     (tmp_path / "systems" / "mine.json").write_text('{"number_of_nodes": "1", "accelerators_per_node": "8"}')
-    count, rows = scores.beside(scores.score_directory(card.path))
+    count, rows = published.beside(scores.score_directory(card.path))
     assert count == 8 and {row.accelerators for row in rows} == {8}
     assert [row.minutes for row in rows] == sorted(row.minutes for row in rows)
     assert ("v0.7", "NVIDIA", "dgx1_ngc20.06_mxnet") in {(row.round, row.org, row.system) for row in rows}
 
 
 def test_the_published_table_is_whole():
-    rows = scores.published()
-    assert len(rows) == 120 and {row.round for row in rows} == {"v0.6", "v0.7"}
-    assert len({(row.round, row.org, row.system, row.benchmark) for row in rows}) == 120
+    rows = published.published()
+    assert sum(row.round in ("v0.6", "v0.7") for row in rows) == 120
+    assert len({(row.round, row.org, row.system, row.benchmark) for row in rows}) == len(rows)
 
 
 def test_scores_equal_the_published_ones_to_four_decimals():
-    table = {(row.round, row.org, row.system, row.benchmark): row for row in scores.published()}
+    table = {(row.round, row.org, row.system, row.benchmark): row for row in published.published()}
     compared = 0
     for number in published_logs.ROUNDS:
         base = published_logs.folder() / number

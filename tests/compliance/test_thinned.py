@@ -1,6 +1,9 @@
 """Tests that a run of any length is held in bounded memory, and that short ones are held whole."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +14,8 @@ from compliance.submission import runs
 from compliance.submission.runs import read_run
 from compliance.submission.thinned import Span, Spans, Thinned
 from tests.compliance import result_logs
+
+ROOT = Path(__file__).parents[2]
 
 
 @given(st.integers(0, 300), st.integers(2, 40))
@@ -87,3 +92,28 @@ def test_a_long_run_is_judged_by_all_its_evaluations(tmp_path, monkeypatch, best
     assert part.complies == (best is not None) and len(part.evals) <= 50
     curve = charts.curve(part, "", charts.axis([0, 1]), charts.axis([0, 1]), 60_000)
     assert curve.count == 2000 and len(curve.points) <= 51
+
+
+@pytest.mark.e2e
+def test_a_report_of_a_million_evaluations_takes_under_200_mb(tmp_path):
+    path = tmp_path / "result_0.txt"
+    with path.open("w") as file:
+        lines = result_logs.log("resnet").splitlines(keepends=True)
+        at = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line)
+        record = json.loads(lines[at].removeprefix(":::MLLOG "))
+        file.writelines(lines[:at])
+        for number in range(1_000_000):
+            record["value"], record["metadata"]["epoch_num"] = number / 2e6, number
+            file.write(f":::MLLOG {json.dumps(record)}\n")
+        file.writelines(lines[at:])
+    code = (
+        "import resource, sys\n"
+        "from compliance.cli import main\n"
+        "status = main(sys.argv[1:])\n"
+        "print(status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
+    )
+    words = ["report", str(path), "-o", str(tmp_path / "report.html")]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
+    status, megabytes = map(int, done.stdout.splitlines()[-1].split())
+    assert status == 0 and megabytes < 200, done
+    assert "1000010 evaluations" in (tmp_path / "report.html").read_text()
