@@ -62,6 +62,9 @@ def _main(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(f"{PROG} {timetotrain.__version__}")
         return 0
+    if "" not in sys.path:
+        # A console script lacks the folder where it starts, `python -m` has it. At the end it hides nothing installed.
+        sys.path.append("")
     name, *words = argv
     if name not in VERBS:
         raise UserError(f"{name}: no verb of {PROG}{near(name, list(VERBS))}; see {PROG} --help")

@@ -61,7 +61,7 @@ def load(field: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def call(field: str, name: str, *arguments: Any, **keywords: Any) -> Any:
+def call(field: str, name: str, /, *arguments: Any, **keywords: Any) -> Any:
     """Loads the function and returns what it makes of the arguments.
 
     Raises:
