@@ -61,6 +61,12 @@ def judge(task: tuple[str, str]) -> Pair:
     return Pair(path, name, ours.passes, theirs, why)
 
 
+def _start() -> None:
+    from tests.compliance import stock_here
+
+    stock_here.keep_rules()
+
+
 def summary(pairs: list[Pair], folder: Path) -> dict:
     """Counts by round, and the differences by class."""
     rounds: dict[str, Counter] = defaultdict(Counter)
@@ -88,7 +94,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance-published.json")
     options = parser.parse_args()
     tasks = list(logs(options.folder))[:: options.every]
-    with ProcessPoolExecutor(options.processes) as pool:
+    with ProcessPoolExecutor(options.processes, initializer=_start) as pool:
         pairs = list(
             tqdm(pool.map(judge, tasks, chunksize=16), total=len(tasks), unit=" logs", mininterval=10)
         )

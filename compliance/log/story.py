@@ -39,7 +39,8 @@ class Story:
         self._met_work = _INFINITY
         self._pending: dict[
             object, float
-        ] = {}  # evaluations without an accuracy so far: epoch -> time of eval_start
+        ] = {}  # evaluations without an accuracy so far: their place -> time of eval_start
+        self._told: set[tuple[str, float]] = set()  # what evaluations reported so far
         self._scored = self._reach = -_INFINITY
         self._work_start = _INFINITY
         self.handlers = {
@@ -97,16 +98,20 @@ class Story:
                 self._reach = max(self._reach, start + count)
 
     def _evaluation(self, record: Record) -> None:
-        epoch = _number(record.metadata.get("epoch_num"))
         if len(self._pending) < _MAX_EPOCHS:
-            self._pending.setdefault(epoch, record.time_ms)
+            self._pending.setdefault(_place(record), record.time_ms)
 
     def accuracy(self, record: Record, met: bool) -> None:
         """Takes an evaluation's result, which may be logged long after its work; `met`: it reached the target."""
-        epoch = _number(record.metadata.get("epoch_num"))
-        work = min(record.time_ms, self._pending.pop(epoch, _INFINITY))
+        epoch, place = _number(record.metadata.get("epoch_num")), _place(record)
+        started = self._pending.pop(place, _INFINITY)
+        # A second report of the same work after run_stop is an evaluation made after it, wherever it was announced.
+        again = self.stop is not None and place in self._told
+        work = record.time_ms if again else min(record.time_ms, started)
+        if place is not None and len(self._told) < _MAX_EPOCHS:
+            self._told.add(place)
         if epoch is not None:
-            if self._scored < epoch <= self._reach:
+            if not again and self._scored < epoch <= self._reach:
                 work = min(work, self._work_start)
             self._scored = max(self._scored, epoch)
             if len(self.epochs) < _MAX_EPOCHS:
@@ -189,6 +194,14 @@ class Story:
 def _number(value: object) -> float | None:
     """An epoch number; None for what cannot be one (NaN, text, numbers too large for a float)."""
     return value if isinstance(value, (int, float)) and -1e12 < value < 1e12 else None
+
+
+def _place(record: Record) -> tuple[str, float] | None:
+    """How far the training was that an evaluation is of, in the unit of the log; None when it does not say."""
+    for unit in ("epoch_num", "samples_count", "step_num"):
+        if (number := _number(record.metadata.get(unit))) is not None:
+            return unit, number
+    return None
 
 
 class Target:

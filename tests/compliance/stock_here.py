@@ -14,7 +14,7 @@ def _stop(*_):
     raise _TooLongError
 
 
-def keep_rules(monkeypatch):
+def keep_rules(replace=setattr):
     """Lets the stock checker read each of its rule files once a process: most of its time goes into YAML."""
     load, kept = mlp_compliance.yaml.load, {}
 
@@ -23,7 +23,7 @@ def keep_rules(monkeypatch):
             kept[file.name] = load(file, Loader=Loader)
         return kept[file.name]
 
-    monkeypatch.setattr(mlp_compliance.yaml, "load", cached)
+    replace(mlp_compliance.yaml, "load", cached)
 
 
 def config(path, ruleset):

@@ -237,6 +237,18 @@ def test_work_after_run_stop_does_not_meet_the_target():
     assert "run_stop.target-after" in rules_of(errors([*after, start, moved]))
 
 
+def test_an_epoch_reported_a_second_time_after_run_stop_does_not_meet_the_target():
+    records, index, stop, moved = late(entries(), 40, 5000)
+    below = {**records[index], "value": 0.7}
+    announced = {
+        **records[index],
+        "key": "eval_start",
+        "value": None,
+    }  # a second evaluation, begun before run_stop
+    log = [*records[:index], below, announced, *records[index + 1 : stop + 1], moved]
+    assert "run_stop.target-after" in rules_of(errors(log))
+
+
 def test_advice_about_schedule_samples_order_and_smoke_runs():
     records = change(entries(), "train_samples", value=1277952)
     assert rules_of(found(records)) == ["train_samples.count"]

@@ -22,7 +22,7 @@ STRICTER = {"line-field", "line-key-twice", "run.reversed", "init.reversed", "ru
 
 @pytest.fixture(autouse=True)
 def quick_stock(monkeypatch):
-    stock_here.keep_rules(monkeypatch)
+    stock_here.keep_rules(monkeypatch.setattr)
 
 
 def both(path, records, ruleset):

@@ -1,0 +1,102 @@
+"""Tests that the round of a log is found by its folder, its benchmark and its keys, and that the answer says why."""
+
+import json
+
+import pytest
+
+from compliance.cli import main
+from compliance.log import rounds, rules
+from compliance.log.check_log import check_log
+from compliance.log.engine import StreamChecker
+from compliance.log.logs import parse_line
+from tests.compliance import made_logs, result_logs
+
+
+def written(folder, records):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "result_0.txt"
+    path.write_text(made_logs.lines(records))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "folder", ["training_results_v5.0", "training_results_v5.0_rc1", "v5.0", "training-5.0"]
+)
+def test_the_folder_of_a_round_decides(tmp_path, folder):
+    path = written(tmp_path / folder / "org/results/x/bert", made_logs.log("4.1.0", "closed", "bert"))
+    result = check_log(path)
+    assert result.ruleset == "5.0.0"
+    assert folder in result.ruleset_reason
+
+
+def test_the_innermost_known_round_decides(tmp_path):
+    path = tmp_path / "training_results_v5.0" / "v99.0" / "log.txt"
+    assert rounds.of_folder(path).ruleset == "5.0.0"
+    assert rounds.of_folder(tmp_path / "org" / "log.txt") is None
+
+
+def test_the_benchmark_and_the_keys_decide_where_no_folder_does(tmp_path):
+    for ruleset, benchmark in (("6.1.0", "dlrmv4"), ("1.0.0", "rnnt"), ("6.0.0", "dlrm_dcnv2")):
+        path = written(tmp_path / benchmark, made_logs.log(ruleset, "closed", benchmark))
+        assert check_log(path).passes
+    assert check_log(str(tmp_path / "dlrmv4/result_0.txt")).ruleset == "6.1.0"
+    taken = rounds.find(tmp_path / "dlrmv4/result_0.txt")
+    assert taken == ("6.1.0", "only this round has dlrmv4", True)
+
+
+def test_of_several_that_fit_the_newest_is_taken_and_the_others_are_named(tmp_path):
+    taken = rounds.find(written(tmp_path, made_logs.log("4.0.0", "closed", "bert")))
+    assert taken.ruleset == "5.0.0"
+    assert "4.0.0, 4.1.0, 5.0.0" in taken.reason and "--ruleset" in taken.reason
+
+
+def test_every_valid_log_passes_under_the_ruleset_that_is_found_for_it(tmp_path):
+    for case in made_logs.every_case():
+        keys = {record["key"]: record["value"] for record in reversed(made_logs.log(*case))}
+        taken = rounds.of_keys(keys)
+        assert not rounds.required(taken.ruleset, *case[1:3]) - keys.keys()
+
+
+def test_a_log_that_fits_no_round_asks_for_the_ruleset(tmp_path, capsys):
+    records = made_logs.log("4.0.0", "closed", "bert")
+    named = next(record for record in records if record["key"] == "submission_benchmark")
+    for value, reason in (
+        ("quake", "no round"),
+        ("deepcam", "HPC, which is not covered"),
+        (None, "no round"),
+    ):
+        named["value"] = value
+        path = written(tmp_path, records)
+        result = check_log(path)
+        asked = [finding for finding in result.findings if finding.fix == "name the round by --ruleset"]
+        assert len(asked) == 1 and reason in asked[0].found
+        assert not result.passes
+    assert main(["check", path]) != 0
+    assert "--ruleset" in capsys.readouterr().out
+
+
+def test_this_projects_own_logs_are_of_the_round_they_are_made_for(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(result_logs.log("resnet", smoke=True))
+    assert rounds.find(path).ruleset == "0.7.0"
+
+
+def test_a_benchmark_of_hpc_is_said_to_be_not_covered():
+    checker = StreamChecker("6.1.0")
+    found = []
+    for number, record in enumerate(made_logs.log("6.1.0", "closed", "flux1")):
+        value = "cosmoflow" if record["key"] == "submission_benchmark" else record["value"]
+        found += checker.feed(parse_line(":::MLLOG " + json.dumps({**record, "value": value}), number))
+    assert any("HPC is not covered" in finding.message for finding in [*found, *checker.finish()])
+
+
+def test_optimizer_names_with_a_space_are_checked(tmp_path):
+    records = made_logs.log("1.0.0", "open", "bert")
+    records.insert(5, {**records[0], "key": "opt_name", "value": "distributed shampoo"})
+    result = check_log(written(tmp_path / "v1.0", records))
+    assert result.passes and result.ruleset == "1.0.0"
+
+
+def test_every_round_names_its_benchmarks():
+    assert rules.rulesets_with("llama31_405b") == ("5.0.0", "5.1.0", "6.0.0")
+    assert rules.rulesets_with("nothing") == ()
