@@ -6,6 +6,7 @@ TTT_FUZZ=full runs 100,000 lines and 2,000 logs (some minutes); without it a ten
 import os
 import random
 import re
+import resource
 from functools import cache
 
 import pytest
@@ -16,8 +17,8 @@ from compliance.findings import Finding
 from compliance.log.check_log import check_log
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import BadLine, Record, parse_line
-from compliance.log.rules import compiled
-from tests.compliance import published_logs, result_logs, stock_here
+from compliance.log.rules import RULESETS, compiled
+from tests.compliance import made_logs, published_logs, result_logs, stock_here
 
 FULL = os.environ.get("TTT_FUZZ") == "full"
 LINES, LOGS = (100_000, 2_000) if FULL else (10_000, 200)
@@ -117,10 +118,47 @@ def originals():
     return logs
 
 
+@cache
+def every_round():
+    """The lines of a valid log of each benchmark of each round."""
+    made = (made_logs.lines(made_logs.log(*case)) for case in made_logs.every_case())
+    return [line for text in made for line in dict.fromkeys(text.splitlines())]
+
+
+def checkers_of_all_rounds(rng):
+    """A checker of each round, of one of its benchmarks."""
+    made = {}
+    for ruleset in RULESETS[1:]:
+        _, division, benchmark, _ = rng.choice(
+            [case for case in made_logs.every_case() if case[0] == ruleset]
+        )
+        made[ruleset] = StreamChecker(ruleset, benchmark=benchmark, division=division)
+    return made
+
+
+@pytest.mark.timeout(1800)
+def test_mutated_lines_of_every_round_are_checked_in_bounded_memory():
+    rng, lines = random.Random(20261124), every_round()
+    assert len(lines) > 2_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    checkers = checkers_of_all_rounds(rng)
+    for number in range(1, LINES + 1):
+        one = parse_line(mutate_line(rng.choice(lines), rng), number)
+        assert isinstance(one, (Record, BadLine))
+        checker = checkers[rng.choice(list(checkers))]
+        assert all(isinstance(finding, Finding) for finding in checker.feed(one))
+        if number % 500 == 0:  # other benchmarks
+            assert all(checker.finish() for checker in checkers.values())
+            checkers = checkers_of_all_rounds(rng)
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+    )  # kB, beside Python and the tests
+
+
 def test_mutated_lines_are_records_or_bad_lines():
     rng = random.Random(20201118)
     lines = [line for text, _ in originals() for line in text.splitlines()]
-    checkers = {ruleset: StreamChecker(ruleset) for ruleset in ("0.6.0", "0.7.0")}
+    checkers = {ruleset: StreamChecker(ruleset) for ruleset in RULESETS}
     for _ in range(LINES):
         line = mutate_line(rng.choice(lines), rng)
         one = parse_line(line, 1)
@@ -171,7 +209,7 @@ KEYS = sorted({*compiled("0.7.0", "common"), *compiled("0.7.0", "closed/resnet_l
 
 @settings(max_examples=10_000 if FULL else 400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    ruleset=st.sampled_from(["0.6.0", "0.7.0"]),
+    ruleset=st.sampled_from(RULESETS),
     events=st.lists(
         st.tuples(
             st.sampled_from(KEYS) | st.text(max_size=5),
