@@ -2,8 +2,8 @@
 
 `python -m bench.compliance [--logs DIR] [--logs-v5 DIR] [-o FILE]`: the v0.7 subset of the published logs (unpacked
 in DIR), 1,000 logs of v5.0, one log from the shell including start-up, and a generated log of 200 MB of MLLOG
-lines, with the memory each side needed. Median of `--rounds` rounds, ours and theirs alternating; writes a JSON file with
-the machine and versions.
+lines, with the memory each side needed. Median of `--rounds` rounds, ours and theirs alternating; writes a JSON
+file with the machine and versions.
 """
 
 from __future__ import annotations
