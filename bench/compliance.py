@@ -1,9 +1,9 @@
 """How fast `compliance check` is, beside the stock checker on the same machine in the same run.
 
-`python -m bench.compliance [--logs DIR] [-o FILE]`: the v0.7 subset of the published logs (unpacked in
-DIR), one log from the shell including start-up, and a generated log of 200 MB of MLLOG lines, with the
-memory each side needed. Median of `--rounds` rounds, ours and theirs alternating; writes a JSON file with
-the machine and versions.
+`python -m bench.compliance [--logs DIR] [--logs-v5 DIR] [-o FILE]`: the v0.7 subset of the published logs (unpacked
+in DIR), 1,000 logs of v5.0, one log from the shell including start-up, and a generated log of 200 MB of MLLOG
+lines, with the memory each side needed. Median of `--rounds` rounds, ours and theirs alternating; writes a JSON
+file with the machine and versions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ logging.disable(logging.CRITICAL)
 for path in sys.stdin.read().split("\\n"):
     mlp_compliance.enqueued_configs.clear()
     try:
-        mlp_compliance.make_checker("training", "0.7.0", False, False).check_file(path,
-        "training_0.7.0/common.yaml")
+        mlp_compliance.make_checker("training", sys.argv[1], False, False).check_file(path,
+        f"training_{sys.argv[1]}/common.yaml")
     except Exception:
         pass
 """
+
+_LOGS_V5 = 1000
 
 
 def _measure(command: list[str], text: str = "") -> tuple[float, float, float]:
@@ -113,6 +115,7 @@ def main() -> None:
     """Measures, prints a table and writes the result file."""
     parser = arguments.parser(__doc__, rounds=5)
     parser.add_argument("--logs", type=Path, help="the unpacked v0.7 subset (a folder with <org>/results/)")
+    parser.add_argument("--logs-v5", type=Path, help="a checkout of mlcommons/training_results_v5.0")
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance.json")
     options = parser.parse_args()
@@ -137,9 +140,17 @@ def main() -> None:
         )
         if options.logs is not None:
             paths = sorted(map(str, options.logs.glob("*/results/**/result_*")))
-            in_process = [sys.executable, "-c", _STOCK_TREE]
+            in_process = [sys.executable, "-c", _STOCK_TREE, "0.7.0"]
             name = f"{len(paths)} published v0.7 logs"
             rows[name] = _compare(options.rounds, [*check, str(options.logs)], in_process, "\n".join(paths))
+        if options.logs_v5 is not None:
+            paths = sorted(map(str, options.logs_v5.glob("*/results/*/*/result_*.txt")))[:_LOGS_V5]
+            in_process = [sys.executable, "-c", _STOCK_TREE, "5.0.0"]
+            rows[f"{len(paths)} published v5.0 logs"] = _compare(
+                min(options.rounds, 3), [*check, "--ruleset", "5.0.0", *paths], in_process, "\n".join(paths)
+            )
+            one = [*stock[:3], "--ruleset", "5.0.0", "--log_output", os.devnull, paths[0]]
+            rows["one published v5.0 log from the shell"] = _compare(options.rounds, [*check, paths[0]], one)
         name = f"a log of {options.megabytes} MB, {lines:,} lines"
         rows[name] = _compare(min(options.rounds, 3), [*check, str(big)], [*stock, str(big)])
     for name, row in rows.items():

@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the folder with training_results_v0.6 ... v5.1")
     parser.add_argument("--every", type=int, default=1, help="only every Nth log")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance-published.json")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_published.json")
     options = parser.parse_args()
     tasks = list(logs(options.folder))[:: options.every]
     with ProcessPoolExecutor(options.processes, initializer=_start) as pool:

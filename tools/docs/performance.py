@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import measurements, trees
+from tools.docs import measurements, published, trees
 from tools.docs.measurements import ROOT, Comparison
 from tools.mutate.summary import RESULTS as MUTATIONS
 from tools.mutate.summary import summary
@@ -23,6 +23,7 @@ PAGES = (
     "docs/performance.md",
     "docs/scaling-results.md",
     "docs/reliability.md",
+    "docs/compliance-differences.md",
     "docs/compliance-trees.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
@@ -114,6 +115,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "mutations": mutations,
     "faults": lambda: markdown_table(*measurements.faults()),
     "trees": lambda: markdown_table(*trees.trees()),
+    "published-logs": lambda: markdown_table(*published.rounds()),
+    "published-classes": lambda: markdown_table(*published.classes()),
     "tree-classes": lambda: markdown_table(*trees.classes()),
 }
 
