@@ -61,7 +61,7 @@ class Task(task.Task):
     has_pictures = True
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        scores = tf.nn.softmax(tf.cast(self._logits(model, batch, training=False), tf.float32))
+        scores = tf.nn.softmax(tf.cast(self.logits(model, batch, training=False), tf.float32))
         image = tf.reshape(batch["image"], [-1, self.config.image_size, self.config.image_size, 1])
         return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
 

@@ -50,11 +50,8 @@ class Task(task.Task):
     has_pictures = True
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        image = batch["image"]
-        if image.shape[-1] == 12:  # As the stem reads it (common/data/images.py): blocks of 2x2 pixels.
-            image = tf.nn.depth_to_space(image, 2)
-        scores = tf.nn.softmax(tf.cast(self._logits(model, batch, training=False), tf.float32))
-        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
+        scores = tf.nn.softmax(tf.cast(self.logits(model, batch, training=False), tf.float32))
+        return {"image": batch["image"], "label": batch["label"], "weight": batch["weight"], "scores": scores}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)

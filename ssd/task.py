@@ -90,10 +90,7 @@ class Task(task.Task):
         arrays = self.evaluate(model, batch).arrays
         ids = sorted(coco_eval.ground_truth(pipeline.annotation_file(self.config, self.data_dir)).cats)
         categories = tf.gather([0, *ids], tf.clip_by_value(arrays["classes"], 0, len(ids)))
-        image = batch["image"]
-        if image.shape[-1] == 12:  # As the stem reads it (common/data/images.py): blocks of 2x2 pixels.
-            image = tf.nn.depth_to_space(image, 2)
-        return {**arrays, "image": image, "categories": categories}
+        return {**arrays, "image": batch["image"], "categories": categories}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         from common.detection import coco_eval

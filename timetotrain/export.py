@@ -11,9 +11,7 @@ FORMATS = ("savedmodel", "safetensors", "stablehlo", "onnx")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="a checkpoint_*.npz, or a folder: its newest"
-    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint_*.npz, or a folder: its best")
     parser.add_argument("out", metavar="OUT", help="the new folder to write")
     parser.add_argument(
         "--format", choices=FORMATS, default="savedmodel", help="savedmodel takes files and names its results"

@@ -72,7 +72,7 @@ class Task(task.Task):
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         image = batch["frames"][:, self.config.frames // 2]  # The middle frame of the first clip.
-        scores = self._scores(model, batch["frames"])
+        scores = self.scores(model, batch["frames"])
         return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:

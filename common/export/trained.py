@@ -65,13 +65,15 @@ class Trained:
 
 
 def find(path: str | os.PathLike) -> pathlib.Path:
-    """Returns a checkpoint file: `path`, or the newest of the folder `path`.
+    """Returns a checkpoint file: `path`, or of the folder `path` the best one that a run noted, else the newest.
 
     Raises:
       UserError: there is none.
     """
     path = pathlib.Path(path)
     found = checkpoint.checkpoints(path) if path.is_dir() else [path]
+    if path.is_dir() and (path / checkpoint.BEST).is_file():
+        found = [path / checkpoint.BEST]
     if not found or not found[-1].is_file():
         raise UserError(f"{path}: no checkpoint there; name a checkpoint_*.npz, or its folder")
     return found[-1]

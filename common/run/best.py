@@ -16,7 +16,7 @@ from common.config.quality import Measure
 from common.files import whole
 from common.run.history import Record
 
-NAME = "best.npz"
+NAME = "best.npz"  # As common/train/checkpoint.py has it, which needs TensorFlow.
 
 
 def best(measure: Measure, evaluations: Sequence[Record], steps: Sequence[int]) -> Record | None:

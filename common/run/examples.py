@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from common import files
-from common.config import own_data
 from common.errors import UserError
 
 NAME = "examples.json"
@@ -58,7 +57,7 @@ class Looker:
         if loop.config.replicas != "single":
             raise UserError(f"--examples={count}: needs --replicas=single, not {loop.config.replicas}")
         self._loop, self._folder, self._count = loop, folder, count
-        self._names = _names(task)
+        self._names = task.labels()
         self._truth: Any = None
         self._batches: list[Any] | None = None
 
@@ -185,9 +184,3 @@ def _jpeg(example: Example) -> bytes:
     made = io.BytesIO()
     image.save(made, "JPEG", quality=90)
     return made.getvalue()
-
-
-def _names(task: Any) -> Sequence[str]:
-    """Returns the labels' names of the data's description; () where there is none."""
-    description = own_data.read(task.data_dir)
-    return description.labels if description else ()

@@ -82,34 +82,48 @@ class History:
             block = event.block
             details = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
             self._add("evaluation", block.end_step, event.time, **details)
+        elif isinstance(event, events.ReplicasChanged):  # The run goes on from an earlier step.
+            self.records = until(self.records, event.step)
+            self.save(self.path.parent, self.path.name)
         elif isinstance(event, events.RunStopped):
             self._add("end", event.step, event.time, status=event.status, reason=event.reason)
 
     def _trained(self, event: events.Trained) -> None:
         size = max(1, -(-len(event.times) // POINTS))
-        for first in range(0, len(event.times), size):
-            losses = event.losses[first : first + size]
-            at, step = event.times[first + len(losses) - 1], event.block.first_step + first + len(losses)
-            seconds = at - self._last
-            self._last = at
-            point: Record = {"loss": sum(losses) / len(losses)}
+        firsts = range(0, len(event.times), size)
+        ends = [min(first + size, len(event.times)) for first in firsts]
+        steps = [event.block.first_step + end for end in ends]
+        # One call for all points: the next block waits for it.
+        rates = self._rate([step - 1 for step in steps]) if self._rate is not None and steps else []
+        points = []
+        for i, (first, end) in enumerate(zip(firsts, ends)):
+            at = event.times[end - 1]
+            seconds, self._last = at - self._last, at
+            point: Record = {"loss": sum(event.losses[first:end]) / (end - first)}
             if seconds > 0:
-                point["examples_per_second"] = len(losses) * self._config.global_batch_size / seconds
-            if self._rate is not None:
-                point["learning_rate"] = float(self._rate([step - 1])[0])
-            self._add("train", step, at, **point)
+                point["examples_per_second"] = (end - first) * self._config.global_batch_size / seconds
+            if i < len(rates):
+                point["learning_rate"] = float(rates[i])
+            points.append(self._made("train", steps[i], at, point))
+        self._write(points)
 
     def _add(self, kind: str, step: int, at: float, **values: Any) -> None:
+        self._write([self._made(kind, step, at, values)])
+
+    def _made(self, kind: str, step: int, at: float, values: Record) -> Record:
         seconds = round(self._offset + at - self._start, 3)
-        record = {"kind": kind, "step": step, "seconds": seconds, "time": round(at, 3), **values}
-        self.records.append(record)
+        return {"kind": kind, "step": step, "seconds": seconds, "time": round(at, 3), **values}
+
+    def _write(self, records: Sequence[Record]) -> None:
+        self.records += records
         try:
             with open(self.path, "ab") as file:
-                file.write(_line(record))
+                file.write(b"".join(map(_line, records)))
         except OSError as error:
             raise UserError(f"{self.path}: cannot write: {error.strerror}; {files.FIX}") from error
         for listener in self._listeners:
-            listener(record)
+            for record in records:
+                listener(record)
 
 
 def _head(config: RunConfig) -> Record:

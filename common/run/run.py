@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 import signal
 import sys
@@ -192,9 +193,7 @@ class Run(Training):
         if self.path.exists():
             raise UserError(f"{self.path}: exists; give another --run or --result_dir, or move it away")
         if config.system == here.NAME and not options.checkpoint_dir and process.count == 1:
-            self.options = dataclasses.replace(
-                options, checkpoint_dir=str(self.folder / f"checkpoints_{self.index}")
-            )
+            self.options = dataclasses.replace(options, checkpoint_dir=str(self._free_checkpoints()))
         self.curve = results.Curve(config)
         self.kept = Kept(config, self.options, self.folder / f"history_{self.index}.jsonl")
         self._looker: Any = None
@@ -203,6 +202,11 @@ class Run(Training):
     def _free_index(self) -> int:
         taken = {p.name for p in self.folder.glob("result_*.txt")}
         return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
+
+    def _free_checkpoints(self) -> pathlib.Path:
+        """Returns a new folder for checkpoints: only --checkpoint_dir goes on with a run that was killed."""
+        folders = (self.folder / f"checkpoints_{i}" for i in itertools.count(self.index))
+        return next(folder for folder in folders if not folder.exists())
 
     def execute(self) -> int:
         """Returns the exit status: 0 when the target was reached, or the run was trained to its end without one."""

@@ -40,6 +40,7 @@ from common.train.loop import Loop
 from common.train.step import State
 
 KEEP = 2
+BEST = "best.npz"  # Points to the checkpoint with the best quality (common/run/best.py).
 FORMAT = 2  # 1, which says nothing of its format, numbered the variables.
 # What the names in the file begin with; slots, moments and carried state have prefixes of their own.
 ASSETS, WEIGHTS = "assets/", "weights/"

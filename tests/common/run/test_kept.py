@@ -142,3 +142,14 @@ def test_a_history_that_is_being_written_is_read_and_a_damaged_one_refused(tmp_p
     path.write_text("{}\n")
     with pytest.raises(UserError, match=r"history.jsonl:1: not a line of a history"):
         history.read(path)
+
+
+def test_a_folder_stands_for_its_best_checkpoint_where_a_run_has_noted_one(tmp_path):
+    from common.export import trained
+
+    for step in (4, 8):
+        (tmp_path / f"checkpoint_{step:08d}.npz").write_text("")
+    assert trained.find(tmp_path).name == "checkpoint_00000008.npz"
+    best.point(tmp_path, "checkpoint_00000004.npz")
+    assert trained.find(tmp_path).resolve().name == "checkpoint_00000004.npz"
+    assert checkpoint.BEST == best.NAME
