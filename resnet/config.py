@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.closed_fields import system_field
+from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -87,7 +87,7 @@ class Config(BatchNormSpan, RunConfig):
     batch_norm_grid_columns: int = 0
     batch_norm_momentum: float = 0.9
     batch_norm_epsilon: float = 1e-5
-    norm: str = ""
+    norm: str = later_field("")
     zero_init_last_gamma: bool = True
     kernel_initializer: str = "truncated_fan_in"
     space_to_depth: bool = system_field(False)
