@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from common.errors import UserError
 from studies import (
+    fine_tuning,
     lars_momentum,
     legw_curvature,
     legw_mnist,
@@ -19,6 +20,7 @@ from studies import (
 )
 
 STUDIES = {
+    "fine-tuning": fine_tuning,
     "lars-momentum": lars_momentum,
     "legw-curvature": legw_curvature,
     "legw-mnist": legw_mnist,

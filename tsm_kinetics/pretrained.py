@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Iterator, Mapping
 
 import h5py
@@ -12,7 +13,7 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
-from common.files import NPZ_DAMAGE
+from common.layers import weight_files
 from common.layers.batch_norm import SpanBatchNorm
 
 _KERAS_BLOCK = {
@@ -95,11 +96,13 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
         if os.fspath(path).endswith(".npz"):
             with np.load(path) as stored:
                 return {name: stored[name] for name in stored.files}
+        if os.fspath(path).endswith((".pth", ".pt")):
+            return weight_files.torch_arrays(pathlib.Path(path))
         with h5py.File(path) as file:
             return dict(_from_keras(file))
-    except NPZ_DAMAGE as error:  # The errors of h5py are among these.
+    except weight_files.DAMAGE as error:  # The errors of h5py are among these.
         raise UserError(
-            f"{path}: no .npz or .h5 file of weights ({error}); see tsm_kinetics/README.md"
+            f"{path}: no .npz, .pth or .h5 file of weights ({error}); see tsm_kinetics/README.md"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Loads a backbone's published weights from an .npz file or a TensorFlow checkpoint with torchvision's names.
+"""Loads a backbone's published weights from a .pth or .npz file or a TensorFlow checkpoint with torchvision's names.
 
 The names are `conv1.weight`, `layer2.0.downsample.1.running_mean`, ...; an .npz file holds torchvision's arrays
 unchanged, a TensorFlow checkpoint holds tensors of the same names. Convolutions are [out, in, h, w] in the file and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -17,12 +18,12 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
-from common.files import NPZ_DAMAGE
+from common.layers import weight_files
 from common.layers.batch_norm import SpanBatchNorm
 
 _NORM = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
 
-_DAMAGE = (*NPZ_DAMAGE, tf.errors.OpError)  # Or of a TensorFlow checkpoint.
+_DAMAGE = weight_files.DAMAGE  # Or of a TensorFlow checkpoint.
 
 
 def load(
@@ -80,12 +81,15 @@ def _reader(path: str, name: str) -> Iterator[Callable[[str], np.ndarray]]:
             if path.endswith(".npz"):
                 arrays = opened.enter_context(np.load(path, allow_pickle=False))
                 keys, get = set(arrays.files), arrays.__getitem__
+            elif path.endswith((".pth", ".pt")):
+                tensors = weight_files.torch_arrays(pathlib.Path(path))
+                keys, get = set(tensors), tensors.__getitem__
             else:
                 checkpoint = tf.train.load_checkpoint(path)
                 keys, get = set(checkpoint.get_variable_to_shape_map()), checkpoint.get_tensor
         except _DAMAGE as error:
             raise UserError(
-                f"config.backbone={path} is no .npz file or TensorFlow checkpoint ({type(error).__name__}); "
+                f"config.backbone={path} is no .npz or .pth file or TensorFlow checkpoint ({type(error).__name__}); "
                 f"give the weights of a {name}"
             ) from error
 

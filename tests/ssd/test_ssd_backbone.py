@@ -128,7 +128,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path):
     with pytest.raises(UserError, match="holds no layer3.0.downsample.0.weight"):
         backbone.load(network, tmp_path / "less.npz", Single())
     (tmp_path / "text.npz").write_text("nothing")
-    with pytest.raises(UserError, match="is no .npz file"):
+    with pytest.raises(UserError, match="is no .npz or .pth file"):
         backbone.load(network, tmp_path / "text.npz", Single())
 
 
@@ -140,7 +140,9 @@ def test_a_damaged_file_is_one_line_and_closed(tmp_path):
     with np.load(path) as stored:
         at = whole.index(stored["layer1.0.conv1.weight"].tobytes())
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=f"config.backbone={path} is no .npz file .*BadZipFile.*ResNet-34"):
+    with pytest.raises(
+        UserError, match=f"config.backbone={path} is no .npz or .pth file .*BadZipFile.*ResNet-34"
+    ):
         backbone.load(network, path, Single())
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
     with pytest.raises(UserError, match="layer1.0.conv1.weight is damaged .*; get a sound copy") as kept:

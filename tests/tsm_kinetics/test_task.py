@@ -184,7 +184,7 @@ def test_bad_weights_are_one_line(tmp_path: pathlib.Path) -> None:
         with pytest.raises(UserError, match=message):
             pretrained.load(network, tmp_path / "w.npz", "mean", Single())
     (tmp_path / "w.h5").write_text("no weights")
-    with pytest.raises(UserError, match="no .npz or .h5 file of weights"):
+    with pytest.raises(UserError, match="no .npz, .pth or .h5 file of weights"):
         pretrained.load(network, tmp_path / "w.h5", "mean", Single())
 
 
@@ -195,7 +195,7 @@ def test_damaged_weights_are_one_line(tmp_path: pathlib.Path) -> None:
     whole, middle = path.read_bytes(), path.stat().st_size // 2
     for content in (whole[:middle], whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :], b""):
         path.write_bytes(content)
-        with pytest.raises(UserError, match="w.npz: no .npz or .h5 file of weights"):
+        with pytest.raises(UserError, match="w.npz: no .npz, .pth or .h5 file of weights"):
             pretrained.load(network, path, "mean", Single())
 
 
