@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup text demo test quick e2e mutate study bench docs lint lock clean horovod aot
+.PHONY: help setup text demo test quick e2e e2e-pods mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -12,7 +12,7 @@ STUDY ?= resnet-photos
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 help:
-	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(VENV)/.train ## install what a run needs into .venv
 
@@ -38,6 +38,9 @@ mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tes
 
 e2e-own: $(VENV)/.dev ## from folders of own data to predictions, in four commands each
 	@$(PY) -m pytest -s -m e2e tests/timetotrain/test_own_end_to_end.py $(ARGS)
+
+e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal those of mirrored
+	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP tests/common/export/test_replicas.py tests/common/export/test_pods.py $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)

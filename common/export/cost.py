@@ -18,6 +18,7 @@ _EXCHANGE = re.compile(
 _GROUPS = re.compile(
     r"(replica_groups|source_target_pairs) = dense<.*?> : tensor<(\d+)x(\d+)xi64>", re.DOTALL
 )
+_WIDE = re.compile(r"tensor<((?:\d+x)*(?:f64|u?i64))>")
 _BITS = re.compile(r"\d+$")
 _FREE = (
     "constant",
@@ -30,6 +31,9 @@ _FREE = (
     "while",
     "if",
 )
+
+
+_MOVES = (*_FREE, "reshape", "broadcast_in_dim", "slice", "concatenate", "transpose", "dynamic_slice", "pad")
 
 
 def count(text: str) -> dict[str, int]:
@@ -69,6 +73,24 @@ def exchanges(text: str) -> list[dict[str, int | str]]:
         {"operation": operation, "groups": groups, "size": size, "count": count, "bytes": moved}
         for (operation, groups, size), (count, moved) in sorted(found.items())
     ]
+
+
+def wide(text: str) -> dict[str, int]:
+    """Counts the operations of a program in 64-bit numbers, which a TPU emulates, by "operation type".
+
+    Constants, and operations that only move numbers, do not count.
+    """
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        match, line = _OPERATION.search(line), line.partition(" loc(")[0]
+        # The line that opens a sum names only its groups; the addition within it counts.
+        if not match or match.group(1) in _MOVES or line.endswith("({"):
+            continue
+        kinds = _WIDE.findall(line.rpartition(" : ")[2])
+        if kinds:
+            name = f"{match.group(1)} {kinds[-1]}"
+            found[name] = found.get(name, 0) + 1
+    return found
 
 
 def _totals(name: str, functions: Mapping[str, str]) -> list[int]:

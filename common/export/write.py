@@ -242,4 +242,5 @@ def _program(
         "custom_calls": lowered.custom_calls(),
         "cost": cost.count(lowered.text),
         "exchanges": cost.exchanges(lowered.text),
+        "wide": cost.wide(lowered.text),
     }, lowered

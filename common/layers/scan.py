@@ -1,15 +1,21 @@
-"""Applies a step function along the first axis of sequences: unrolled where that pays, else as a `tf.while_loop`."""
+"""Applies a step function along the first axis of sequences: unrolled where that pays, else as a `tf.while_loop`.
+
+Under XLA a loop stays a loop: written out, 48 steps of four layers make a program that takes its compiler minutes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
 
 Tensors = tuple[tf.Tensor, ...]
 Steps = tf.Tensor | list[tf.Tensor]  # [T, ...], or T of [...].
 # Loops of a known length up to this are unrolled, which saves tf.while_loop's cost per step and lets steps overlap.
 UNROLLED_STEPS = 64
+# The same under XLA.
+UNROLLED_IN_XLA = 4
 
 
 def scan(
@@ -35,7 +41,8 @@ def scan(
     state = tuple(state)
     lists = [s for s in sequences if isinstance(s, list)]
     length = len(lists[0]) if lists else sequences[0].shape[0]
-    if length is None or length > UNROLLED_STEPS:
+    compiled = GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    if length is None or (not lists and length > (UNROLLED_IN_XLA if compiled else UNROLLED_STEPS)):
         return _while(step, state, sequences, widths, reverse)
     parts = list(zip(*(s if isinstance(s, list) else tf.unstack(s, length) for s in sequences)))
     outputs = []
@@ -63,7 +70,8 @@ def _while(
     widths: Sequence[int],
     reverse: bool,
 ) -> tuple[Tensors, Tensors]:
-    length, batch = tf.shape(sequences[0])[0], sequences[0].shape[1]
+    static, batch = sequences[0].shape[:2]
+    length = tf.shape(sequences[0])[0] if static is None else static
     arrays = [tf.TensorArray(s.dtype, length, element_shape=s.shape[1:]).unstack(s) for s in sequences]
     results = tuple(tf.TensorArray(state[0].dtype, length, element_shape=[batch, n]) for n in widths)
 
@@ -80,5 +88,4 @@ def _while(
         maximum_iterations=length,  # XLA differentiates no loop without a bound.
     )
     # Keeps a static length static.
-    static = sequences[0].shape[0]
     return state, tuple(tf.ensure_shape(r.stack(), [static, batch, n]) for r, n in zip(results, widths))

@@ -82,13 +82,18 @@ def exported(name, folder):
 def replayed(folder, names):
     """Exports and runs the cases `names` in one process; returns {name: (configuration, manifest, folder)}."""
     made = {name: (*exported(name, folder / str(i)), folder / str(i)) for i, name in enumerate(names)}
-    command = [PYTHON, "-m", "tests.common.export.on_devices", *(str(place) for _, _, place in made.values())]
+    run_on_devices([place for _, _, place in made.values()])
+    return made
+
+
+def run_on_devices(folders):
+    """Runs the programs of exports on CPU devices, in a process of its own."""
+    command = [PYTHON, "-m", "tests.common.export.on_devices", *map(str, folders)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return made
 
 
 def check(task, config, manifest, folder):

@@ -1,0 +1,47 @@
+"""Tests that exported steps in float32 compute nothing in 64 bits that a device would have to emulate, but scalars."""
+
+import dataclasses
+import importlib
+
+import pytest
+
+from common.export import cost, stablehlo
+from common.export.steps import Steps, batch_of, to_export
+from tests.common.export.test_export import SMALL
+
+# What remains, and why; beside it all arrays are of 32 bits or less.
+SCALARS = "f64"  # The learning rate and Adam's correction: one number a step, float64 on every backend.
+TO_WORDS = "convert"  # Ids of images, which arrive as int64: one conversion of a batch's ids.
+
+
+def left(benchmark):
+    """The 64-bit operations of a benchmark's first training program on two replicas that are neither."""
+    presets = importlib.import_module(f"{benchmark}.presets").PRESETS
+    number = {"num_replicas": 2, "replicas": "mirrored", "global_batch_size": 4, "eval_batch_size": 4}
+    config = dataclasses.replace(presets["cpu-tiny"], **{**SMALL[benchmark], "precision": "fp32", **number})
+    config.validate()
+    task = importlib.import_module(f"{benchmark}.task").Task(to_export(config), None)
+    steps = Steps(task, config)
+    lowered = stablehlo.lower(steps.train, batch_of(steps.batches(True)[0]), "training step")
+    found = cost.wide(lowered.text)
+    print(benchmark, len(lowered.text), found)
+    words = [name.split() for name in found]
+    return {(operation, kind) for operation, kind in words if kind != SCALARS and operation != TO_WORDS}
+
+
+@pytest.mark.parametrize(
+    "benchmark", [pytest.param(b, marks=[] if b == "mnist" else [pytest.mark.e2e]) for b in SMALL]
+)
+def test_a_step_has_no_64_bit_arithmetic_but_scalars(benchmark):
+    assert left(benchmark) == set()
+
+
+def test_64_bit_operations_are_counted():
+    text = (
+        '    %1 = stablehlo.add %a, %b : tensor<3xi64> loc("x")\n'
+        "    %2 = stablehlo.convert %1 : (tensor<3xi64>) -> tensor<3xf32>\n"
+        '    %3 = "stablehlo.all_reduce"(%2) <{replica_groups = dense<0> : tensor<1x1xi64>}> ({\n'
+        "    %4 = stablehlo.constant dense<0> : tensor<i64>\n"
+        "    %5 = stablehlo.multiply %c, %c : tensor<f64>\n"
+    )
+    assert cost.wide(text) == {"add 3xi64": 1, "convert 3xi64": 1, "multiply f64": 1}
