@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup text demo test quick e2e e2e-pods mutate study bench docs lint lock clean horovod aot
+.PHONY: help setup text demo test quick e2e e2e-pods e2e-own mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python

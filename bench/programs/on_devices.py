@@ -1,7 +1,7 @@
 """A program with exchanges, compiled by jax for N devices of one PJRT client: every device runs it as one replica.
 
 jax has no public way to compile a program of several replicas that another framework wrote; this module is all that
-touches its internals (tried with jax 0.7.1 and 0.10.2).
+touches its internals (tried with jax 0.7.1).
 """
 
 from __future__ import annotations
