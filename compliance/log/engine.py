@@ -9,12 +9,13 @@ remarks, different ones errors.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest, rescaled
 from compliance.log import rules
-from compliance.log.formulas import FAILURES
+from compliance.log.formulas import FAILURES, Formula
 from compliance.log.logs import BadLine, Record, shown
 from compliance.log.story import Story, Target
 
@@ -153,6 +154,8 @@ class StreamChecker:
         info = rules.load(self.ruleset, name)
         self.info = {**self.info, **{word: value for word, value in info.items() if word != "keys"}}
         added = rules.compiled(self.ruleset, name)
+        for key in info.get("removes", ()):
+            self._rules.pop(key, None)
         self._rules.update(added)
         self._state.update(info.get("state", {}))
         for key, rule in added.items():
@@ -226,12 +229,21 @@ class StreamChecker:
             kept = self._collected.setdefault(rule.key, [])
             if len(kept) <= len(rule.collects["all_of"]):  # one more than allowed is enough to know
                 kept.append(record.metadata.get(rule.collects["metadata"]))
+        if rule.saves_time is not None:
+            self._save_time(*rule.saves_time, record)
         for name, formula in rule.remembers:
             try:
                 self._state[name] = formula(record.value, record.metadata, self._state)
             except FAILURES:
                 return [self._broken(rule, "value", record, f"a number that gives {name}", "")]
         return _NONE
+
+    def _save_time(self, name: str, by: Formula, record: Record) -> None:
+        """Keeps the record's time, in seconds, under what `by` gives; the record's own check says if that fails."""
+        times = self._state.setdefault(name, {})
+        with contextlib.suppress(*FAILURES):
+            if len(times) < _MAX_HELD:
+                times[by(record.value, record.metadata, self._state)] = record.time_ms / 1000
 
     def _aggregate(self, how: dict, record: Record) -> bool:
         """Joins the metrics of one evaluation, each in a record of its own; false when it is not named."""

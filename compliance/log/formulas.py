@@ -49,6 +49,7 @@ _WORDS: dict[str, tuple[Callable[..., object], str]] = {
     "floor": (_numeric(math.floor), "floor({})"),
     "absolute": (_numeric(abs), "|{}|"),
     "truncated": (int, "{}"),
+    "entry": (operator.getitem, "{1} of {0}"),
     "whole": (is_whole, "{} is a whole number"),
 }
 _JOINS = {"and": " and ", "or": " or "}

@@ -117,6 +117,8 @@ class KeyRule:
             (name, compile_formula(formula)) for name, formula in spec.get("remembers", ())
         )
         self.collects = spec.get("collects")
+        saves = spec.get("saves_time")
+        self.saves_time = (saves["in"], compile_formula(saves["by"])) if saves else None
         self.sets = tuple(spec.get("sets", {}).items())
         self.target = spec.get("target")
         self.selects = spec.get("selects")
