@@ -184,7 +184,14 @@ class Loop:
         done, _, sums, arrays = tf.while_loop(
             going, body, (tf.constant(0), stop, zero_sums, arrays), parallel_iterations=1
         )
-        return done, sums, {name: array.concat() for name, array in arrays.items()}
+        # Of an evaluation that was stopped nothing is used, and batches that are missing cannot be joined.
+        joined = {
+            name: tf.cond(
+                done == eval_steps, array.concat, lambda spec=spec: tf.zeros([0, *spec.shape[1:]], spec.dtype)
+            )
+            for (name, array), spec in zip(arrays.items(), array_specs.values(), strict=True)
+        }
+        return done, sums, joined
 
     def _eval_outputs(self, evaluation: Any) -> tuple[dict, dict]:
         """Returns zero sums and the specs of the arrays, from tracing an evaluation step without running it."""

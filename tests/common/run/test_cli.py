@@ -198,7 +198,7 @@ def test_damaged_data_is_named_and_the_run_aborted(tmp_path, images, fault):
     done = run(*QUICK, f"--data_dir={data}", f"--result_dir={tmp_path / 'out'}")
     error = refused(done, 2, str(data / file), *parts)
     folder = tmp_path / "out" / "cpu-tiny" / "resnet"
-    assert sorted(p.name for p in folder.iterdir()) == ["result_0.txt", "run.json"]
+    assert sorted(p.name for p in folder.iterdir()) == ["history_0.jsonl", "result_0.txt", "run.json"]
     stop = stop_of(folder / "result_0.txt")
     assert stop["status"] == "aborted" and stop["reason"] in error
     record = json.loads((folder / "run.json").read_text())["runs"]["result_0.txt"]

@@ -50,7 +50,12 @@ def test_a_run_of_two_processes(tmp_path, data):
     assert first.stdout.splitlines()[1] == "score    none: aborted"
 
     folder = tmp_path / "out" / "cpu-tiny" / "resnet"
-    assert sorted(p.name for p in folder.iterdir()) == ["curve_0.png", "result_0.txt", "run.json"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "curve_0.png",
+        "history_0.jsonl",
+        "result_0.txt",
+        "run.json",
+    ]
     log = folder / "result_0.txt"
     assert {f.rule for f in check_paths([log]) if f.severity == "error"} == {"eval_accuracy.target"}
     keys = [r["key"] for r in records_of(log)]

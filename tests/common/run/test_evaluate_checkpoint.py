@@ -28,7 +28,8 @@ def trained(tmp_path_factory):
     done = run(*QUICK, *flags, "--config.train_epochs=3", "--keep_checkpoints=9")
     assert done.returncode in (0, 1), done.stderr
     log = records_of(next(folder.glob("cpu-tiny/resnet/result_0.txt")))
-    return data, sorted(checkpoints.iterdir()), [r["value"] for r in log if r["key"] == "eval_accuracy"]
+    saved = sorted(checkpoints.glob("checkpoint_*.npz"))
+    return data, saved, [r["value"] for r in log if r["key"] == "eval_accuracy"]
 
 
 def evaluated(data, path, *flags):
@@ -102,7 +103,7 @@ def test_too_little_memory_is_one_line(saved, monkeypatch):
         evaluate_checkpoint.evaluate(toy.Task(toy.config()), saved)
     monkeypatch.setattr(Loop, "one_step", failing(OUT_OF_MEMORY))
     with pytest.raises(UserError, match="^out of memory; use a smaller --config.global_batch_size, or"):
-        cli._dry_run(toy.Task(toy.config()))
+        cli._dry_run(toy.Task(toy.config()), {})
 
 
 def test_a_lost_peer_is_reported_and_unknown_errors_pass_unchanged(monkeypatch):
