@@ -7,9 +7,10 @@ from math import isfinite
 
 from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding
-from compliance.log.check_log import LogResult
+from compliance.log.check_log import ASKED_FOR, LogResult
 from compliance.sarif import as_sarif
 
+_SHOWN_RULESETS = 8  # lines that name a ruleset
 _SHOWN_LINES = 12
 _WIDTH = 160
 
@@ -61,7 +62,22 @@ def as_text(outcome: Outcome) -> str:
                 blocks.append(f"    | {_clean(finding.text)[:_WIDTH]}")
             blocks.append(f"    fix: {_clean(finding.fix)}")
         blocks.append("")
-    return "\n".join([*blocks, _clean(verdict_line(outcome))])
+    return "\n".join([*blocks, *_rulesets(outcome), _clean(verdict_line(outcome))])
+
+
+def _rulesets(outcome: Outcome) -> list[str]:
+    """A line for each ruleset that was taken, and why; none where it was asked for."""
+    taken: dict[tuple[str, str], int] = {}
+    for log in outcome.logs:
+        if log.ruleset_reason and log.ruleset_reason != ASKED_FOR:
+            pair = log.ruleset, log.ruleset_reason
+            taken[pair] = taken.get(pair, 0) + 1
+    rows = sorted(taken.items(), key=lambda row: -row[1])
+    lines = [
+        _clean(f"ruleset {name}, {_plural(n, 'log')}: {why}") for (name, why), n in rows[:_SHOWN_RULESETS]
+    ]
+    rest = sum(count for _, count in rows[_SHOWN_RULESETS:])
+    return [*lines, f"other rulesets, {_plural(rest, 'log')}"] if rest else lines
 
 
 def _by_path(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
@@ -97,6 +113,7 @@ def _log(log: LogResult) -> dict[str, object]:
     return {
         "path": log.path,
         "ruleset": log.ruleset,
+        "ruleset_reason": log.ruleset_reason,
         "passes": log.passes,
         **{name: value[:200] if isinstance(value, str) else None for name, value in named.items()},
         "smoke": log.smoke,

@@ -17,6 +17,9 @@ from compliance.log.rounds import Choice, find
 _POOL_BYTES = 8 << 20
 
 
+ASKED_FOR = "asked for"
+
+
 class LogResult(NamedTuple):
     """One checked log: its findings and what the checks of its directory compare."""
 
@@ -44,7 +47,7 @@ def check_log(path: str, ruleset: str | None = None, division: str | None = None
     Raises:
       UserError: the file cannot be read.
     """
-    taken = Choice(ruleset, "asked for") if ruleset else find(path)
+    taken = Choice(ruleset, ASKED_FOR) if ruleset else find(path)
     ruleset = taken.ruleset
     checker = StreamChecker(ruleset, division=division, path=path)
     groups = Groups()
