@@ -29,7 +29,8 @@ def test_scores_are_probabilities_beside_the_background(monkeypatch: pytest.Monk
         logits[0, place, 0], logits[0, place, kind] = 5.0, 5.0 + kind
     outputs = tf.zeros([1, len(anchors), 4], tf.float64), tf.constant(logits)
     monkeypatch.setattr(task, "_outputs", lambda *_, **__: outputs)
-    found = task.evaluate(None, {"image_id": tf.constant([7]), "weight": tf.constant([1.0])}).arrays
+    batch = {"image": tf.zeros([1, 8, 8, 3]), "image_id": tf.constant([7]), "weight": tf.constant([1.0])}
+    found = task.evaluate(None, batch).arrays
     powers = np.exp(logits[0] - logits[0].max(-1, keepdims=True))
     probabilities = powers / powers.sum(-1, keepdims=True)
     wanted = sorted((probabilities[p, k] for p, k in zip(chosen, (1, 4, 2), strict=True)), reverse=True)

@@ -221,7 +221,8 @@ class Spatial:
         if count == x.shape[1]:
             return x
         if isinstance(start, int):
-            return x[:, start : start + count]
+            # Replicas that run eagerly get another one's shape in this slice's gradient unless an operation follows it.
+            return tf.ensure_shape(x[:, start : start + count], [x.shape[0], count, *x.shape[2:]])
         # The batch may be of unknown size, while a network is built.
         if x.shape[0] is None:
             return tf.ensure_shape(x[:, start : start + count], [None, count, *x.shape[2:]])
