@@ -21,6 +21,7 @@ class Task(task.Task):
     """Classification of MNIST, or of anything in its files' format."""
 
     input = pipeline
+    has_pictures = True
 
     def check_input(self) -> None:
         for training in (True, False):
@@ -57,8 +58,6 @@ class Task(task.Task):
                 "loss": tf.reduce_sum(losses * weight),
             }
         )
-
-    has_pictures = True
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         scores = tf.nn.softmax(tf.cast(self.logits(model, batch, training=False), tf.float32))

@@ -24,6 +24,7 @@ class Task(task.Task):
     """Image classification on ImageNet, or on anything in its TFRecord layout."""
 
     input = pipeline
+    has_pictures = True
     # The stem and the four stages of the residual network.
     stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
 
@@ -46,8 +47,6 @@ class Task(task.Task):
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         return Outputs(sums=top_k_sums(self.logits(model, batch, training=False), batch))
-
-    has_pictures = True
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         scores = tf.nn.softmax(tf.cast(self.logits(model, batch, training=False), tf.float32))

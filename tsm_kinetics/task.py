@@ -22,6 +22,7 @@ class Task(task.Task):
     """Classification of Kinetics-400, or of any videos that tsm_kinetics.convert has converted."""
 
     input = pipeline
+    has_pictures = True
     # The stem and the four stages of the residual network.
     stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
     input_errors = (
@@ -67,8 +68,6 @@ class Task(task.Task):
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         return Outputs(sums=top_k_sums(self.scores(model, batch["frames"]), batch))
-
-    has_pictures = True
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         image = batch["frames"][:, self.config.frames // 2]  # The middle frame of the first clip.

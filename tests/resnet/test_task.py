@@ -23,7 +23,7 @@ def task(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, smoothing: float) 
     """A task whose network gives `logits`, whatever the images."""
     config = dataclasses.replace(PRESETS["cpu-tiny"], num_classes=CLASSES, label_smoothing=smoothing)
     found = Task(config, None)
-    monkeypatch.setattr(found, "_logits", lambda *_, **__: tf.constant(logits))
+    monkeypatch.setattr(found, "logits", lambda *_, **__: tf.constant(logits))
     return found
 
 

@@ -164,7 +164,7 @@ def test_inflated_weights_on_a_constant_video_give_the_two_dimensional_network(
 
 def test_mean_inflation_keeps_a_constant_video_s_inner_frames() -> None:
     kernel = np.random.default_rng(0).normal(size=[1, 1, 6, 4])
-    inflated = pretrained._inflated(kernel, tf.TensorShape([3, 1, 1, 6, 4]), "mean")
+    inflated = pretrained.inflated(kernel, tf.TensorShape([3, 1, 1, 6, 4]), "mean")
     x = np.random.default_rng(1).normal(size=[1, 1, 2, 2, 6]).repeat(5, axis=1)
     got = tf.nn.conv3d(tf.pad(x, [[0, 0], [1, 1], [0, 0], [0, 0], [0, 0]]), inflated, [1] * 5, "VALID")
     want = tf.nn.conv2d(x[:, 0], kernel, 1, "VALID")
