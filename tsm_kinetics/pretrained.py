@@ -16,16 +16,6 @@ from common.errors import UserError
 from common.layers import weight_files
 from common.layers.batch_norm import SpanBatchNorm
 
-_KERAS_BLOCK = {
-    "1_conv": "conv1",
-    "1_bn": "bn1",
-    "2_conv": "conv2",
-    "2_bn": "bn2",
-    "3_conv": "conv3",
-    "3_bn": "bn3",
-}
-_KERAS_BLOCK |= {"0_conv": "downsample.0", "0_bn": "downsample.1"}
-
 
 def load(network: tf_keras.Model, path: str | os.PathLike, inflation: str, replicas: Replicas) -> None:
     """Sets the weights of `network`; those of the classifier only where the numbers of classes are equal.
@@ -113,7 +103,7 @@ def _from_keras(file: h5py.File) -> Iterator[tuple[str, np.ndarray]]:
     """
     biases = {}
     for group in file:
-        name = _torchvision_name(group)
+        name = weight_files.torchvision_name(group)
         arrays = {key.split(":")[0]: np.array(value) for key, value in _leaves(file[group])}
         if name == "fc":
             yield "fc.weight", arrays["kernel"].T
@@ -122,23 +112,13 @@ def _from_keras(file: h5py.File) -> Iterator[tuple[str, np.ndarray]]:
             yield f"{name}.weight", np.transpose(arrays["kernel"], [3, 2, 0, 1])
             biases[name.replace("conv", "bn").replace("downsample.0", "downsample.1")] = arrays["bias"]
     for group in file:
-        name = _torchvision_name(group)
+        name = weight_files.torchvision_name(group)
         arrays = {key.split(":")[0]: np.array(value) for key, value in _leaves(file[group])}
         if "gamma" in arrays:
             yield f"{name}.weight", arrays["gamma"]
             yield f"{name}.bias", arrays["beta"]
             yield f"{name}.running_mean", arrays["moving_mean"] - biases[name]
             yield f"{name}.running_var", arrays["moving_variance"]
-
-
-def _torchvision_name(name: str) -> str:
-    """Translates Keras's names, such as conv2_block1_0_bn, to torchvision's, layer1.0.downsample.1."""
-    top = {"conv1_conv": "conv1", "conv1_bn": "bn1", "predictions": "fc", "probs": "fc"}
-    if name in top or "_block" not in name:
-        return top.get(name, name)
-    stage, block, rest = name.split("_", 2)
-    layer = _KERAS_BLOCK.get(rest, rest)
-    return f"layer{int(stage.removeprefix('conv')) - 1}.{int(block.removeprefix('block')) - 1}.{layer}"
 
 
 def _leaves(group: h5py.Group) -> Iterator[tuple[str, h5py.Dataset]]:

@@ -254,7 +254,7 @@ def keras_names(arrays: Mapping[str, np.ndarray]) -> Arrays:
     found: Arrays = {}
     for name, array in arrays.items():
         layer, _, part = name.rpartition("/")
-        found[f"{_torchvision(layer.rpartition('/')[2])}/{part}"] = array
+        found[f"{torchvision_name(layer.rpartition('/')[2])}/{part}"] = array
     for name in [n for n in found if n.endswith("/moving_mean")]:
         layer = name.removesuffix("/moving_mean")
         before = layer.replace("bn", "conv") if "downsample" not in layer else f"{layer[:-1]}0"
@@ -263,7 +263,7 @@ def keras_names(arrays: Mapping[str, np.ndarray]) -> Arrays:
     return found
 
 
-def _torchvision(name: str) -> str:
+def torchvision_name(name: str) -> str:
     """Translates Keras's names, such as conv2_block1_0_bn, to torchvision's, layer1.0.downsample.1."""
     top = {"conv1_conv": "conv1", "conv1_bn": "bn1", "predictions": "fc", "probs": "fc"}
     parts = name.split("_")

@@ -15,6 +15,7 @@ from common.config.clock import Clock
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.errors import UserError
+from common.layers import weight_files
 from common.layers.precision import precision
 from common.train import step as steps
 from tsm_kinetics import efficiency, last_five, model, pretrained
@@ -204,7 +205,7 @@ def test_names_of_keras_are_torchvision_s() -> None:
         "conv1_conv": "conv1", "conv1_bn": "bn1", "conv2_block1_0_bn": "layer1.0.downsample.1",
         "conv5_block3_2_conv": "layer4.2.conv2", "conv3_block4_1_bn": "layer2.3.bn1", "predictions": "fc",
     }  # fmt: skip
-    assert {name: pretrained._torchvision_name(name) for name in names} == names
+    assert {name: weight_files.torchvision_name(name) for name in names} == names
 
 
 def test_communication_is_latency_and_size_over_bandwidth() -> None:
