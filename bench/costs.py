@@ -50,7 +50,7 @@ def cost(network: str) -> dict[str, Any]:
     choices = {name: hlo.Choices() for name in passes}
     for batch in reversed(batches):
         task = module.Task(_single(config, batch, changes), None)
-        model = task.build(Single(), precision("bf16", 1.0))
+        model = task.build(Single(), precision("bf16"))
         data = next(iter(task.synthetic_input(batch)))
         for name, step in (("train", _train(task, model)), ("forward", _forward(task, model))):
             text = step.experimental_get_compiler_ir(data)(stage="hlo")

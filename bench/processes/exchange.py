@@ -61,7 +61,7 @@ def main() -> None:
     replicas = backends.make(config)
     with replicas.scope():
         task = importlib.import_module(f"{options.benchmark}.task").Task(config, None)
-        model = task.build(replicas, precision(config.precision, config.loss_scale))
+        model = task.build(replicas, precision(config.precision))
         variants = {
             name: Variant(model, replicas, dataclasses.replace(config, communication=communication))
             for name, communication in VARIANTS.items()

@@ -81,7 +81,7 @@ def main(
         **({"batch_norm_span": 0} if hasattr(preset, "batch_norm_span") else {}),
     )
     task = importlib.import_module(f"{benchmark}.task").Task(config, None)
-    policy = precision(config.precision, config.loss_scale)
+    policy = precision(config.precision)
     state = State(task, OneOfMany(replicas), policy)
     inputs = next(iter(task.synthetic_input(batch)))
     train = make_train_step(task, state, policy, Clock.of(config))

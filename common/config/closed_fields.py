@@ -33,12 +33,14 @@ def rule_field(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"closed": "fixed"})
 
 
-def later_field(default: Any) -> Any:
+def later_field(default: Any, closed: str = "") -> Any:
     """Declares a field that came after results were published: at its default it has no part in the digest.
 
     So the digests in published logs and in checkpoints stay those of the same settings (common/config/digest.py).
+    `closed`: "free" or "fixed", as the other functions here mark a field; "" marks nothing.
     """
-    return dataclasses.field(default=default, metadata={"digest": "unless default"})
+    marks = {"digest": "unless default"} | ({"closed": closed} if closed else {})
+    return dataclasses.field(default=default, metadata=marks)
 
 
 def closed_rule(config: type, path: str) -> str:

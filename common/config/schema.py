@@ -191,6 +191,8 @@ class RunConfig:
       seed: everything random derives from it.
       precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
       loss_scale: the loss is multiplied by it before the gradients are computed, and they are divided by it ("fp16").
+      loss_scale_growth_steps: 0 keeps the loss scale; above 0 it is dynamic: it doubles after so many finite updates,
+        and an overflow halves it and skips the update.
       replicas, num_replicas: backend and number of model replicas.
       partitions: replicas that share each image, by rows (common/distributed/spatial/); 1 is data parallelism alone.
       communication: how gradients are summed and weights updated.
@@ -244,6 +246,7 @@ class RunConfig:
     first_block_steps: int = system_field(0)
     quality_target: float | None = 0.0
     checkpoint_blocks: int = system_field(1)
+    loss_scale_growth_steps: int = later_field(0, closed="free")
     init: str = later_field("")
     frozen_stages: int = later_field(0)
     optimizer: Optimizer = Optimizer()
@@ -271,8 +274,9 @@ class RunConfig:
         for field in (*sizes, "checkpoint_blocks"):
             if getattr(self, field) < 1:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
-        if self.frozen_stages < 0:
-            raise UserError(f"config.frozen_stages={self.frozen_stages}: must be at least 0")
+        for field in ("frozen_stages", "loss_scale_growth_steps"):
+            if getattr(self, field) < 0:
+                raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
         # Lengths; 0 derives most of them from another field.
         steps = ("train_steps", "steps_per_block", "first_block_steps")
         for field in (*steps, "train_epochs", "epochs_per_block", "first_block_epochs"):

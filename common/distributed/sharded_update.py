@@ -19,7 +19,7 @@ import tensorflow as tf
 from common.config.schema import RunConfig
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas, flatten
-from common.distributed.weight_update import SlotValues
+from common.distributed.weight_update import SlotValues, Tell, all_finite, unless_skipped
 from common.optim import optimizers
 
 
@@ -127,31 +127,40 @@ class ShardedUpdate:
 
     # -- inside `run` ------------------------------------------------------------------------------------------------
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
+    def apply(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
+    ) -> list[tf.Tensor]:
         """Inside `run`: updates weights and slots from this replica's gradients, not yet summed.
+
+        `tell` as for `WholeUpdate.apply`; each replica sees its part of the sums, so they exchange what they saw.
 
         Returns:
           All tensors that were written.
         """
         part = self._route.part(self._replicas.replica_id())
         summed = [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
+        finite = self._finite_everywhere(summed) if tell else None
         summed = self._clipped(summed)
         weights = [self._own_part(piece, part) for piece in self._all_pieces()]
         segments = self._measured(weights, summed)
         written, new = [], []
         for weight, gradient, slots, piece in zip(weights, summed, self.slots, segments, strict=True):
             before = {name: slot.read_value() for name, slot in slots.items()}
-            weight, after = self.rule.update(
+            updated, after = self.rule.update(
                 weight, gradient, before, tf.cast(rate, weight.dtype), step, piece
             )
-            new.append(weight)
+            new.append(unless_skipped(finite, updated, weight))
             for name, value in after.items():
+                value = unless_skipped(finite, value, before[name])
                 slots[name].assign(value)
                 written.append(value)
         for bucket in self._buckets:
             written += self._gather(bucket, new[: len(bucket)])
             new = new[len(bucket) :]
-        return written
+        return [*written, *(tell(finite) if tell else ())]
+
+    def _finite_everywhere(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        return self._replicas.all_reduce(tf.cast(~all_finite(parts), tf.float32)) == 0
 
     def _scatter(self, bucket: Sequence[Piece], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns this replica's part of the summed gradients of a bucket, one tensor per piece."""

@@ -5,7 +5,7 @@ In `common/distributed/sharded_update.py`, the other form, each replica updates 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +17,18 @@ from common.optim import fused_kernels, optimizers
 
 # Slots of every weight, {name: array of the weight's shape}, in the order of the weights.
 SlotValues = list[dict[str, np.ndarray]]
+# (whether the summed gradients are finite) -> what it wrote; an update whose gradients are not changes nothing else.
+Tell = Callable[[tf.Tensor], list[tf.Tensor]]
+
+
+def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns whether every element of every tensor is a finite number."""
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
+
+
+def unless_skipped(finite: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+    """Returns `new`, or `old` of an update that is skipped; None says that none is."""
+    return new if finite is None else tf.where(finite, new, old)
 
 
 class WholeUpdate:
@@ -48,7 +60,9 @@ class WholeUpdate:
             optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in self._weights
         ]
         self._in_place = [
-            replicas.updates_in_place and fused_kernels.has_kernel(config.optimizer, s)
+            replicas.updates_in_place
+            and not config.loss_scale_growth_steps  # A kernel cannot skip.
+            and fused_kernels.has_kernel(config.optimizer, s)
             for s in self._segments
         ]
         self.slots = [
@@ -60,14 +74,17 @@ class WholeUpdate:
         ]
 
     def apply(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
     ) -> list[tf.Tensor | tf.Operation]:
         """Inside `run`: sums the gradients over the replicas and updates weights and slots.
+
+        With `tell`, the update is skipped where a summed gradient is not finite, and `tell` learns which it was.
 
         Returns:
           The tensors that were written, or the operations that wrote them; after all of them the update is done.
         """
         gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
+        finite = all_finite(gradients) if tell else None
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
         written, variables, values = [], [], []
         for weight, slots, segments, kernel, gradient in zip(
@@ -81,11 +98,13 @@ class WholeUpdate:
                 )
                 continue
             before = {name: slot.read_value() for name, slot in slots.items()}
-            new, after = self.rule.update(weight.read_value(), gradient, before, own_rate, step, segments)
+            old = weight.read_value()
+            new, after = self.rule.update(old, gradient, before, own_rate, step, segments)
             variables += [weight, *(slots[name] for name in after)]
-            values += [new, *after.values()]
+            values.append(unless_skipped(finite, new, old))
+            values += [unless_skipped(finite, value, before[name]) for name, value in after.items()]
         self._replicas.assign(variables, values)
-        return written + values
+        return [*written, *values, *(tell(finite) if tell else ())]
 
     def read_slots(self) -> SlotValues:
         """Outside `run`, called by every process: returns the slots of every weight."""

@@ -84,7 +84,7 @@ class OfSeveral:
         self._steps, self._replicas = steps, replicas
         config = dataclasses.replace(steps.task.config, replicas="mirrored", compile="off")
         task = type(steps.task)(config, None)
-        policy = precision(config.precision, config.loss_scale)
+        policy = precision(config.precision)
         self._state = State(task, replicas, policy)
         self._step = make_train_step(task, self._state, policy, steps.clock)
         self._eval_step = make_eval_step(task, self._state)

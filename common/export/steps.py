@@ -90,7 +90,7 @@ class Steps:
           task: the benchmark's, for the configuration `to_export(config)`.
           config: the whole run's, whose clock gives the learning rates.
         """
-        policy = precision(task.config.precision, task.config.loss_scale)
+        policy = precision(task.config.precision)
         self.task, self.clock = task, Clock.of(config)
         self.replicas = Xla(task.config.num_replicas)
         self._state = state = State(task, self.replicas, policy)

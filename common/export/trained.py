@@ -98,7 +98,7 @@ def load(path: str | os.PathLike, benchmark: str = "", fold_batch_norm: bool = F
     config = alone(from_dict(benchmarks.module(benchmark, "presets").Config, file.meta["config"]))
     task = benchmarks.module(benchmark, "task").Task(config, None)
     replicas = Single()
-    state = State(task, replicas, precision(config.precision, 1.0))
+    state = State(task, replicas, precision(config.precision))
     checkpoint.restore_weights(state, path)
     batch_norm.merge_moments(state.model, replicas)
     if fold_batch_norm:
@@ -112,7 +112,7 @@ def alone(config: RunConfig) -> RunConfig:
     """Returns a run's configuration for one replica in full precision, uncompiled."""
     kept = "fp64" if config.precision == "fp64" else "fp32"
     single = config.single_replica()
-    return dataclasses.replace(single, precision=kept, loss_scale=1.0, compile="off", accumulation_steps=1)
+    return dataclasses.replace(single, precision=kept, compile="off", accumulation_steps=1)
 
 
 def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: str | os.PathLike) -> Codec:

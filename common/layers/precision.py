@@ -22,13 +22,11 @@ class Precision:
       name: "fp32", "bf16", "fp16" or "fp64".
       compute: dtype of convolutions and matrix products.
       variable: dtype of variables, statistics, logits, loss and reductions.
-      loss_scale: the loss is multiplied and the gradients divided by it; 1 except for fp16.
     """
 
     name: str
     compute: tf.DType
     variable: tf.DType
-    loss_scale: float = 1.0
 
     @property
     def layer(self) -> tf_keras.mixed_precision.Policy:
@@ -42,7 +40,7 @@ class Precision:
         return tf_keras.mixed_precision.Policy(self.variable.name)
 
 
-def precision(name: str, loss_scale: float = 1.0) -> Precision:
+def precision(name: str) -> Precision:
     """Returns the policy `name`.
 
     Raises:
@@ -57,4 +55,4 @@ def precision(name: str, loss_scale: float = 1.0) -> Precision:
     if name not in dtypes:
         raise UserError(f"config.precision={name!r}: unknown; known: {', '.join(dtypes)}")
     compute, variable = dtypes[name]
-    return Precision(name, compute, variable, loss_scale)
+    return Precision(name, compute, variable)

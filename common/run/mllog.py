@@ -200,6 +200,8 @@ class RunLog:
         if times:
             metadata = {"epoch_num": block.last_epoch, "step": block.first_step + len(times)}
             self.event("train_loss", event.losses[-1], metadata, at=times[-1])
+            for key, value in event.scale.items():
+                self.event(key, value, metadata, at=times[-1])
 
     def _eval_ran(self, event: events.EvalRan) -> None:
         epoch = {"epoch_num": event.block.last_epoch}

@@ -354,7 +354,8 @@ def _entries(state: State) -> dict[str, tf.Variable | Slot]:
     }
     for i, weight in enumerate(state.model.trainable_variables):
         found |= {f"slots/{called[id(weight)]}/{name}": Slot(i, name) for name in state.update.rule.slots}
-    return found | {names.stem(v): v for v in (state.step, state.evaluated)}
+    counters = (*state.loss_scale.variables, state.step, state.evaluated)
+    return found | {names.stem(v): v for v in counters}
 
 
 def _values(state: State) -> dict[str, np.ndarray]:

@@ -44,7 +44,7 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
       UserError: the configuration builds no network.
     """
     config, clock = task.config, Clock.of(task.config)
-    model = task.build(_OnPaper(config.num_replicas), precision(config.precision, config.loss_scale))
+    model = task.build(_OnPaper(config.num_replicas), precision(config.precision))
     macs = forward_macs(model)
     return {
         "benchmark": config.benchmark,

@@ -44,11 +44,15 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The training part of a block: loss and end time of each of its steps."""
+    """The training part of a block: loss and end time of each of its steps.
+
+    `scale` has "loss_scale" and "skipped_updates" after the block where the loss scale is dynamic, else nothing.
+    """
 
     block: Block
     losses: Sequence[float]
     times: Sequence[float]
+    scale: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Loop:
         config = task.config
         self.task, self.config, self.replicas = task, config, replicas
         self.clock = Clock.of(config)
-        policy = make_precision(config.precision, config.loss_scale)
+        policy = make_precision(config.precision)
         self.state = State(task, replicas, policy)
         compiled = compiles(config, replicas)
         self._summed = summed(replicas, task.batch_shapes, self._batch_size(True))
@@ -343,13 +343,15 @@ class Loop:
         self, block: Block, result: Result, evaluator: Evaluator, save: Callable[[int], None] | None
     ) -> Generator[events.Event, None, events.RunStopped | None]:
         """Reports, evaluates and saves after a block; returns the end of the run if this block is its last."""
-        yield events.Trained(block, result.losses.tolist(), result.times.tolist())
+        scale = self.state.loss_scale
+        yield events.Trained(block, result.losses.tolist(), result.times.tolist(), scale.report())
         step = int(self.state.step)
+        reason = scale.lost()
         if result.losses.size and not math.isfinite(result.losses[-1]):
-            # No checkpoint: the weights are spoilt.
             reason = (
                 f"loss is {result.losses[-1]} at step {step}; lower the learning rate or lengthen the warmup"
             )
+        if reason:  # No checkpoint: the weights are spoilt, or do not change.
             return events.RunStopped(time.time(), "aborted", step, reason)
         success = None
         if result.complete:

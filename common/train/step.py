@@ -19,7 +19,7 @@ from common.layers import batch_norm, dropout
 from common.layers.precision import Precision
 from common.layers.variable_kinds import kind_of
 from common.optim import optimizers, schedules
-from common.train import names
+from common.train import loss_scale, names
 from common.train.task import Batch, Over, Task, WeightedSum
 
 
@@ -41,6 +41,7 @@ class State:
                 self.model.trainable_variables, kinds, replicas, config
             )
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
+            self.loss_scale = loss_scale.make(config, replicas)
         self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
         # The step of the last finished evaluation: a run that was stopped in an evaluation resumes with it.
         self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")
@@ -49,7 +50,7 @@ class State:
     def variables(self) -> list[tf.Variable]:
         """Returns every variable that training changes, in a fixed order; not `stop`."""
         slots = [slot for slots in self.update.slots for slot in slots.values()]
-        return [*self.model.variables, *slots, self.step, self.evaluated]
+        return [*self.model.variables, *slots, *self.loss_scale.variables, self.step, self.evaluated]
 
     def snapshot(self) -> list[list[tf.Tensor]]:
         """Returns copies of every variable on every local replica."""
@@ -114,7 +115,8 @@ def make_train_step(
         # Each replica holds its part of a mean over all of them: its own gradient is num_replicas times that.
         gradients = optimizers.clipped(gradients, config.optimizer.clip_replica_norm / replicas.num_replicas)
         gradients = optimizers.with_bias_factor(gradients, state.kinds, config.optimizer.bias_gradient_factor)
-        updates = state.update.apply(gradients, rate(step), step)
+        scale = state.loss_scale
+        updates = state.update.apply(gradients, rate(step), scale.updates(step), scale.tell)
         with tf.control_dependencies(updates):
             return tf.identity(loss)
 
@@ -129,18 +131,14 @@ def _gradients(
     with tf.GradientTape() as tape:
         terms = task.loss(state.model, batch)
         loss = tf.add_n([t.total / _denominator(t, state.replicas) for t in terms.values()])
-        scaled = loss * precision.loss_scale
+        scaled = state.loss_scale.scaled(loss)
     gradients = _dense(tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO))
-    return loss, _unscale(gradients, precision)
+    return loss, state.loss_scale.unscaled(gradients)
 
 
 def _dense(gradients: list[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
     """Makes every gradient dense, an embedding's too: gradients are summed in buckets of one tensor each."""
     return [tf.convert_to_tensor(g) for g in gradients]
-
-
-def _unscale(gradients: list[tf.Tensor], precision: Precision) -> list[tf.Tensor]:
-    return [g / precision.loss_scale for g in gradients] if precision.loss_scale != 1 else list(gradients)
 
 
 def _denominator(term: WeightedSum, replicas: Replicas, micro_batches: int = 1) -> tf.Tensor:
@@ -181,7 +179,7 @@ def _accumulated(
             local = [t.total / _denominator(t, replicas, count) for t in terms if t.over is Over.REPLICA]
             if local:
                 sums.append((tf.add_n(local), tf.constant(0, local[0].dtype)))
-            scaled = [total * precision.loss_scale for total, _ in sums]
+            scaled = [state.loss_scale.scaled(total) for total, _ in sums]
         zero = tf.UnconnectedGradients.ZERO
         return [
             (total, weight, _dense(tape.gradient(s, variables, unconnected_gradients=zero)))
@@ -209,7 +207,7 @@ def _accumulated(
         loss.append(total / weight)
         for out, g in zip(gradients, grads):
             out.append(g / tf.cast(weight, g.dtype))
-    return tf.add_n(loss), _unscale([tf.add_n(g) for g in gradients], precision)
+    return tf.add_n(loss), state.loss_scale.unscaled([tf.add_n(g) for g in gradients])
 
 
 def make_eval_step(task: Task, state: State) -> Callable[[Batch], tuple[Mapping, Mapping]]:

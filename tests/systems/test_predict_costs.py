@@ -98,7 +98,7 @@ def test_hand_counted_costs_equal_the_full_size_networks(name):
     config = importlib.import_module(f"{benchmark}.presets").PRESETS[preset].single_replica()
     if name == "mnist_lstm":  # The formula is the paper's network, which multiplies by both matrices.
         config = dataclasses.replace(config, folded=False)
-    model = module.Task(config, None).build(Single(), precision("fp32", 1.0))
+    model = module.Task(config, None).build(Single(), precision("fp32"))
     macs = forward_macs(model) * share
     if name == "maskrcnn":
         # Replaces the regions and masks of evaluation by training's: a batch of regions, and the objects among them.

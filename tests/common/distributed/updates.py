@@ -107,8 +107,9 @@ class Runner:
         number: int,
         optimizer: str,
         communication: Communication = Communication(),  # noqa: B008
+        **changes: Any,
     ):
-        self.config = config(backend, number, optimizer, communication)
+        self.config = config(backend, number, optimizer, communication, **changes)
         self.replicas = replicas_of(backend, number)
         task = self.task = Task(self.config)
         policy = precision(self.config.precision)

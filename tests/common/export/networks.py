@@ -41,7 +41,7 @@ class Made:
         task = benchmarks.module(benchmark, "task").Task(config, None)
         labels = [f"w{i}" for i in range(config.vocabulary_size)] if benchmark == "ptb" else LABELS
         task.labels = lambda: labels
-        self.state = state = State(task, Single(), precision("fp32", 1.0))
+        self.state = state = State(task, Single(), precision("fp32"))
         rng = np.random.default_rng(0)
         for name, variable in start.variables(state.model).items():
             noise = rng.normal(size=variable.shape) * 0.05

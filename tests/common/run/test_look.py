@@ -23,7 +23,7 @@ def test_pictures_labels_and_scores_of_a_batch(benchmark):
     config = dataclasses.replace(preset, global_batch_size=4, **SMALL[benchmark])
     task = importlib.import_module(f"{benchmark}.task").Task(config, None)
     assert task.has_pictures
-    model = task.build(Single(), precision("fp32", 1.0))
+    model = task.build(Single(), precision("fp32"))
     batch = next(iter(task.synthetic_eval_input(4)))
     seen = {name: value.numpy() for name, value in task.look(model, batch).items()}
     assert seen["image"].ndim == 4 and seen["image"].shape[-1] in (1, 3)

@@ -23,7 +23,7 @@ TINY = dataclasses.replace(PRESETS["cpu-tiny"], width=8, precision="fp32")
 
 def state_of(config, task=Task):
     made = task(config, None) if task is Task else task(config)
-    return State(made, Single(), precision(config.precision, 1.0)), made
+    return State(made, Single(), precision(config.precision)), made
 
 
 def shaken(config):
@@ -110,7 +110,7 @@ def test_a_detector_takes_a_classifiers_backbone(trained):
     module = benchmarks.module("maskrcnn", "presets")
     config = dataclasses.replace(module.PRESETS["cpu-tiny"], backbone_width=8, precision="fp32")
     task = benchmarks.module("maskrcnn", "task").Task(config, None)
-    state = State(task, Single(), precision("fp32", 1.0))
+    state = State(task, Single(), precision("fp32"))
     found = start.start(state, task, trained[1])
     assert {"conv1/kernel", "layer4.2.bn3/moving_variance"} <= set(found.matched)
     assert found.left == ["fc/bias", "fc/kernel"]
@@ -119,7 +119,7 @@ def test_a_detector_takes_a_classifiers_backbone(trained):
 def test_a_file_of_another_network_is_one_line(trained, tmp_path):
     config = toy.config()
     task = toy.Task(config)
-    state = State(task, Single(), precision("fp32", 1.0))
+    state = State(task, Single(), precision("fp32"))
     with pytest.raises(UserError, match="nothing fits this network; it has .*, the network dense.0/kernel"):
         start.start(state, task, trained[1])
     np.savez(tmp_path / "odd.npz", x=np.zeros(3))

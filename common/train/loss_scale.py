@@ -1,0 +1,127 @@
+"""Scales the loss, so that small gradients do not vanish in fp16: by a fixed number, or by one that follows overflows.
+
+The dynamic scale is that of "Mixed Precision Training" (Micikevicius et al., ICLR 2018, section 3.2) in the form of
+tf_keras.mixed_precision.LossScaleOptimizer: an update whose gradients are not all finite is skipped and halves the
+scale; after so many finite updates in a row the scale doubles. Whether a gradient is finite is read after the sum over
+the replicas, so all of them decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from common.config.schema import RunConfig
+from common.distributed.replicas.base import Replicas
+
+# tf_keras/mixed_precision/loss_scale_optimizer.py: factor of a change, and the smallest scale.
+FACTOR, SMALLEST = 2.0, 1.0
+
+
+class FixedScale:
+    """The same scale at every step.
+
+    Attributes:
+      variables: of its state; none.
+      tell: for `WholeUpdate.apply`; None, so that no update is skipped.
+    """
+
+    variables: tuple[tf.Variable, ...] = ()
+    tell = None
+
+    def __init__(self, value: float):
+        self._value = value
+
+    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+        """Returns the loss times the scale."""
+        return loss * self._value if self._value != 1 else loss
+
+    def unscaled(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the gradients of a scaled loss, divided by the scale."""
+        return [g / self._value for g in gradients] if self._value != 1 else list(gradients)
+
+    def updates(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns how many updates were made before step `step`."""
+        return step
+
+    def report(self) -> dict[str, float]:
+        """Outside `run`: returns what a log says of the scale after a block; nothing of one that stays."""
+        return {}
+
+    def lost(self) -> str:
+        """Outside `run`: returns why the run cannot go on, "" where it can."""
+        return ""
+
+
+class DynamicScale:
+    """A scale that halves at each overflow, and doubles after `growth_steps` finite updates in a row.
+
+    Attributes:
+      variables: the scale, the finite updates since it last changed, and the updates skipped in all; equal on every
+        replica, and part of a checkpoint.
+    """
+
+    def __init__(self, initial: float, growth_steps: int, replicas: Replicas):
+        """Creates the variables; called in the replicas' scope."""
+        self._growth_steps, self._replicas = growth_steps, replicas
+        self._scale = tf.Variable(initial, dtype=tf.float32, trainable=False, name="loss_scale")
+        self._finite = tf.Variable(0, dtype=replicas.counter, trainable=False, name="finite_updates")
+        self._skipped = tf.Variable(0, dtype=replicas.counter, trainable=False, name="skipped_updates")
+        self.variables = (self._scale, self._finite, self._skipped)
+
+    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+        """Returns the loss times the scale."""
+        return loss * tf.cast(self._scale.read_value(), loss.dtype)
+
+    def unscaled(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the gradients of a scaled loss, divided by the scale."""
+        scale = self._scale.read_value()
+        return [g / tf.cast(scale, g.dtype) for g in gradients]
+
+    def updates(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns how many updates were made before step `step`: Adam's corrections count them."""
+        return step - tf.cast(self._skipped.read_value(), step.dtype)
+
+    def tell(self, finite: tf.Tensor) -> list[tf.Tensor]:
+        """Inside `run`: changes the scale after an update that was made or, if not `finite`, skipped.
+
+        Returns:
+          The tensors that were written.
+        """
+        scale, count = self._scale.read_value(), self._finite.read_value() + 1
+        grows = count >= self._growth_steps
+        # A scale beyond fp32's range would never come back.
+        doubled = tf.where(tf.math.is_finite(scale * FACTOR), scale * FACTOR, scale)
+        after = tf.where(finite, tf.where(grows, doubled, scale), tf.maximum(scale / FACTOR, SMALLEST))
+        zero = tf.zeros_like(count)
+        values = [
+            after,
+            tf.where(finite & ~grows, count, zero),
+            self._skipped.read_value() + tf.cast(~finite, count.dtype),
+        ]
+        self._replicas.assign(list(self.variables), values)
+        return values
+
+    def report(self) -> dict[str, float]:
+        """Outside `run`: returns what a log says of the scale after a block."""
+        return {"loss_scale": self._value(self._scale), "skipped_updates": int(self._value(self._skipped))}
+
+    def lost(self) -> str:
+        """Outside `run`: returns why the run cannot go on: gradients overflow at the smallest scale too."""
+        if self._value(self._scale) > SMALLEST or self._value(self._finite) or not self._value(self._skipped):
+            return ""
+        return "gradients are not finite at a loss scale of 1 either; lower the learning rate or use bf16"
+
+    def _value(self, variable: tf.Variable) -> float:
+        return float(self._replicas.local_results(variable)[0])
+
+
+LossScale = FixedScale | DynamicScale
+
+
+def make(config: RunConfig, replicas: Replicas) -> LossScale:
+    """Returns the loss scale of a configuration; called in the replicas' scope."""
+    if config.loss_scale_growth_steps:
+        return DynamicScale(config.loss_scale, config.loss_scale_growth_steps, replicas)
+    return FixedScale(config.loss_scale)

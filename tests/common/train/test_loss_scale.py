@@ -1,0 +1,186 @@
+"""Tests the loss scale: the dynamic one against tf_keras's, skipped updates on every backend, checkpoint, log, end."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from common.config.schema import Optimizer
+from common.distributed import replicas as backends
+from common.distributed.replicas.single import Single
+from common.errors import UserError
+from common.run.mllog import RunLog
+from common.train import checkpoint, events, loss_scale
+from common.train.loop import Loop
+from tests.common.distributed import updates
+from tests.common.train import toy
+
+DYNAMIC = {"loss_scale_growth_steps": 3}
+# In fp16 the gradients of a loss times this overflow; a few halvings later they do not.
+OVERFLOWS = {"precision": "fp16", "loss_scale": 2.0**24, **DYNAMIC}
+ADAM = Optimizer("adam", base_learning_rate=0.01, epsilon=1e-8)
+
+
+def make(task=toy.Task, **changes):
+    config = toy.config(**{"quality_target": 2.0, **changes})
+    return Loop(task(config), backends.make(config))
+
+
+def trained(loop):
+    seen = [e for e in loop.run() if isinstance(e, events.Trained)]
+    return np.array([loss for e in seen for loss in e.losses]), seen
+
+
+def values(loop):
+    local = loop.replicas.local_results
+    slots = [x for slots in loop.state.update.read_slots() for _, x in sorted(slots.items())]
+    return [local(v)[0].numpy() for v in loop.state.model.trainable_variables] + slots
+
+
+def test_the_scale_is_that_of_tf_keras():
+    made = loss_scale.DynamicScale(8.0, 3, Single())
+    theirs = tf_keras.mixed_precision.LossScaleOptimizer(
+        tf_keras.optimizers.legacy.SGD(0.1), initial_scale=8.0, dynamic_growth_steps=3
+    )
+    weight = tf.Variable([1.0])
+    for finite in np.random.default_rng(1).random(60) < 0.75:
+        made.tell(tf.constant(finite))
+        theirs.apply_gradients([(tf.constant([1.0 if finite else np.inf]), weight)])
+        assert float(made.report()["loss_scale"]) == float(theirs.loss_scale)
+
+
+def test_the_scale_stays_between_one_and_the_largest_number():
+    made = loss_scale.DynamicScale(1.0, 1, Single())
+    made.tell(tf.constant(False))
+    assert made.report() == {"loss_scale": 1.0, "skipped_updates": 1}
+    assert "loss scale of 1" in made.lost()
+    for _ in range(130):
+        made.tell(tf.constant(True))
+    assert made.report()["loss_scale"] == 2.0**127 and not made.lost()
+
+
+@pytest.mark.parametrize(
+    "backend, optimizer",
+    [("single", "adam"), ("mirrored", "lars"), ("sharded", "lars"), ("sharded", "lazy_adam")],
+)
+def test_an_element_that_is_not_finite_skips_the_update_everywhere(backend, optimizer):
+    number = 1 if backend == "single" else 4
+    communication = updates.sharded() if backend == "sharded" else updates.Communication()
+    name = "single" if backend == "single" else "mirrored"
+    runner = updates.Runner(name, number, optimizer, communication, loss_scale=8.0, **DYNAMIC)
+    runner.steps(2)
+    before, slots = runner.copies(), runner.state.update.read_slots()
+    state, replicas = runner.state, runner.replicas
+    shapes = [w.shape for w in state.model.trainable_variables]
+
+    def update(step):
+        gradients = [tf.ones(shape, tf.float64) for shape in shapes]
+        last = tf.cast(tf.equal(replicas.replica_id(), number - 1), tf.float64)
+        spoilt = tf.tensor_scatter_nd_update(gradients[0], [[0] * len(shapes[0])], [1 / (1 - last)])
+        scale = state.loss_scale
+        rate = tf.constant(0.1, tf.float64)
+        with tf.control_dependencies(
+            state.update.apply([spoilt, *gradients[1:]], rate, scale.updates(step), scale.tell)
+        ):
+            return tf.identity(step)
+
+    tf.function(lambda: replicas.run(update, (tf.constant(2, tf.int64),)), autograph=False)()
+    assert state.loss_scale.report() == {"loss_scale": 4.0, "skipped_updates": 1}
+    for old, new in zip(before, runner.copies(), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(old, new, strict=True))
+    for old, new in zip(slots, state.update.read_slots(), strict=True):
+        assert all(np.array_equal(old[key], new[key]) for key in old)
+
+
+@pytest.mark.parametrize(
+    "backend, optimizer", [("single", "sgd"), ("mirrored", "adam clipped"), ("sharded", "lars")]
+)
+def test_a_dynamic_scale_changes_no_update(backend, optimizer):
+    number = 1 if backend == "single" else 4
+    communication = updates.sharded() if backend == "sharded" else updates.Communication()
+    name = "single" if backend == "single" else "mirrored"
+    fixed = updates.Runner("single", 1, optimizer)
+    dynamic = updates.Runner(name, number, optimizer, communication, loss_scale=64.0, **DYNAMIC)
+    np.testing.assert_allclose(dynamic.steps(), fixed.steps(), rtol=1e-8)
+    assert dynamic.state.loss_scale.report()["loss_scale"] == 64.0 * 2 ** (updates.STEPS // 3)
+    assert updates.furthest(dynamic.weights(), fixed.weights()) <= 1e-8
+
+
+@pytest.mark.parametrize("optimizer", [toy.config().optimizer, ADAM], ids=["sgd", "adam"])
+def test_updates_that_overflow_lose_nothing(optimizer):
+    """The updates after the skipped ones are those of a run that begins there, Adam's corrections included."""
+    skipping = make(optimizer=optimizer, **OVERFLOWS)
+    start = values(skipping)
+    data = iter(skipping.task.train_input(backends.base.Shard(), 16, 0))
+    batches = [next(data) for _ in range(12)]
+    for first, batch in enumerate(batches):
+        skipping._train_step(batch, tf.constant(first, tf.int64))
+        if skipping.state.loss_scale.report()["skipped_updates"] == first:
+            break  # The first update that was made.
+        assert all(np.array_equal(a, b) for a, b in zip(values(skipping), start, strict=True))
+    assert 0 < first < len(batches) - 1
+    beginning = make(optimizer=optimizer, precision="fp16", loss_scale=2.0 ** (24 - first))
+    beginning._train_step(batches[first], tf.constant(0, tf.int64))
+    for mine, other in zip(values(skipping), values(beginning), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-8)
+
+
+def test_fp16_follows_fp32_within_its_rounding():
+    expected, _ = trained(make(precision="fp32"))
+    found, seen = trained(make(precision="fp16", loss_scale=2.0**8, **DYNAMIC))
+    # fp16 rounds to 2**-11; the products of 20 steps gather less than two such roundings.
+    np.testing.assert_allclose(found, expected, rtol=2.0**-10)
+    assert seen[-1].scale == {"loss_scale": 2.0**14, "skipped_updates": 0}
+
+
+def test_a_resumed_run_has_the_same_scale_and_weights(tmp_path):
+    whole = make(**OVERFLOWS)
+    losses, seen = trained(whole)
+    assert seen[-1].scale["skipped_updates"] > 0
+    first, begun = make(**OVERFLOWS), []
+    for event in first.run():
+        if isinstance(event, events.Trained):
+            begun += event.losses
+            break
+    checkpoint.save(first, tmp_path)
+    second = make(**OVERFLOWS)
+    assert checkpoint.restore_latest(second, tmp_path) == len(begun)
+    assert second.state.loss_scale.report() == first.state.loss_scale.report()
+    rest, _ = trained(second)
+    assert np.array_equal([*begun, *rest], losses)
+    assert all(np.array_equal(a, b) for a, b in zip(values(second), values(whole), strict=True))
+    assert second.state.loss_scale.report() == whole.state.loss_scale.report()
+
+
+class NoGradient(toy.Task):
+    """A finite loss whose gradient is none: that of the root of 0."""
+
+    def loss(self, model, batch):
+        terms = dict(super().loss(model, batch))
+        name, term = terms.popitem()
+        spoilt = tf.add_n([tf.reduce_sum(tf.sqrt(w * 0)) for w in model.trainable_variables])
+        return {name: dataclasses.replace(term, total=term.total + tf.cast(spoilt, term.total.dtype))}
+
+
+def test_a_run_whose_every_gradient_overflows_ends_with_the_reason():
+    loop = make(NoGradient, loss_scale=4.0, **DYNAMIC)
+    last = list(loop.run())[-1]
+    assert last.status == "aborted" and "gradients are not finite at a loss scale of 1" in last.reason
+    assert last.step == 4  # After the first block.
+
+
+def test_the_log_says_the_scale_after_each_block(tmp_path):
+    config = toy.config(**OVERFLOWS, train_epochs=1, quality_target=2.0)
+    log = RunLog(tmp_path / "log", config)
+    for event in Loop(toy.Task(config), backends.make(config)).run():
+        log.record(event)
+    log.publish()
+    text = (tmp_path / "log").read_text()
+    assert '"key": "loss_scale"' in text and '"key": "skipped_updates"' in text
+
+
+def test_a_negative_number_of_growth_steps_is_one_line():
+    with pytest.raises(UserError, match=r"config\.loss_scale_growth_steps=-1: must be at least 0"):
+        toy.config(loss_scale_growth_steps=-1).validate()
