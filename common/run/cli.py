@@ -60,6 +60,7 @@ def _define_flags() -> None:
     flags.DEFINE_bool(
         "cache_cleared", False, "the system's caches were cleared before this run; set by run_and_time.sh"
     )
+    flags.DEFINE_bool("allow_cpu", False, "train on the CPU where a preset's GPUs, or NCCL, are missing")
     flags.DEFINE_bool("describe", False, "print model, sizes and hyperparameters as JSON; needs no data")
     flags.DEFINE_bool("dry_run", False, "build, compile and take one step on synthetic data")
     flags.DEFINE_string(
@@ -149,6 +150,10 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     )  # `here` is none.
     closed_division.check(config, preset, module.hyperparameters)
     process = processes.of(config)
+    if not FLAGS.allow_cpu:
+        from common.run import devices
+
+        devices.check(config)
     if not process.main:
         return run.Training(benchmark, config, _options(), process).execute()
     changed = closed_division.overrides(config, preset)

@@ -18,6 +18,7 @@ class RunOptions:
       tensorboard_dir: scalars for TensorBoard go here; None writes none.
       examples: so many evaluated examples are kept as pictures beside the log, with what the network said of them.
       cache_cleared: the system's caches were cleared before this run.
+      allow_cpu: a preset for GPUs trains on the CPU where it finds none (common/run/devices.py).
     """
 
     data_dir: str | None = None
@@ -28,3 +29,4 @@ class RunOptions:
     cache_cleared: bool = False
     tensorboard_dir: str | None = None
     examples: int = 0
+    allow_cpu: bool = False
