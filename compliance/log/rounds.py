@@ -17,9 +17,10 @@ from compliance.log import rules
 from compliance.log.lines import TOKEN, token_lines
 from compliance.log.logs import SECONDS_FORM, Record, read_log
 
-# mlcommons/training_results_v5.0; submitters' copies are named alike (training_results_v5.0_rc1, training-v5.1).
+# mlcommons/training_results_v5.0, a correction of it (v5.1.1); submitters' copies (training_results_v5.0_rc1,
+# training-v5.1).
 _FOLDER = re.compile(
-    r"(?:training(?:_results)?|mlperf)[-_]?v?(\d+)\.(\d+)(?![\d.])|^v(\d+)\.(\d+)$", re.IGNORECASE
+    r"(?:training(?:_results)?|mlperf)[-_]?v?(\d+)\.(\d+)(?:\.\d)?(?![\d.])|^v(\d+)\.(\d+)$", re.IGNORECASE
 )
 # A log names its benchmark and hyperparameters before it trains; real headers have a few hundred records.
 _MAX_RECORDS = 20_000
@@ -45,7 +46,7 @@ def find(path: str | PathLike) -> Choice:
     form = _form(path)
     if form == "seconds":
         return Choice("0.6.0", "its lines have the form of 0.6.0 (:::MLL)")
-    named = of_folder(path)
+    named = of_folder(os_path.dirname(os_path.abspath(path)))
     if named is not None:
         return named
     if not form:
@@ -53,9 +54,9 @@ def find(path: str | PathLike) -> Choice:
     return _of_content(path)
 
 
-def of_folder(path: str | PathLike) -> Choice | None:
-    """The ruleset that a folder of the path names (`training_results_v5.0`), the innermost one; None without."""
-    for part in reversed(os_path.abspath(path).split(os_path.sep)[:-1]):
+def of_folder(folder: str | PathLike) -> Choice | None:
+    """The ruleset that a folder names (`training_results_v5.0`), or the innermost one above it; None without."""
+    for part in reversed(os_path.abspath(folder).split(os_path.sep)):
         if match := _FOLDER.search(part):
             ruleset = ".".join(number for number in match.groups() if number) + ".0"
             if ruleset in rules.RULESETS:

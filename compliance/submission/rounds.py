@@ -16,8 +16,6 @@ _DATA = Path(__file__).parents[1] / "data" / "rounds.json"
 _DEFAULT_RUNS = 5  # where neither the round's table nor the benchmark's rules give a number
 # mlperf_logging/package_checker/package_checker.py (check_training_result_files), equal in every round.
 _MAY_FAIL = {"unet3d": 4}
-# A folder or repository of a round: training_results_v5.0, training_results_v5.1.1.
-_FOLDER = re.compile(r"training_results_v(\d+)\.(\d+)", re.IGNORECASE)
 
 
 @cache
@@ -50,12 +48,3 @@ def required_runs(benchmark: str, ruleset: str = "0.7.0") -> int:
 def may_fail(benchmark: str) -> int:
     """How many runs of a folder may miss the target or break a rule: the olympic mean drops them as slowest."""
     return _MAY_FAIL.get(benchmark, 1)
-
-
-def of_path(path: Path) -> str | None:
-    """The round that a folder's name gives (`.../training_results_v5.0/...`); None where none does."""
-    for part in reversed(path.parts):
-        if match := _FOLDER.search(part):
-            ruleset = f"{int(match[1])}.{int(match[2])}.0"
-            return ruleset if ruleset in known() else None
-    return None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from compliance.findings import ERROR, Finding, finding
 from compliance.log.check_log import LogResult, check_logs
+from compliance.log.rounds import of_folder
 from compliance.submission import repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
 from compliance.verdict import GO, NOT_CHECKED, Verdict, together
@@ -48,7 +49,8 @@ def judge_tree(
       log_checker: judges the logs; None: `check_logs`.
     """
     logs, findings = tree_files.find_logs(root)
-    ruleset = ruleset or rounds.of_path(Path(os.path.abspath(root)))
+    named = of_folder(root)
+    ruleset = ruleset or (named and named.ruleset)
     results = (log_checker or check_logs)(logs, ruleset, division)
     if not logs:
         findings.append(finding("tree.empty", ERROR, root, "result_*.txt", "none"))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from compliance import check
+from compliance.submission.scores import ScoreCard, score_directory
 from tests.compliance import stock_here
 
 Lines = list[list]
@@ -103,3 +104,30 @@ def test_a_fault_fails_in_both(fault: str, tmp_path: pathlib.Path) -> None:
     lines = valid()
     FAULTS[fault](lines)
     assert verdicts(write(lines, tmp_path)) == (False, False)
+
+
+def scored(folder: pathlib.Path, seconds: list[float]) -> ScoreCard:
+    """The score of runs whose model that met the target was saved so long after `run_start`."""
+    for number, saved in enumerate(seconds):
+        lines = valid()
+        of(lines, "eval_result")[3] = {"iteration": 2, "timestamp": saved}
+        (folder / str(number)).mkdir()
+        path = write(lines, folder / str(number))
+        (folder / "minigo").mkdir(exist_ok=True)
+        path.rename(folder / "minigo" / f"result_{number}.txt")
+    return score_directory(folder / "minigo", "0.6.0")
+
+
+def test_the_clock_stops_when_the_model_that_met_the_target_is_saved(tmp_path: pathlib.Path) -> None:
+    card = scored(tmp_path, [60.0 * minutes for minutes in (30, 1, 20, 20, 20, 20, 20, 20, 20, 28)])
+    assert card.score == pytest.approx(21) and card.benchmark == "minigo"
+    assert (card.fastest, card.slowest) == (1, 0)
+
+
+def test_no_seconds_are_a_run_that_did_not_converge(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    minutes = [60.0 * minutes for minutes in (1, *[20] * 7, 28)]
+    assert scored(tmp_path / "one", [*minutes, 0.0]).score == pytest.approx(21)
+    two = scored(tmp_path / "two", [*minutes[1:], 0.0, 0.0])
+    assert two.score is None and "10 runs" not in two.why

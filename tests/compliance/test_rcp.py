@@ -134,10 +134,3 @@ def test_the_tables_of_rounds_are_those_of_the_stock_package():
     assert {name: sorted(rounds.benchmarks(name)) for name in rounds.known()} == allowed
     for benchmark, runs in meta.get_result_file_counts("training").items():
         assert rounds.required_runs(benchmark, "6.1.0") == runs
-
-
-def test_a_round_is_read_from_a_folders_name():
-    assert rounds.of_path(Path("/a/training_results_v5.0/Dell")) == "5.0.0"
-    assert rounds.of_path(Path("training_results_v5.1.1")) == "5.1.0"
-    assert rounds.of_path(Path("/training_results_v9.9/x")) is None
-    assert rounds.of_path(Path("results")) is None

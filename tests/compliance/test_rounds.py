@@ -9,6 +9,7 @@ from compliance.log import rounds, rules
 from compliance.log.check_log import check_log
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import parse_line
+from compliance.submission.tree import judge_tree
 from tests.compliance import made_logs, result_logs
 
 
@@ -30,9 +31,22 @@ def test_the_folder_of_a_round_decides(tmp_path, folder):
 
 
 def test_the_innermost_known_round_decides(tmp_path):
-    path = tmp_path / "training_results_v5.0" / "v99.0" / "log.txt"
-    assert rounds.of_folder(path).ruleset == "5.0.0"
-    assert rounds.of_folder(tmp_path / "org" / "log.txt") is None
+    assert rounds.of_folder(tmp_path / "training_results_v5.0" / "v99.0").ruleset == "5.0.0"
+    assert rounds.of_folder(tmp_path / "training_results_v5.0" / "v4.1").ruleset == "4.1.0"
+    assert rounds.of_folder(tmp_path / "training_results_v9.9" / "x") is None
+    assert rounds.of_folder(tmp_path / "org") is None
+
+
+def test_a_corrected_repository_is_of_its_round():
+    assert rounds.of_folder("training_results_v5.1.1").ruleset == "5.1.0"
+    assert rounds.of_folder("training_results_v5.10") is None
+
+
+def test_a_log_and_its_tree_are_of_one_round(tmp_path):
+    folder = tmp_path / "training_results_v5.1.1/org/results/x/llama31_8b"
+    path = written(folder, made_logs.log("5.1.0", "closed", "llama31_8b"))
+    assert check_log(path).ruleset == "5.1.0"
+    assert {one.ruleset for one in judge_tree(tmp_path / "training_results_v5.1.1").logs} == {"5.1.0"}
 
 
 def test_the_benchmark_and_the_keys_decide_where_no_folder_does(tmp_path):
