@@ -2,7 +2,7 @@
 # Runs a benchmark and times it; called by BENCHMARK/run_and_time.sh: common/run_and_time.sh BENCHMARK [ARGUMENTS]
 # Results go to RESULT_DIR/<system>/BENCHMARK/result_<i>.txt. Environment variables, with defaults in parentheses:
 #
-#   SYSTEM      preset of BENCHMARK/presets.py, or here   (cpu-tiny)
+#   SYSTEM      preset of BENCHMARK/presets.py, or here   (cpu-tiny; here for data of `timetotrain data`)
 #   DATA_DIR    folder with the data   (.cache/BENCHMARK-tiny for cpu-tiny and here, else required)
 #   NEXP        runs, each with its own seed          (1)
 #   SEED        seed of the first run                 (the preset's; 0 with several runs)
@@ -30,6 +30,10 @@ cd "$root"
 benchmark=$1
 shift
 
+if [[ -z ${SYSTEM:-} && -n ${DATA_DIR:-} && -f $DATA_DIR/description.json ]]; then
+  SYSTEM=here
+  echo "system   here, since the data in $DATA_DIR are your own; SYSTEM=NAME takes another preset" >&2
+fi
 SYSTEM=${SYSTEM:-cpu-tiny}
 NEXP=${NEXP:-1}
 RESULT_DIR=${RESULT_DIR:-results}

@@ -18,7 +18,7 @@ from common.errors import UserError
 from common.text.bpe import BOS, EOS
 from gnmt.config import Config
 
-FIX = "set DATA_DIR to a folder that gnmt/init_datasets.sh or gnmt.convert filled"
+FIX = "set DATA_DIR to a folder that gnmt/init_datasets.sh, gnmt.convert or `timetotrain data` filled"
 SIDES = ("source", "target")
 _SPEC = {side: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64) for side in SIDES}
 _BATCH = 4096  # Records parsed at once.

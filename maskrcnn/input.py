@@ -27,7 +27,7 @@ from common.train.task import Batch
 from maskrcnn import augment
 from maskrcnn.config import Config
 
-FIX = "set DATA_DIR to a folder of COCO TFRecords with masks, or make one with maskrcnn/init_datasets.sh"
+FIX = "set DATA_DIR to a folder of COCO TFRecords with masks; maskrcnn/init_datasets.sh or `timetotrain data` makes one"
 
 
 def train_input(

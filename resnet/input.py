@@ -18,7 +18,7 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from resnet.config import Config, Data
 
-FIX = "set DATA_DIR to a folder of ImageNet TFRecords, or make one with resnet/init_datasets.sh"
+FIX = "set DATA_DIR to a folder of ImageNet TFRecords, or make one with resnet/init_datasets.sh or `timetotrain data`"
 
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string, default_value=""),

@@ -20,7 +20,9 @@ from common.errors import UserError
 from ssd import augment
 from ssd.config import Config, Data
 
-FIX = "set DATA_DIR to a folder of COCO TFRecords, or make one with ssd/init_datasets.sh"
+FIX = (
+    "set DATA_DIR to a folder of COCO TFRecords, or make one with ssd/init_datasets.sh or `timetotrain data`"
+)
 
 
 def train_input(

@@ -13,14 +13,14 @@ from common.errors import UserError, near
 from common.files import INSTALLED, ROOT
 from common.launch import commands
 
-TINY = "cpu-tiny"
 # Flags of a run that starts no training: it needs no data, and no launcher.
 _ALONE = ("describe", "export")
 _USAGE = """usage: timetotrain run BENCHMARK [--system=NAME] [--data_dir=DIR] [--FLAG=VALUE] [--config.FIELD=VALUE]
        timetotrain run BENCHMARK --help [--system=NAME]    every flag and every field
 
-Trains a benchmark as its preset says, and times it. Without --system and --data_dir it is a practice run: preset
-cpu-tiny, whose data are generated.
+Trains a benchmark as its preset says, and times it. Without --system, data of your own (timetotrain data) are trained
+by the preset here, which fits this machine and them; without --data_dir too it is a practice run: preset cpu-tiny,
+whose data are generated.
 
 benchmarks: {names}
 
@@ -52,8 +52,9 @@ def main(argv: Sequence[str]) -> int:
         # In this process: help shall answer at once.
         from common.run import cli
 
-        system = [f"--system={options.system}"] if options.system else []
-        sys.argv = [f"timetotrain run {benchmark}", *system, *flags]
+        named = {"system": options.system, "data_dir": options.data_dir, "seed": options.seed}
+        known = [f"--{name}={value}" for name, value in named.items() if value]
+        sys.argv = [f"timetotrain run {benchmark}", *known, *flags]
         cli.main(benchmark)
     command, variables = plan(benchmark, options, flags)
     os.environ.update(variables)
@@ -90,15 +91,17 @@ def plan(
     Raises:
       UserError: no folder of data is named, or no preset for it.
     """
-    from common.run.cli import check_data_dir
+    from common.run.cli import check_data_dir, no_system
 
-    system, data = options.system, options.data_dir
+    system, data = options.system or here.fitting(options.data_dir), options.data_dir
     if not system and data:
-        known = ", ".join(benchmarks.module(benchmark, "presets").PRESETS)
-        raise UserError(f"--system: name a preset for the data in {data}; known: {known}")
-    system = system or TINY
+        check_data_dir(data, benchmark)
+        raise no_system(benchmark, data)
+    if data and system != options.system:
+        print(here.taken(system, data), file=sys.stderr)
+    system = system or here.TINY
     dry = _given(flags, "dry_run")
-    generate = system == TINY and not dry and (not data or _generated(Path(data)))
+    generate = system == here.TINY and not dry and (not data or _generated(Path(data)))
     generate |= system == here.NAME and not dry and not data
     if not (generate or dry or options.print_command):
         check_data_dir(data, benchmark)

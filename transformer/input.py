@@ -23,7 +23,7 @@ from common.text.subwords import Subwords, check_size
 from transformer.config import NOTE, Config
 from transformer.model import INPUTS
 
-FIX = "set DATA_DIR to a folder that transformer/init_datasets.sh or transformer.convert filled"
+FIX = "set DATA_DIR to a folder that transformer/init_datasets.sh, transformer.convert or `timetotrain data` filled"
 # Names in the records, in the order of INPUTS.
 FEATURES = (
     "inputs",

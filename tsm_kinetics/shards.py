@@ -21,7 +21,7 @@ from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
 from tsm_kinetics.video import Clip
 
-FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh filled"
+FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh or `timetotrain data` filled"
 _HEADER, _FOOTER = 12, 4  # Bytes before and after a record: tensorflow/core/lib/io/record_writer.h.
 _OPEN_FILES = 256
 

@@ -23,7 +23,7 @@ from common.config.machine import Machine
 from common.config.schema import RunConfig
 from common.errors import UserError
 
-NAME = "here"
+NAME, TINY = "here", "cpu-tiny"
 # The generated data's note, which common/data/tiny_data.py writes.
 TINY_NOTE = "tiny.json"
 # Parts of a memory that a batch may fill: the host also holds the input's buffers, the framework and other programs.
@@ -51,7 +51,7 @@ class Rule:
     own: str
     example_bytes: Callable[[Any], float]
     gpu_batch: int
-    tiny: str = "cpu-tiny"
+    tiny: str = TINY
     choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
 
 
@@ -66,6 +66,24 @@ class Choice:
     def __str__(self) -> str:
         value = f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
         return f"{self.field}={value}: {self.why}"
+
+
+def fitting(data_dir: str | None) -> str | None:
+    """Returns the preset that a folder of data asks for, where nobody names one; None where it asks for none.
+
+    Data of one's own, which `timetotrain data` has described, ask for `here`, generated ones for `cpu-tiny`.
+    """
+    if not data_dir or "://" in data_dir:
+        return None
+    if (pathlib.Path(data_dir) / own_data.NAME).is_file():
+        return NAME
+    return TINY if (pathlib.Path(data_dir) / TINY_NOTE).is_file() else None
+
+
+def taken(system: str, data_dir: str) -> str:
+    """Returns the line that says that `fitting` has taken a preset."""
+    kind = "your own" if system == NAME else "generated"
+    return f"system   {system}, since the data in {data_dir} are {kind}; --system=NAME takes another preset"
 
 
 def configure(

@@ -20,6 +20,7 @@ from common.config import benchmarks, here, own_data
 from common.config import overrides as configs
 from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
 from common.errors import PeerLostError, UserError
+from common.files import ROOT
 from common.launch import process as processes
 from common.launch.watch import heartbeat
 from common.run import closed_division
@@ -31,12 +32,16 @@ FLAGS = flags.FLAGS
 
 def _define_flags() -> None:
     flags.DEFINE_string(
-        "system", None, "preset to run; see BENCHMARK/presets.py. `here`: chosen for this machine and data"
+        "system",
+        None,
+        "preset to run; see BENCHMARK/presets.py. `here`, which your own data take: chosen for this machine and data",
     )
     flags.DEFINE_string(
         "target", None, "quality at which the run ends, in place of the preset's; none: no target"
     )
-    flags.DEFINE_string("data_dir", None, "folder with the data that init_datasets.sh prepared")
+    flags.DEFINE_string(
+        "data_dir", None, "folder with the data that init_datasets.sh or `timetotrain data` made"
+    )
     flags.DEFINE_string("result_dir", "results", "results go to RESULT_DIR/<system>/<benchmark>/")
     flags.DEFINE_integer(
         "run", None, "number of the result file; the first free one if not given", lower_bound=0
@@ -126,6 +131,10 @@ def _fail(message: str, code: int, lost: bool = False) -> None:
 
 def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     module = benchmarks.module(benchmark, "presets")
+    if FLAGS.system is None and (fitting := here.fitting(FLAGS.data_dir)):
+        FLAGS.system = fitting
+        if processes.here().main:
+            print(here.taken(fitting, FLAGS.data_dir), file=sys.stderr)
     config, chosen = _configure(module, overrides)
     if FLAGS.describe:
         from common.train.describe import describe
@@ -139,7 +148,7 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     if FLAGS.export:
         return _export(benchmarks.module(benchmark, "task").Task, config)
     if FLAGS.system is None:
-        raise UserError(f"--system: name a preset; known: {', '.join([here.NAME, *module.PRESETS])}")
+        raise no_system(benchmark, FLAGS.data_dir)
     check_data_dir(FLAGS.data_dir, benchmark)
     if FLAGS.evaluate:
         return _evaluate(benchmarks.module(benchmark, "task").Task(config, FLAGS.data_dir))
@@ -161,9 +170,24 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     return run.Run(benchmark, config, _options(), process, module.hyperparameters(config), facts).execute()
 
 
+def no_system(benchmark: str, data: str | None) -> UserError:
+    """Returns the error of a run whose preset nobody names, and whose data ask for none."""
+    known = ", ".join([here.NAME, *benchmarks.module(benchmark, "presets").PRESETS])
+    where = f" for the data in {data}" if data else ""
+    return UserError(f"--system: name a preset{where}; known: {known}{_of_own(benchmark)}")
+
+
+def _of_own(benchmark: str) -> str:
+    """Returns how data of one's own are made for a benchmark, as the end of an error."""
+    if not (ROOT / benchmark / "own_data.py").is_file():
+        return ""
+    return f"; of your own files, `timetotrain data {benchmark} FILES OUT` makes a folder that needs none"
+
+
 def check_data_dir(path: str | None, benchmark: str) -> None:
     """Raises UserError where `--data_dir` is missing or no folder."""
-    fix = f"name the folder that {benchmark}/init_datasets.sh filled"
+    own = " or `timetotrain data`" if _of_own(benchmark) else ""
+    fix = f"name the folder that {benchmark}/init_datasets.sh{own} filled"
     if not path:
         raise UserError(f"--data_dir: missing; {fix}")
     # TensorFlow checks an object store later.

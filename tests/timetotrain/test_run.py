@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from common.data import tiny_data
+from common.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -85,13 +86,46 @@ def test_bad_words_are_one_line():
     assert "--data_dir=/none: no such folder" in run(
         "resnet", "--system=tpu-v3-32", "--data_dir=/none", status=2
     )
-    assert "--system: name a preset for the data in /none; known: cpu-tiny" in run(
-        "resnet", "--data_dir=/none", status=2
-    )
+    assert "--data_dir=/none: no such folder" in run("resnet", "--data_dir=/none", status=2)
     assert "expected one argument" in run("resnet", "--runs", status=2)
     assert "no field 'optimzer' (did you mean optimizer?)" in run(
         "resnet", "--config.optimzer.name=adam", status=2
     )
+
+
+def test_the_data_choose_the_preset_where_nobody_does(tmp_path, capsys):
+    from timetotrain import run as verb
+
+    def chosen(*words):
+        options, flags = verb.parser().parse_known_args([f"--data_dir={tmp_path}", *words])
+        return verb.plan("resnet", options, flags)[1]["SYSTEM"], capsys.readouterr().err
+
+    with pytest.raises(
+        UserError, match="--system: name a preset for the data in .*; known: here, cpu-tiny.*;"
+    ) as no:
+        chosen()
+    assert "of your own files, `timetotrain data resnet FILES OUT` makes" in str(no.value)
+    (tmp_path / tiny_data.NOTE).write_text("{}")
+    system, line = chosen()
+    assert system == "cpu-tiny" and "are generated; --system=NAME takes another preset\n" in line
+    (tmp_path / "description.json").write_text("{}")
+    system, line = chosen()
+    assert system == "here" and line.count("\n") == 1
+    assert line.startswith(f"system   here, since the data in {tmp_path} are your own")
+    assert chosen("--system=cpu-photos") == ("cpu-photos", "")
+
+
+def test_script_and_module_choose_it_too(tmp_path):
+    (tmp_path / "description.json").write_text("{}")
+    environment = {n: v for n, v in os.environ.items() if n != "SYSTEM"} | {"DATA_DIR": str(tmp_path)}
+    for command in (
+        [ROOT / "mnist" / "run_and_time.sh", "--print_command"],
+        [sys.executable, "-m", "mnist", f"--data_dir={tmp_path}"],
+    ):
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        line, error, _ = done.stderr.split("\n", 2)
+        assert line.startswith(f"system   here, since the data in {tmp_path} are your own; "), done.stderr
+        assert "description.json: format None" in error and done.returncode == 2
 
 
 def test_help_and_description_start_no_run():
