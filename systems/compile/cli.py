@@ -65,6 +65,8 @@ def _run(args: argparse.Namespace) -> int:
         goal = target(kind, int(manifest.get("num_replicas", 1)))
         chosen = [p for p in manifest["programs"] if args.program in ("both", p["name"].partition("-")[0])]
         reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep) for p in chosen}
+    if not (args.export or args.target or args.flags):
+        series.keep(args.benchmark, args.system, kind, reports)
     if args.json:
         print(json.dumps(reports, indent=1))
     else:

@@ -59,7 +59,6 @@ def compile_preset(
     Returns:
       {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "error": why it has none}.
     """
-    found: dict[str, Any] = {"benchmark": benchmark, "system": system, "kind": kind}
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
             folder = made or Path(scratch) / "export"
@@ -68,19 +67,43 @@ def compile_preset(
                 if made
                 else run.export(benchmark, system, folder, [], say)
             )
-            found["replicas"] = int(manifest.get("num_replicas", 1))
-            goal = target(kind, found["replicas"])
-            found["programs"] = {}
-            for one in manifest["programs"]:
-                if program in ("both", one["name"].partition("-")[0]):
-                    report = run.compiled(folder, manifest, one, goal, say, results)
-                    found["programs"][one["name"]] = run.name_of(report)
+            goal = target(kind, int(manifest.get("num_replicas", 1)))
+            found = {
+                one["name"]: run.compiled(folder, manifest, one, goal, say, results)
+                for one in manifest["programs"]
+                if program in ("both", one["name"].partition("-")[0])
+            }
         except UserError as error:
-            found["error"] = str(error)
-    place = record_of(benchmark, system, results)
+            return _write(benchmark, system, {"kind": kind, "error": str(error)}, results)
+    return keep(benchmark, system, kind, found, results)
+
+
+def keep(
+    benchmark: str, system: str, kind: str, found: dict[str, dict], results: Path = run.RESULTS
+) -> dict[str, Any]:
+    """Writes the record of a preset of whose programs these are the reports, and returns it."""
+    place, programs = record_of(benchmark, system, results), {}
+    if place.exists():  # Steps of the other kind may have been compiled before.
+        programs = json.loads(place.read_text()).get("programs", {})
+    programs |= {name: run.name_of(report) for name, report in found.items()}
+    replicas = next((report["replicas"] for report in found.values()), 0)
+    return _write(benchmark, system, {"kind": kind, "replicas": replicas, "programs": programs}, results)
+
+
+def _write(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
+    found, place = {"benchmark": benchmark, "system": system} | rest, record_of(benchmark, system, results)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(place, (json.dumps(found, indent=1) + "\n").encode())
     return found
+
+
+def prune(results: Path = run.RESULTS) -> None:
+    """Removes results that no record names: of programs as they were before a change of the code."""
+    records = [json.loads(place.read_text()) for place in (results / "presets").glob("*.json")]
+    named = {name for record in records for name in record.get("programs", {}).values()}
+    for place in results.glob("*.json"):
+        if place.stem not in named:
+            place.unlink()
 
 
 def compile_all(
@@ -107,6 +130,7 @@ def compile_all(
         reason = misses(found, results)
         say(f"{benchmark} {system}: {reason or 'compiles and fits'}")
         missed += bool(reason)
+    prune(results)
     return missed
 
 
