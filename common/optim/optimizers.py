@@ -9,6 +9,7 @@ Adagrad, RMSprop and Adadelta are those of tf_keras, epsilon under the root.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -239,13 +240,17 @@ def _momentum(
 def _adam(
     config: Optimizer, gradient: tf.Tensor, slots: Slots, rate: tf.Tensor, step: tf.Tensor
 ) -> tuple[tf.Tensor, Slots]:
-    # In float32, 1 - beta_2^1 would lose four of its seven digits.
-    count = tf.cast(step, tf.float64) + 1
-    correction = tf.sqrt(1 - config.beta_2**count) / (1 - config.beta_1**count)
+    correction = tf.sqrt(_bias(config.beta_2, step, rate.dtype)) / _bias(config.beta_1, step, rate.dtype)
     m = _average(config.beta_1, slots["m"], gradient)
     v = _average(config.beta_2, slots["v"], gradient * gradient)
-    rate = rate * tf.cast(correction, rate.dtype)
+    rate = rate * correction
     return rate * m / (tf.sqrt(v) + config.epsilon), {"m": m, "v": v}
+
+
+def _bias(beta: float, step: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """1 - beta^(step + 1), which in float32 would lose four of its seven digits at step 0; a TPU has no float64."""
+    decay = math.log(beta) if beta else -math.inf
+    return -tf.math.expm1((tf.cast(step, dtype) + 1) * decay)
 
 
 def _adagrad(

@@ -19,6 +19,7 @@ from common.errors import UserError, near
 Curve = Callable[[tf.Tensor], tf.Tensor]
 KINDS = ("constant", "poly", "step", "cosine", "noam", "gnmt")
 WARMUPS = ("linear", "exponential")
+_SHORTEST = 10  # Logarithm of the shortest table's length: TensorFlow writes short ones into the program.
 
 
 def constant(rate: float) -> Curve:
@@ -139,6 +140,17 @@ def learning_rate(
         return tf.cast(curve(tf.cast(step, tf.float64)), tf.float32)
 
     return rate
+
+
+def tabled(rate: Callable[[tf.Tensor], tf.Tensor], train_steps: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns `rate` of a step below `train_steps`, read from a table: a TPU emulates float64.
+
+    The table's length is a power of two, so runs of similar lengths have the same program.
+    """
+    with tf.init_scope():
+        size = 1 << max(_SHORTEST, math.ceil(math.log2(train_steps)))
+        table = rate(tf.minimum(tf.range(size), train_steps - 1))
+    return lambda step: tf.gather(table, step)
 
 
 def _gnmt(schedule: Schedule, peak: float) -> Curve:

@@ -106,6 +106,8 @@ def make_train_step(
     rate = schedules.learning_rate(
         config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
     )
+    if replicas.narrow:
+        rate = schedules.tabled(rate, clock.train_steps)
 
     compute = _gradients if config.accumulation_steps == 1 else _accumulated
     gradients_of = timed(functools.partial(compute, task, state, precision))

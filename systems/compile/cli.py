@@ -1,4 +1,7 @@
-"""`python -m systems compile BENCHMARK --system=NAME`: what the compilers of absent devices say of a preset's steps."""
+"""`python -m systems compile BENCHMARK --system=NAME`: what the compilers of absent devices say of a preset's steps.
+
+Without --system, every preset of the benchmark; of `all`, every preset.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 from common.config import benchmarks
 from common.errors import UserError, near
-from systems.compile import run
+from systems.compile import document, run, series
 from systems.compile.targets import NAMES, kind_of, target
 
 
@@ -20,13 +23,21 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "compile", help="compile a preset's steps for its devices, which may be absent"
     )
-    command.add_argument("benchmark", metavar="BENCHMARK", help=", ".join(benchmarks.NAMES))
-    command.add_argument("--system", required=True, help="preset, as in `python -m BENCHMARK --system`")
+    command.add_argument("benchmark", metavar="BENCHMARK", help=f"{', '.join(benchmarks.NAMES)}, or all")
+    command.add_argument(
+        "--system", help="preset, as in `python -m BENCHMARK --system`; default: all of them"
+    )
     command.add_argument("--target", metavar="KIND", help=f"another device: {', '.join(NAMES)}")
     command.add_argument(
         "--program", choices=("train", "eval", "both"), default="train", help="which steps; default: train"
     )
     command.add_argument("--export", metavar="DIR", type=Path, help="compile this export, made before")
+    command.add_argument("--keep", metavar="DIR", type=Path, help="put the optimised programs' text here")
+    command.add_argument(
+        "--again",
+        action="store_true",
+        help="of all presets: those compiled before too, where the program is another",
+    )
     command.add_argument("--json", action="store_true", help="the reports as JSON")
     command.add_argument(
         "flags", nargs="*", metavar="-- --config.FIELD=VALUE", help="flags of the export, after --"
@@ -35,9 +46,13 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.benchmark not in benchmarks.NAMES:
+    if args.benchmark != "all" and args.benchmark not in benchmarks.NAMES:
         hint = near(args.benchmark, benchmarks.NAMES)
         raise UserError(f"{args.benchmark!r} is no benchmark{hint}; known: {', '.join(benchmarks.NAMES)}")
+    if not args.system:
+        return _run_all(args)
+    if args.benchmark == "all":
+        raise UserError("--system: goes with one benchmark; leave it out to compile every preset of all")
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         folder = args.export or Path(scratch) / "export"
         if args.export:
@@ -49,13 +64,32 @@ def _run(args: argparse.Namespace) -> int:
         kind = args.target or kind_of(_hardware(args.benchmark, args.system))
         goal = target(kind, int(manifest.get("num_replicas", 1)))
         chosen = [p for p in manifest["programs"] if args.program in ("both", p["name"].partition("-")[0])]
-        reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say) for p in chosen}
+        reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep) for p in chosen}
+    if not (args.export or args.target or args.flags):
+        series.keep(args.benchmark, args.system, kind, reports)
     if args.json:
         print(json.dumps(reports, indent=1))
     else:
         for name, report in reports.items():
             print("\n".join(lines(name, report)))
     return 0 if all(report.get("fits") for report in reports.values()) else 1
+
+
+def _run_all(args: argparse.Namespace) -> int:
+    for flag in ("target", "export", "keep", "flags"):
+        if getattr(args, flag):
+            raise UserError(f"--{flag}: goes with one preset; give its --system")
+    chosen = series.CHEAPEST_FIRST if args.benchmark == "all" else (args.benchmark,)
+    missed = series.compile_all(chosen, args.program, args.again, _say)
+    if args.json:
+        found = {
+            f"{benchmark} {system}": json.loads(series.record_of(benchmark, system).read_text())
+            for benchmark, system, _ in series.presets(chosen)
+        }
+        print(json.dumps(found, indent=1))
+    else:
+        print(document.table(chosen))
+    return 1 if missed else 0
 
 
 def _say(line: str) -> None:
@@ -119,6 +153,6 @@ def lines(name: str, report: dict) -> list[str]:
     )
     found.append(f"  64-bit      {report['wide_arithmetic'] or 'none'}")
     found.append(
-        f"  compiler    {report['compile_seconds']} s, {report['compiler_gigabytes']} GB, {report['versions']}"
+        f"  compiler    {report['compile_seconds']} s, {report['compiler_gigabytes']} GB, {report['compiler']}"
     )
     return found

@@ -22,6 +22,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 COPIES = ("copy", "transpose")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) ([a-z][\w\-]*)\((.*)$")
+_COMMENT = re.compile(r"/\*.*?\*/")  # "/*index=5*/" in long tuples.
 _SHAPE = re.compile(r"\b(pred|[suf]\d+(?:e\d\w+)?|bf16|c64)\[([\d,]*)\]")
 
 
@@ -85,6 +86,7 @@ class Program:
             elif line.startswith("}"):
                 current = ""
             elif current:
+                line = _COMMENT.sub("", line)
                 found = _INSTRUCTION.match(line)
                 if found:
                     cycles = re.search(r'"estimated_cycles":"(\d+)"', line)

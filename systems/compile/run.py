@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -22,6 +23,9 @@ from systems.compile.targets import Target
 RESULTS = Path(__file__).parent / "results"
 _PACKAGE = __package__.partition("systems")[0]  # "timetotrain." in a wheel.
 _NEEDS = {"tpu": "libtpu", "cuda": "jax_plugins"}
+_COMPILERS = {"tpu": "libtpu", "cuda": "jaxlib"}  # The package whose version names a result.
+GIGABYTES = 20.0  # A compiler that takes more memory is stopped.
+_SECONDS = 0.5  # Between two looks at its memory.
 
 
 def compiler_python(platform: str) -> str:
@@ -38,6 +42,28 @@ def compiler_python(platform: str) -> str:
     raise UserError(
         f"the compiler for {platform} is not installed ({_NEEDS[platform]}); run `make aot`, which needs no device"
     )
+
+
+def versions(platform: str) -> dict[str, str]:
+    """{package: version} of the platform's compiler.
+
+    Raises:
+      UserError: it is not installed.
+    """
+    command = [compiler_python(platform), "-m", f"{_PACKAGE}systems.compile.worker"]
+    done = subprocess.run(
+        command,
+        cwd=None if INSTALLED else ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=_environment(),
+    )
+    return json.loads(done.stdout)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": ""}
 
 
 def export(benchmark: str, system: str, folder: Path, flags: list[str], say: Callable[[str], None]) -> dict:
@@ -74,8 +100,16 @@ def compiled(
     target: Target,
     say: Callable[[str], None],
     results: Path = RESULTS,
+    keep: Path | None = None,
 ) -> dict[str, Any]:
     """The compiler's report on one program of an export; taken from `results` where it is there.
+
+    Args:
+      folder, manifest, program: the export, its manifest and the program's entry there.
+      target: what it is compiled for.
+      say: prints a line of progress.
+      results: where reports are kept, by program, target, replicas and version of the compiler.
+      keep: a folder for the optimised program's text; with it the program is compiled anew.
 
     Returns:
       {"digest", "target", "topology", "replicas", "fits", "memory", "cycles", "collectives", ...}, or with "error".
@@ -91,21 +125,30 @@ def compiled(
         "topology": target.topology,
         "replicas": replicas,
     }
-    place = results / f"{identity['digest']}-{target.name}-{replicas}.json"
-    if place.exists():
-        found = json.loads(place.read_text())
-        say(f"{program['name']}: compiled before, by {found.get('versions', {})}")
-        return found
+    made = _COMPILERS[target.platform]
+    identity["compiler"] = f"{made}-{versions(target.platform)[made]}"
+    place = results / f"{name_of(identity)}.json"
+    if place.exists() and not keep:
+        say(f"{program['name']}: compiled before, {place.name}")
+        return json.loads(place.read_text())
     say(f"{program['name']}: compiling for {target.topology}, {replicas} replicas")
     with tempfile.TemporaryDirectory() as scratch:
         raw = _in_child(artifact, program, target, replicas, Path(scratch))
         text = Path(scratch) / "program.txt"
         found = identity | raw
+        if keep and text.exists():
+            keep.mkdir(parents=True, exist_ok=True)
+            (keep / f"{name_of(identity)}.txt").write_text(text.read_text())
         if "error" not in raw:
             found |= _read(hlo.Program(text.read_text()), raw, target)
     results.mkdir(parents=True, exist_ok=True)
     write_atomically(place, (json.dumps(found, indent=1) + "\n").encode())
     return found
+
+
+def name_of(identity: dict[str, Any]) -> str:
+    """A result's name: the program's digest, the device, the number of replicas and the compiler's version."""
+    return "{digest}-{target}-{replicas}-{compiler}".format(**identity)
 
 
 def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scratch: Path) -> dict[str, Any]:
@@ -123,25 +166,41 @@ def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scra
     (scratch / "request.json").write_text(json.dumps(request))
     answer = scratch / "result.json"
     command = [compiler_python(target.platform), "-m", f"{_PACKAGE}systems.compile.worker"]
-    done = subprocess.run(
-        [*command, str(scratch / "request.json"), str(answer)],
-        cwd=None if INSTALLED else ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": ""},
-    )
+    with (scratch / "stderr.txt").open("w") as stderr:
+        child = subprocess.Popen(
+            [*command, str(scratch / "request.json"), str(answer)],
+            cwd=None if INSTALLED else ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env=_environment(),
+        )
+        taken = _watched(child)
+    if taken > GIGABYTES:
+        return {"error": f"the compiler needs more than {GIGABYTES:.0f} GB of memory and was stopped"}
     if not answer.exists():
         # XLA ends the process where a check of its own fails.
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return {
-            "error": f"the compiler's process ended with {done.returncode}: {lines[-1] if lines else 'no output'}"[
-                :500
-            ]
-        }
+        lines = [line for line in (scratch / "stderr.txt").read_text().splitlines() if line.strip()]
+        said = lines[-1] if lines else "no output"
+        return {"error": f"the compiler's process ended with {child.returncode}: {said}"[:500]}
     raw = json.loads(answer.read_text())
     if "missing" in raw:
         raise UserError(f"the compiler needs the package {raw['missing']}; run `make aot`")
     return raw
+
+
+def _watched(child: subprocess.Popen) -> float:
+    """Waits for the child, which it stops beyond GIGABYTES; returns the largest memory that it saw, in gigabytes."""
+    most = 0.0
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_SECONDS)
+            return most
+        with contextlib.suppress(OSError, StopIteration):  # No /proc, or the child has just ended.
+            lines = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+            resident = next(line for line in lines if line.startswith("VmRSS"))
+            most = max(most, int(resident.split()[1]) * 1024 / 1e9)
+        if most > GIGABYTES:
+            child.kill()
 
 
 def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "nvidia-cuda-nvcc-c
 
 
 def compile_program(request: dict[str, Any]) -> dict[str, Any]:
-    """Compiles; returns seconds, memory, costs and versions.
+    """Compiles; returns seconds, memory and costs.
 
     Args:
       request: "artifact", "program" (its entry of the manifest), "platform", "topology", "target_config", "replicas"
@@ -68,7 +68,6 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
             for part in ("argument", "output", "alias", "temp", "generated_code")
         },
         "cost": _cost(made),
-        "versions": _versions(),
     }
 
 
@@ -120,7 +119,8 @@ def _cost(made: Any) -> dict[str, float]:
     return {name: float(found[name]) for name in names if name in found}
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Returns {package: version} of what makes a program."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -131,7 +131,10 @@ def _versions() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the result, or {"error": first line of what the compiler says}."""
+    """Writes the result, or {"error": first line of what the compiler says}; without arguments prints the versions."""
+    if not arguments:
+        print(json.dumps(versions()))
+        return 0
     request = json.loads(Path(arguments[0]).read_text())
     try:
         result = compile_program(request)
@@ -141,7 +144,7 @@ def main(arguments: list[str]) -> int:
         result = {
             "error": next((line for line in str(error).splitlines() if line.strip()), repr(error))[:500]
         }
-    Path(arguments[1]).write_text(json.dumps(result))
+    Path(arguments[1]).write_text(json.dumps(result | {"versions": versions()}))
     return 0
 
 

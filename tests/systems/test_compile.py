@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
+import shutil
+import subprocess
+import sys
 
 import pytest
 
 from common.errors import UserError
 from systems.__main__ import main
-from systems.compile import cli, hlo, run
+from systems.compile import cli, document, hlo, run, series
 from systems.compile.targets import NAMES, kind_of, target, torus
 
 CYCLES = 'backend_config={"estimated_cycles":"%d"}'
@@ -42,12 +45,18 @@ ENTRY %main (a: bf16[8,8], b: f32[4,2], s: (s32[], f32[16])) -> bf16[8,8] {
   %g = bf16[8,8]{1,0} fusion(%f), calls=%inner, metadata={op_name="gradient_tape/net/conv/D"}, <50>
   %m = f32[2,4]{1,0} fusion(%b), kind=kLoop, calls=%moved, backend_config={"estimated_cycles":"7"}
   %w = (s32[], f32[16]{0}) while(%s.1), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"3"}}
-  %h = (bf16[8,8]{1,0}, bf16[8,8]{1,0}) collective-permute-start(%g), source_target_pairs={{0,1},{1,0}}
+  %h = (bf16[8,8]{1,0}, /*index=1*/bf16[8,8]{1,0}) collective-permute-start(%g), source_target_pairs={{0,1},{1,0}}
   %i = bf16[8,8]{1,0} collective-permute-done(%h)
   %k = s64[2]{0} add(%i, %i)
   ROOT %z = bf16[8,8]{1,0} all-gather(%i), replica_groups=[2,4]<=[8], dimensions={0}
 }
 """
+RAW = {
+    "compile_seconds": 1.0,
+    "compiler_gigabytes": 0.5,
+    "memory": {"argument": 600, "output": 500, "alias": 400, "temp": 300, "generated_code": 200},
+    "cost": {"optimal_seconds": 0.25},
+}
 for _cycles in (100, 50):
     PROGRAM = PROGRAM.replace(f"<{_cycles}>", CYCLES % _cycles)
 
@@ -138,7 +147,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, results: pathlib.Path, raw: dict)
         return raw
 
     monkeypatch.setattr(run, "_in_child", child)
-    monkeypatch.setattr(run.compiled, "__defaults__", (results,))
+    monkeypatch.setattr(run, "versions", lambda platform: dict.fromkeys(("jaxlib", "libtpu"), "0"))
+    monkeypatch.setattr(run.compiled, "__defaults__", (results, None))
     return calls
 
 
@@ -148,15 +158,7 @@ def test_a_report_is_kept_by_program_and_not_compiled_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    parts = ("argument", "output", "alias", "temp", "generated_code")
-    raw = {
-        "compile_seconds": 1.0,
-        "compiler_gigabytes": 0.5,
-        "memory": dict(zip(parts, (600, 500, 400, 300, 200), strict=True)),
-        "cost": {"optimal_seconds": 0.25},
-        "versions": {"libtpu": "0"},
-    }
-    calls = answering(monkeypatch, tmp_path / "results", raw)
+    calls = answering(monkeypatch, tmp_path / "results", RAW)
     arguments = ["compile", "resnet", "--system=tpu-v3-128", "--target=tpu-v3", f"--export={exported}"]
     assert main([*arguments, "--json"]) == 0 and main(arguments) == 0
     assert calls == ["v3:2x2"]
@@ -176,6 +178,49 @@ def test_what_does_not_compile_is_a_finding(
     answering(monkeypatch, tmp_path / "results", {"error": "RESOURCE_EXHAUSTED: out of memory"})
     assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 1
     assert "does not compile: RESOURCE_EXHAUSTED" in capsys.readouterr().out
+
+
+def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
+    exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, made = tmp_path / "results", []
+    calls = answering(monkeypatch, results, RAW)
+
+    def export(benchmark, system, folder, flags, say):
+        made.append(system)
+        if system == "tpu-v3-1024":
+            raise UserError("ssd --system=tpu-v3-1024: the export fails: no")
+        shutil.copytree(exported, folder)
+        return json.loads((folder / "manifest.json").read_text())
+
+    monkeypatch.setattr(run, "export", export)
+    known = [system for _, system, _ in series.presets(("ssd",))]
+    assert series.compile_all(("ssd",), "train", False, print, results) == 1
+    assert sorted(made) == sorted(known) and "cpu-tiny" not in known
+    # One program for one kind of device and number of replicas: v3, v4 and V100.
+    assert len(calls) == len({kind for _, _, kind in series.presets(("ssd",))})
+    assert series.compile_all(("ssd",), "train", False, print, results) == 1 and len(made) == len(known)
+    assert series.compile_all(("ssd",), "train", True, print, results) == 1
+    assert len(made) == 2 * len(known) and len(calls) == 3
+    page = document.render(results)
+    assert "- ssd `tpu-v3-1024`: ssd --system=tpu-v3-1024: the export fails: no" in page
+    assert "| ssd `tpu-v3-2048` | train | tpu-v3 | 8 |" in page and "- gnmt: `" in page
+
+
+def test_the_page_is_made_from_the_results() -> None:
+    assert document.PATH.read_text() == document.render(), "run: python -m systems.compile.document"
+
+
+def test_every_result_belongs_to_a_preset() -> None:
+    records = [json.loads(place.read_text()) for place in (run.RESULTS / "presets").glob("*.json")]
+    named = {name for record in records for name in record.get("programs", {}).values()}
+    assert named == {place.stem for place in run.RESULTS.glob("*.json")}
+
+
+def test_a_compiler_of_too_much_memory_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "GIGABYTES", 0.001)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert run._watched(child) > 0.001 and child.returncode < 0
 
 
 def test_a_missing_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

@@ -167,3 +167,10 @@ def test_epsilon_of_zero_is_refused_where_it_divides_zero_by_zero(name: str) -> 
     ):
         optimizers.rule(Optimizer(name))
     optimizers.rule(Optimizer("adagrad"))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.86, 0.98, 0.999])
+def test_adam_s_correction_keeps_its_digits_in_32_bits(beta: float) -> None:
+    for step in (0, 1, 10, 1000, 100_000):
+        found = optimizers._bias(beta, tf.constant(step, tf.int32), tf.float32).numpy()
+        np.testing.assert_allclose(found, 1 - np.float64(beta) ** (step + 1), rtol=3e-7)

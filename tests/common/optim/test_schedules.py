@@ -186,3 +186,14 @@ def test_polynomial_takes_any_power(power: float) -> None:
     rate = schedules.learning_rate(schedule, 2.5, steps_per_epoch=10, train_steps=40)
     steps = np.arange(41)
     np.testing.assert_allclose(rate(tf.constant(steps)), 0.5 + 2.0 * (1 - steps / 41) ** power, rtol=1e-6)
+
+
+@pytest.mark.parametrize("train_steps", [1, 1000, 5000])
+def test_a_table_has_the_rates_and_the_length_of_similar_runs(train_steps: int) -> None:
+    schedule = Schedule(kind="poly", warmup_epochs=2)
+    rate = schedules.learning_rate(schedule, 3.1, 100.0, train_steps)
+    traced = tf.function(schedules.tabled(rate, train_steps)).get_concrete_function(tf.TensorSpec([], tf.int32))
+    for step in {0, train_steps // 2, train_steps - 1}:
+        assert traced(tf.constant(step, tf.int32)).numpy() == rate(tf.constant(step)).numpy()
+    (table,) = traced.captured_inputs  # An argument of the program, no constant in it.
+    assert table.shape[0] == (8192 if train_steps == 5000 else 1024)

@@ -1,0 +1,178 @@
+"""Writes docs/compiled.md from the kept results: `python -m systems.compile.document`; a test compares them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.files import ROOT
+from systems.compile import run, series
+
+PATH = ROOT / "docs/compiled.md"
+_HEAD = (
+    "preset",
+    "step",
+    "device",
+    "devices",
+    "MiB a device",
+    "fits",
+    "estimate, ms",
+    "collectives",
+    "MB",
+    "copies",
+    "64-bit",
+)
+_GPU_HEAD = (
+    "preset",
+    "step",
+    "device",
+    "devices",
+    "MiB a device",
+    "fits",
+    "library calls",
+    "in",
+    "collectives",
+    "MB",
+)
+_TEXT = """# What the compilers say of every preset
+
+`python -m systems compile all` compiles the steps of every preset whose machine has TPUs or GPUs, for that machine,
+without it ([how](compile.md)). This page is generated from `systems/compile/results/`; `make docs` writes it anew.
+
+{counts}
+
+## TPUs
+
+- estimate: the scheduler's cycles at the device's clock, without the exchange. MB: what a device gives to its
+  collectives. copies: their share of the cycles. 64-bit: operations that the device emulates.
+- A preset without a row has not been compiled yet.
+
+{tpus}
+
+## GPUs
+
+- The compiler knows no workspace of cuDNN, so the memory is a lower bound, and gives no time.
+
+{gpus}
+
+## What misses
+
+{missing}
+
+## Not compiled yet
+
+{rest}
+"""
+
+
+def render(results: Path = run.RESULTS) -> str:
+    """Returns the page."""
+    known, records = list(series.presets()), _records(series.CHEAPEST_FIRST, results)
+    missing = [(r, reason) for r in records if (reason := series.misses(r, results))]
+    compiled = {(r["benchmark"], r["system"]) for r in records}
+    rest: dict[str, list[str]] = {}
+    for benchmark, system, _ in known:
+        if (benchmark, system) not in compiled:
+            rest.setdefault(benchmark, []).append(f"`{system}`")
+    return _TEXT.format(
+        counts=_table(
+            ("presets", "compiled", "compile and fit", "do not", "not compiled yet"),
+            [
+                (
+                    len(known),
+                    len(records),
+                    len(records) - len(missing),
+                    len(missing),
+                    len(known) - len(records),
+                )
+            ],
+        ),
+        tpus=_tpus(records, results),
+        gpus=_gpus(records, results),
+        missing="\n".join(f"- {r['benchmark']} `{r['system']}`: {reason}" for r, reason in missing)
+        or "Nothing.",
+        rest="\n".join(f"- {benchmark}: {', '.join(names)}" for benchmark, names in rest.items()) or "None.",
+    )
+
+
+def table(chosen: Sequence[str], results: Path = run.RESULTS) -> str:
+    """Returns the tables of some benchmarks, TPUs before GPUs."""
+    records = _records(chosen, results)
+    return "\n\n".join(filter(None, (_tpus(records, results), _gpus(records, results))))
+
+
+def _records(chosen: Sequence[str], results: Path) -> list[dict[str, Any]]:
+    places = [series.record_of(b, system, results) for b, system, _ in series.presets(chosen)]
+    return [json.loads(place.read_text()) for place in places if place.exists()]
+
+
+def _tpus(records: list[dict], results: Path) -> str:
+    rows = []
+    for start, report in _compiled(records, results, "cycles"):
+        moved = report["collectives"]
+        total = max(1, report["cycles"]["total"])
+        estimate = report["estimated_ms"]
+        rows.append(
+            (
+                *start,
+                "not known" if estimate is None else f"{estimate:.1f}",
+                sum(row["count"] for row in moved),
+                f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
+                f"{report['copies']['cycles'] / total:.0%}",
+                sum(report["wide_arithmetic"].values()) or "none",
+            )
+        )
+    return _table(_HEAD, rows) if rows else ""
+
+
+def _gpus(records: list[dict], results: Path) -> str:
+    rows = []
+    for start, report in _compiled(records, results, "kernels"):
+        calls, bits = Counter(report["kernels"]["calls"]), report["kernels"]["matrix_types"]
+        moved = report["collectives"]
+        rows.append(
+            (
+                *start,
+                ", ".join(f"{name.removeprefix('__')} {n}" for name, n in calls.most_common()) or "none",
+                ", ".join(f"{kind} {n}" for kind, n in bits.items()) or "none",
+                sum(row["count"] for row in moved),
+                f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
+            )
+        )
+    return _table(_GPU_HEAD, rows) if rows else ""
+
+
+def _compiled(records: list[dict], results: Path, part: str) -> list[tuple[tuple, dict]]:
+    """The first cells of a row and the report, of each program whose report has `part`."""
+    found = []
+    for record in records:
+        for name, report in series.reports(record, results).items():
+            if part in report:
+                needed, held = (round(report[key] / 2**20) for key in ("needed_bytes", "device_bytes"))
+                start = (
+                    f"{record['benchmark']} `{record['system']}`",
+                    name,
+                    record["kind"],
+                    record["replicas"],
+                    f"{needed} of {held}",
+                    "yes" if report["fits"] else "**no**",
+                )
+                found.append((start, report))
+    return found
+
+
+def _table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(map(str, head)) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
+
+
+def write() -> None:
+    """Writes the page."""
+    PATH.write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

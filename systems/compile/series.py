@@ -1,0 +1,155 @@
+"""Compiles the steps of every preset for a TPU or GPU, one after another, and keeps which result belongs to which.
+
+A preset's record, results/presets/BENCHMARK-SYSTEM.json, names the results of its programs, or says why there are none.
+Presets with the same program share a result. A series that was stopped goes on with the presets that have no record.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.config import benchmarks
+from common.errors import UserError
+from common.files import write_atomically
+from systems.compile import run
+from systems.compile.targets import kind_of, target
+
+# By the work of compiling one program.
+CHEAPEST_FIRST = ("mnist", "ptb", "resnet", "ssd", "maskrcnn", "gnmt", "transformer", "tsm_kinetics")
+
+
+def presets(chosen: Sequence[str] = CHEAPEST_FIRST) -> Iterator[tuple[str, str, str]]:
+    """Yields (benchmark, system, kind of device) of every preset whose machine has TPUs or GPUs."""
+    for benchmark in chosen:
+        found = benchmarks.module(benchmark, "presets").PRESETS
+        for system, config in sorted(found.items(), key=lambda item: (item[1].num_replicas, item[0])):
+            try:
+                yield benchmark, system, kind_of(config.hardware)
+            except UserError:  # A machine without either.
+                continue
+
+
+def record_of(benchmark: str, system: str, results: Path = run.RESULTS) -> Path:
+    """Returns the file of a preset's record."""
+    return results / "presets" / f"{benchmark}-{system}.json"
+
+
+def compile_preset(
+    benchmark: str,
+    system: str,
+    kind: str,
+    program: str,
+    say: Callable[[str], None],
+    results: Path = run.RESULTS,
+    made: Path | None = None,
+) -> dict[str, Any]:
+    """Compiles a preset's programs, writes its record and returns it.
+
+    Args:
+      benchmark, system, kind: the preset and its device.
+      program: "train", "eval" or "both".
+      say: prints a line of progress.
+      results: where results and records are.
+      made: an export of the preset that is there already.
+
+    Returns:
+      {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "error": why it has none}.
+    """
+    with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
+        try:
+            folder = made or Path(scratch) / "export"
+            manifest = (
+                json.loads((folder / "manifest.json").read_text())
+                if made
+                else run.export(benchmark, system, folder, [], say)
+            )
+            goal = target(kind, int(manifest.get("num_replicas", 1)))
+            found = {
+                one["name"]: run.compiled(folder, manifest, one, goal, say, results)
+                for one in manifest["programs"]
+                if program in ("both", one["name"].partition("-")[0])
+            }
+        except UserError as error:
+            return _write(benchmark, system, {"kind": kind, "error": str(error)}, results)
+    return keep(benchmark, system, kind, found, results)
+
+
+def keep(
+    benchmark: str, system: str, kind: str, found: dict[str, dict], results: Path = run.RESULTS
+) -> dict[str, Any]:
+    """Writes the record of a preset of whose programs these are the reports, and returns it."""
+    place, programs = record_of(benchmark, system, results), {}
+    if place.exists():  # Steps of the other kind may have been compiled before.
+        programs = json.loads(place.read_text()).get("programs", {})
+    programs |= {name: run.name_of(report) for name, report in found.items()}
+    replicas = next((report["replicas"] for report in found.values()), 0)
+    return _write(benchmark, system, {"kind": kind, "replicas": replicas, "programs": programs}, results)
+
+
+def _write(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
+    found, place = {"benchmark": benchmark, "system": system} | rest, record_of(benchmark, system, results)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(place, (json.dumps(found, indent=1) + "\n").encode())
+    return found
+
+
+def prune(results: Path = run.RESULTS) -> None:
+    """Removes results that no record names: of programs as they were before a change of the code."""
+    records = [json.loads(place.read_text()) for place in (results / "presets").glob("*.json")]
+    named = {name for record in records for name in record.get("programs", {}).values()}
+    for place in results.glob("*.json"):
+        if place.stem not in named:
+            place.unlink()
+
+
+def compile_all(
+    chosen: Sequence[str],
+    program: str,
+    again: bool,
+    say: Callable[[str], None],
+    results: Path = run.RESULTS,
+) -> int:
+    """Compiles every preset of the benchmarks that has no record; returns how many have a program that misses.
+
+    With `again`, those with a record too: a preset's program follows the code, and only what has changed is compiled.
+    """
+    for kind in {kind for _, _, kind in presets(chosen)}:
+        run.versions(target(kind, 1).platform)  # A missing compiler is said before the first export.
+    missed = 0
+    for benchmark, system, kind in presets(chosen):
+        place = record_of(benchmark, system, results)
+        if place.exists() and not again:
+            found = json.loads(place.read_text())
+            say(f"{benchmark} {system}: has a record, {place.name}")
+        else:
+            found = compile_preset(benchmark, system, kind, program, say, results)
+        reason = misses(found, results)
+        say(f"{benchmark} {system}: {reason or 'compiles and fits'}")
+        missed += bool(reason)
+    prune(results)
+    return missed
+
+
+def reports(record: dict[str, Any], results: Path = run.RESULTS) -> dict[str, dict]:
+    """Returns {name of a program: its report} of a preset's record."""
+    return {
+        name: json.loads((results / f"{file}.json").read_text())
+        for name, file in record.get("programs", {}).items()
+    }
+
+
+def misses(record: dict[str, Any], results: Path = run.RESULTS) -> str:
+    """Says what the compiler has against a preset; '' where all its programs compile and fit."""
+    if "error" in record:
+        return record["error"]
+    for name, report in reports(record, results).items():
+        if "error" in report:
+            return f"{name} does not compile: {report['error']}"
+        if not report["fits"]:
+            needed, held = (report[part] / 2**30 for part in ("needed_bytes", "device_bytes"))
+            return f"{name} does not fit: {needed:.1f} of {held:.0f} GiB"
+    return ""
