@@ -1,4 +1,4 @@
-"""Tries faults: python -m tools.mutate [--changed_since REV] [--only TEXT] [--mechanical FILE] [--results FILE]
+"""Tries faults: python -m tools.mutate [--changed_since REV] [--only TEXT] [--mechanical FILE] [--again]
 
 Without options all hand-written faults are tried. `--mechanical FILE` tries the mechanical faults of a file, with the
 tests that run its lines (tests_of.py). Results go to a JSON file; a fault that has a result there is not tried again
@@ -17,11 +17,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from common.errors import UserError
 from tools.mutate import runner
 from tools.mutate.faults import ROOT, Fault, hand_written
 from tools.mutate.mechanical import faults as mechanical_faults
 from tools.mutate.summary import RESULTS, summary
 from tools.mutate.tests_of import tests_of
+
+EQUIVALENT = "equivalent"
 
 
 def key(fault: Fault) -> str:
@@ -35,10 +38,19 @@ def key(fault: Fault) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def changed_since(revision: str) -> set[str]:
-    """The files that differ from a revision."""
-    command = ["git", "diff", "--name-only", revision]
-    return set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
+def changed_since(revision: str, root: Path = ROOT) -> set[str]:
+    """The files that differ from where the working tree left a revision.
+
+    Raises:
+      UserError: git knows no such revision.
+    """
+    command = ["git", "diff", "--name-only", "--merge-base", revision]
+    done = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(
+            f"--changed_since={revision}: {done.stderr.strip().splitlines()[0]}; name a commit or branch"
+        )
+    return set(done.stdout.split())
 
 
 def _chosen(options: argparse.Namespace) -> list[Fault]:
@@ -68,6 +80,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", help="only faults whose name or file holds TEXT")
     parser.add_argument("--mechanical", nargs="+", metavar="FILE", help="mechanical faults of these files")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th mechanical fault")
+    parser.add_argument("--again", action="store_true", help="try those with a result, too")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--slots", type=int, default=2, help="faults at a time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for the tests of one fault")
@@ -77,29 +90,41 @@ def main() -> int:
     names = {fault.name for fault in faults}
     if not (options.only or options.changed_since or options.mechanical):
         known = {name: entry for name, entry in known.items() if name in names or "->" in name}
-    waiting = [f for f in faults if not f.equivalent and known.get(f.name, {}).get("key") != key(f)]
+    keys = {fault.name: key(fault) for fault in faults}  # Of the sources that are copied.
+    if options.again:
+        known = {name: {**entry, "key": ""} for name, entry in known.items()}
+    waiting = [f for f in faults if not f.equivalent and known.get(f.name, {}).get("key") != keys[f.name]]
+    waiting.sort(key=lambda fault: known.get(fault.name, {}).get("outcome") == runner.CAUGHT)
     for fault in faults:
         if fault.equivalent:
-            known[fault.name] = _entry(fault, "equivalent")
+            known[fault.name] = _entry(fault, keys[fault.name], EQUIVALENT)
+    by = {name: entry.get("by", "") for name, entry in known.items()}
     with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
-        found = runner.run(waiting, Path(scratch), options.slots, options.timeout)
+        found = runner.run(waiting, Path(scratch), options.slots, options.timeout, by)
         for result in tqdm(found, total=len(waiting), unit="fault"):
-            known[result.fault.name] = _entry(result.fault, result.outcome)
+            known[result.fault.name] = _entry(
+                result.fault, keys[result.fault.name], result.outcome, result.by
+            )
             _write(options.results, known)
-            if result.outcome in (runner.SURVIVED, runner.BROKEN):
-                tqdm.write(f"{result.outcome}: {result.fault.name} ({result.fault.file})")
-                if result.outcome == runner.BROKEN:
-                    tqdm.write(result.log[-2000:])
+            tqdm.write(
+                f"{result.outcome}: {result.fault.name}, {result.seconds} s, {result.by or result.fault.file}"
+            )
+            if result.outcome in (runner.TIMEOUT, runner.BROKEN):
+                tqdm.write(result.log[-2000:])
     _write(options.results, known)
     print(summary(known))
-    bad = [name for name in names if known[name]["outcome"] in (runner.SURVIVED, runner.BROKEN)]
-    print("\n".join(f"survived: {name}" for name in sorted(bad)))
+    bad = sorted(name for name in names if known[name]["outcome"] not in (runner.CAUGHT, EQUIVALENT))
+    print("\n".join(f"{known[name]['outcome']}: {name}" for name in bad))
     return 1 if bad else 0
 
 
-def _entry(fault: Fault, outcome: str) -> dict:
-    return {"file": fault.file, "outcome": outcome, "equivalent": fault.equivalent, "key": key(fault)}
+def _entry(fault: Fault, key: str, outcome: str, by: str = "") -> dict:
+    found = {"file": fault.file, "outcome": outcome, "by": by, "equivalent": fault.equivalent, "key": key}
+    return {name: value for name, value in found.items() if value}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(f"error: {error}")

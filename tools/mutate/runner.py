@@ -2,6 +2,9 @@
 
 TensorFlow takes seconds to import, so one process imports it and forks a child for each fault. Nothing of the project
 is imported before the fork: each child imports the copy that holds its fault.
+
+A test that fails has noticed the fault only if it passes without it, so it is run once more in the sound copy. One that
+fails there too (it needs what a copy lacks, or it is broken) is left out, and the fault is tried again.
 """
 
 from __future__ import annotations
@@ -12,23 +15,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tools.mutate.faults import ROOT, Fault
+from tools.mutate.plugins import FirstFailure, LikeliestFirst
 
 CAUGHT, SURVIVED, TIMEOUT, BROKEN = "caught", "survived", "timeout", "broken"
-# Pytest's statuses: tests failed; nothing was collected or the arguments were wrong, so the entry itself is broken.
-_STATUS = {0: SURVIVED, 1: CAUGHT, 2: CAUGHT, 3: BROKEN, 4: BROKEN, 5: BROKEN}
+# Pytest's statuses: all passed; one failed; one could not be imported. Any other: the entry itself is wrong.
+_STATUS = {0: SURVIVED, 1: CAUGHT, 2: CAUGHT}
 
 
 class Result(NamedTuple):
-    """What happened to a fault: CAUGHT, SURVIVED, TIMEOUT (which counts as caught) or BROKEN; and the seconds."""
+    """What happened to a fault.
+
+    Attributes:
+      fault: what was tried.
+      outcome: CAUGHT; SURVIVED; TIMEOUT, where neither is known; BROKEN, where the tests could not be run.
+      seconds: how long it took.
+      by: the test that caught it; '' for the other outcomes.
+      log: the tests' output.
+    """
 
     fault: Fault
     outcome: str
     seconds: float
+    by: str
     log: str
 
 
@@ -54,8 +67,27 @@ def _import_libraries() -> None:
     import tf_keras  # noqa: F401
 
 
-def _start(folder: Path, fault: Fault, log: Path) -> int:
-    """Forks a child that applies the fault in `folder` and runs its tests; returns the child's number."""
+class _Run(NamedTuple):
+    """A child at work: its fault, the file's own text, its begin, the test run first, and those that do not count."""
+
+    fault: Fault
+    folder: Path
+    original: str
+    began: float
+    first: str
+    unsound: tuple[str, ...]
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_suffix(".log")
+
+    @property
+    def failed(self) -> Path:
+        return self.folder.with_suffix(".failed")
+
+
+def _forked(folder: Path, arguments: list[str], log: Path, failed: Path, fault: Fault | None = None) -> int:
+    """Forks a child that runs pytest in `folder`, what is likeliest to notice the fault first; returns its number."""
     child = os.fork()
     if child:
         return child
@@ -73,7 +105,10 @@ def _start(folder: Path, fault: Fault, log: Path) -> int:
             del sys.modules[name]
         import pytest
 
-        status = pytest.main(["-x", "-q", "-n0", "-m", "not study and not e2e", *fault.tests])
+        failed.unlink(missing_ok=True)
+        options = ["-x", "-q", "-n0", "-m", "not study and not e2e", *arguments]
+        plugins = [FirstFailure(failed), *([LikeliestFirst(fault)] if fault else [])]
+        status = pytest.main(options, plugins=plugins)
         sys.stdout.flush()
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", flush=True)
@@ -81,7 +116,58 @@ def _start(folder: Path, fault: Fault, log: Path) -> int:
     os._exit(int(status))
 
 
-def run(faults: Iterable[Fault], scratch: Path, slots: int = 2, timeout: float = 300) -> Iterator[Result]:
+class _Sound:
+    """Which tests pass without a fault; each is run once."""
+
+    def __init__(self, scratch: Path, timeout: float):
+        self.scratch = scratch
+        self.timeout = timeout
+        self.known: dict[str, bool] = {}
+
+    def passes(self, test: str, folder: Path) -> bool:
+        """Whether a test passes in a copy that holds no fault."""
+        if test not in self.known:
+            whole_file = [] if "::" in test else ["--collect-only"]
+            log = self.scratch / "sound.log"
+            child = _forked(folder, [*whole_file, test], log, self.scratch / "sound.failed")
+            self.known[test] = _ended(child, self.timeout) == 0
+        return self.known[test]
+
+
+def _ended(child: int, timeout: float) -> int | None:
+    """Waits for a child; returns its status, None after `timeout` seconds."""
+    began = time.monotonic()
+    while time.monotonic() - began < timeout:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    _kill(child)
+    return None
+
+
+def _kill(child: int) -> None:
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _begin(fault: Fault, folder: Path, first: str, unsound: tuple[str, ...] = ()) -> tuple[int, _Run]:
+    """Applies a fault in `folder` and forks the child that runs its tests."""
+    target = folder / fault.file
+    work = _Run(fault, folder, target.read_text(encoding="utf-8"), time.monotonic(), first, unsound)
+    target.write_text(fault.applied(work.original), encoding="utf-8")
+    left_out = [part for test in unsound for part in ("--deselect" if "::" in test else "--ignore", test)]
+    arguments = [*left_out, *([first] if first else fault.tests)]
+    return _forked(folder, arguments, work.log, work.failed, fault), work
+
+
+def run(
+    faults: Iterable[Fault],
+    scratch: Path,
+    slots: int = 2,
+    timeout: float = 300,
+    by: Mapping[str, str] | None = None,
+) -> Iterator[Result]:
     """Runs every fault's tests, `slots` at a time, and yields results as they come.
 
     Args:
@@ -89,36 +175,41 @@ def run(faults: Iterable[Fault], scratch: Path, slots: int = 2, timeout: float =
       scratch: an empty folder for the copies and the tests' output.
       slots: copies of the project, each with one fault at a time.
       timeout: seconds after which a fault counts as TIMEOUT.
+      by: the tests that caught faults before, which are run first.
     """
     _import_libraries()
-    folders = [scratch / f"copy{i}" for i in range(slots)]
-    for folder in folders:
+    free = [scratch / f"copy{i}" for i in range(slots)]
+    for folder in free:
         copy_project(folder)
+    sound = _Sound(scratch, timeout)
     waiting = list(faults)[::-1]
-    free, running = list(folders), {}
+    running: dict[int, _Run] = {}
     while waiting or running:
         while waiting and free:
-            fault, folder = waiting.pop(), free.pop()
-            target = folder / fault.file
-            original = target.read_text(encoding="utf-8")
-            target.write_text(fault.applied(original), encoding="utf-8")
-            log = scratch / f"{folder.name}.log"
-            running[_start(folder, fault, log)] = (fault, folder, original, time.monotonic(), log)
+            fault = waiting.pop()
+            child, work = _begin(fault, free.pop(), (by or {}).get(fault.name, ""))
+            running[child] = work
         time.sleep(0.05)
-        for child in list(running):
-            fault, folder, original, began, log = running[child]
+        for child, work in list(running.items()):
             done, status = os.waitpid(child, os.WNOHANG)
-            late = time.monotonic() - began > timeout
+            late = time.monotonic() - work.began > timeout
             if not done and not late:
                 continue
             if not done:
-                os.killpg(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-            code = os.waitstatus_to_exitcode(status) if done else None
-            # A child that dies by a signal has met the fault, too.
-            outcome = TIMEOUT if not done else _STATUS.get(code, CAUGHT)
-            (folder / fault.file).write_text(original, encoding="utf-8")
-            text = log.read_text(errors="replace")
+                _kill(child)
             del running[child]
-            free.append(folder)
-            yield Result(fault, outcome, round(time.monotonic() - began, 1), text)
+            (work.folder / work.fault.file).write_text(work.original, encoding="utf-8")
+            outcome = TIMEOUT if not done else _STATUS.get(os.waitstatus_to_exitcode(status), BROKEN)
+            test = (
+                work.failed.read_text(encoding="utf-8") if outcome == CAUGHT and work.failed.exists() else ""
+            )
+            unsound = (test,) if test and not sound.passes(test, work.folder) else ()
+            # The test that caught it before has another name now, or notices it no more.
+            gone = bool(work.first) and outcome != CAUGHT
+            if unsound or gone:
+                again, work = _begin(work.fault, work.folder, "", work.unsound + unsound)
+                running[again] = work
+                continue
+            free.append(work.folder)
+            seconds = round(time.monotonic() - work.began, 1)
+            yield Result(work.fault, outcome, seconds, test, work.log.read_text(errors="replace"))

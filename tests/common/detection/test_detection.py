@@ -75,6 +75,14 @@ def test_code_of_one_box_by_hand():
     np.testing.assert_allclose(code, [[-5, -5, 5 * math.log(2), -5 * math.log(2)]], rtol=1e-5)
 
 
+def test_a_limit_holds_the_sides_of_decoded_boxes_and_not_their_centres():
+    """Half of the anchor's side up or down at most; the centre may go as far as the code says."""
+    anchor = tf.constant([[0.5, 0.5, 0.2, 0.4]])
+    code = tf.constant([[30.0, -30.0, 500.0, -1.0]])
+    found = boxes.to_centres(boxes.decode(code, anchor, (10.0, 10.0, 5.0, 5.0), max_log_ratio=math.log(1.5)))
+    np.testing.assert_allclose(found, [[1.1, -0.7, 0.3, 0.4 * math.exp(-0.2)]], rtol=1e-5)
+
+
 def test_padding_has_finite_codes():
     assert np.isfinite(boxes.encode(tf.zeros([1, 4]), tf.constant([[0.5, 0.5, 0.1, 0.1]]))).all()
 
@@ -147,6 +155,18 @@ def test_matching_equals_the_loop(positive, negative, force):
         index, state = naive_match(iou[:, ::-1], valid[::-1], positive, negative, force)
         np.testing.assert_array_equal(found.state[1], state)
         np.testing.assert_array_equal(found.index[1], index)
+
+
+def test_an_overlap_of_just_the_threshold_is_positive_and_one_below_is_not():
+    """In powers of two, so that no rounding decides; the second truth is there to lose."""
+    overlaps = tf.constant([[0.5, 0.5 - 2.0**-20, 0.25, 0.25 - 2.0**-20], [0.0, 0.125, 0.0, 0.0]])
+    found = matching.match(overlaps, 0.5, 0.25, force=False)
+    assert found.state.numpy().tolist() == [
+        matching.POSITIVE,
+        matching.IGNORED,
+        matching.IGNORED,
+        matching.NEGATIVE,
+    ]
 
 
 def test_matching_is_that_of_tf_models():
@@ -271,3 +291,12 @@ def test_detections_per_class_equal_the_loop():
             rows = zip(result.scores[i].numpy(), result.classes[i].numpy(), *result.boxes[i].numpy().T)
             np.testing.assert_allclose(list(rows)[:count], expected, rtol=1e-12)
             assert not result.scores[i].numpy()[count:].any() and not result.classes[i].numpy()[count:].any()
+
+
+def test_a_score_of_just_the_threshold_is_no_detection():
+    """As tf-models-official, which takes what scores more; in powers of two."""
+    corners = tf.constant([[[0.0, 0, 0.1, 0.1], [0.3, 0.3, 0.4, 0.4], [0.6, 0.6, 0.7, 0.7]]])
+    scores = tf.constant([[[0.25], [0.25 + 2.0**-20], [0.125]]])
+    found = nms.per_class(corners, scores, 0.25, 0.5, 3, 3)
+    assert found.valid.numpy().tolist() == [[True, False, False]]
+    np.testing.assert_allclose(found.boxes[0, 0], corners[0, 1])

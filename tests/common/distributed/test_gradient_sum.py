@@ -101,6 +101,18 @@ def test_the_bf16_bound_is_no_wider_than_needed():
     assert 0.25 * bound < error <= bound
 
 
+def test_parts_that_come_as_bf16_are_added_in_full_precision():
+    """259 lies between two bfloat16 numbers, 258 and 260."""
+    replicas, plan = replicas_of("mirrored", 4), Route(4, 4)
+
+    def one():
+        whole = tf.fill([4], tf.gather([256.0, 1.0, 1.0, 1.0], replicas.replica_id()))
+        return gradient_sum.scatter(replicas, whole, plan, "bf16")
+
+    parts = tf.function(lambda: replicas.local_results(replicas.run(one)), autograph=False)()
+    assert [part.numpy().tolist() for part in parts] == [[259.0]] * 4
+
+
 def test_bf16_bound_counts_the_roundings():
     assert gradient_sum.bf16_error(Route(4, 4)) == pytest.approx(2 * 2**-8, rel=0.01)
     assert gradient_sum.bf16_error(Route(4, 2)) == pytest.approx(3 * 2**-8, rel=0.01)
@@ -183,6 +195,11 @@ def test_a_bucket_leaves_when_it_is_full_not_when_it_begins():
     assert gradient_sum.buckets(tensors, 100) == [[3], [5, 4, 2, 1, 0]]
     assert gradient_sum.buckets(tensors, 70)[0] == [3]
     assert gradient_sum.buckets(tensors, 8) == [[5], [4], [3], [2], [1], [0]]
+
+
+def test_a_bucket_ends_before_the_tensor_that_would_make_it_too_large():
+    found = gradient_sum.buckets([tf.TensorSpec([3])] * 20, 100)
+    assert [len(bucket) for bucket in found] == [8, 8, 4], "8 x 12 bytes"
 
 
 @pytest.mark.parametrize("number, row", [(1, 1), (2, 2), (4, 2), (6, 2), (8, 2), (12, 3), (16, 4), (7, 7)])

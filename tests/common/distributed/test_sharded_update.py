@@ -65,6 +65,17 @@ def test_slots_exist_for_the_shard_only(optimizer, slots):
     assert elements / 4 <= runner.slot_elements() / slots <= elements / 4 + padding
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
+def test_slots_that_are_written_are_read_again_where_parts_are_not_in_the_replicas_order(optimizer):
+    runner = updates.Runner("mirrored", 4, optimizer, ROUTES["2d"])
+    update, rng = runner.state.update, np.random.default_rng(0)
+    values = [{n: rng.normal(size=v.shape) for n, v in slots.items()} for slots in update.read_slots()]
+    update.write_slots(values)
+    for mine, written in zip(update.read_slots(), values, strict=True):
+        for name, value in written.items():
+            np.testing.assert_array_equal(mine[name], value)
+
+
 def test_one_small_all_reduce_carries_the_norms_of_all_layers(monkeypatch):
     runner = updates.Runner("mirrored", 2, "lars", sharded())
     sizes, all_reduce = [], runner.replicas.all_reduce
