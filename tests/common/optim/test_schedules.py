@@ -192,7 +192,9 @@ def test_polynomial_takes_any_power(power: float) -> None:
 def test_a_table_has_the_rates_and_the_length_of_similar_runs(train_steps: int) -> None:
     schedule = Schedule(kind="poly", warmup_epochs=2)
     rate = schedules.learning_rate(schedule, 3.1, 100.0, train_steps)
-    traced = tf.function(schedules.tabled(rate, train_steps)).get_concrete_function(tf.TensorSpec([], tf.int32))
+    traced = tf.function(schedules.tabled(rate, train_steps)).get_concrete_function(
+        tf.TensorSpec([], tf.int32)
+    )
     for step in {0, train_steps // 2, train_steps - 1}:
         assert traced(tf.constant(step, tf.int32)).numpy() == rate(tf.constant(step)).numpy()
     (table,) = traced.captured_inputs  # An argument of the program, no constant in it.

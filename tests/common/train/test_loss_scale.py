@@ -127,6 +127,15 @@ def test_updates_that_overflow_lose_nothing(optimizer):
         np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_fixed_scale_changes_no_update(accumulation):
+    changes = {"precision": "fp64", "accumulation_steps": accumulation}
+    expected, _ = trained(make(**changes))
+    found, seen = trained(make(loss_scale=96.0, **changes))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert seen[-1].scale == {}
+
+
 def test_fp16_follows_fp32_within_its_rounding():
     expected, _ = trained(make(precision="fp32"))
     found, seen = trained(make(precision="fp16", loss_scale=2.0**8, **DYNAMIC))
