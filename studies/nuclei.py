@@ -197,7 +197,7 @@ def _detections(
 ) -> dict[str, np.ndarray]:
     """The arrays of an evaluation with the newest checkpoint's weights."""
     from common.distributed import replicas
-    from common.train import checkpoint
+    from common.train import checkpoint, checkpoint_file
     from common.train.loop import Loop
 
     module = importlib.import_module("maskrcnn.presets")
@@ -205,7 +205,7 @@ def _detections(
     config = dataclasses.replace(config, replicas="single")
     task = importlib.import_module("maskrcnn.task").Task(config, str(data_dir))
     loop = Loop(task, replicas.make(config))
-    checkpoint.restore_weights(loop.state, checkpoint.checkpoints(checkpoints)[-1])
+    checkpoint.restore_weights(loop.state, checkpoint_file.checkpoints(checkpoints)[-1])
     return dict(loop.evaluate()[1])
 
 

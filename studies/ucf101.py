@@ -258,7 +258,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
 
     from common.data import tfrecords
     from common.distributed import replicas
-    from common.train import checkpoint
+    from common.train import checkpoint, checkpoint_file
     from common.train.loop import Loop
     from common.train.task import Outputs
     from tsm_kinetics import shards
@@ -273,7 +273,7 @@ def predict(row: Row, flags: Sequence[str], data_dir: pathlib.Path) -> list[repo
 
     config = configured(flags, row.seed)
     loop = Loop(Scored(config, str(data_dir)), replicas.make(config))
-    saved = checkpoint.checkpoints(ROOT / row.checkpoints)
+    saved = checkpoint_file.checkpoints(ROOT / row.checkpoints)
     if not saved:
         raise UserError(f"{row.checkpoints}: the run's weights are gone; remove its record to train it again")
     checkpoint.restore_weights(loop.state, saved[-1])

@@ -19,7 +19,7 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers import batch_norm
 from common.layers.precision import precision
-from common.train import checkpoint, start
+from common.train import checkpoint, checkpoint_file, start
 from common.train.serving import Codec, Serving
 from common.train.step import State
 
@@ -71,9 +71,9 @@ def find(path: str | os.PathLike) -> pathlib.Path:
       UserError: there is none.
     """
     path = pathlib.Path(path)
-    found = checkpoint.checkpoints(path) if path.is_dir() else [path]
-    if path.is_dir() and (path / checkpoint.BEST).is_file():
-        found = [path / checkpoint.BEST]
+    found = checkpoint_file.checkpoints(path) if path.is_dir() else [path]
+    if path.is_dir() and (path / checkpoint_file.BEST).is_file():
+        found = [path / checkpoint_file.BEST]
     if not found or not found[-1].is_file():
         raise UserError(f"{path}: no checkpoint there; name a checkpoint_*.npz, or its folder")
     return found[-1]
@@ -91,7 +91,7 @@ def load(path: str | os.PathLike, benchmark: str = "", fold_batch_norm: bool = F
       UserError: the checkpoint is missing, damaged or of an unknown benchmark.
     """
     path = find(path)
-    file = checkpoint.read(path)
+    file = checkpoint_file.read(path)
     benchmark = benchmark or file.meta.get("benchmark") or file.meta["config"].get("benchmark", "")
     if benchmark not in benchmarks.NAMES:
         raise UserError(f"{path}: benchmark {benchmark!r} is unknown; known: {', '.join(benchmarks.NAMES)}")

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from common.config.quality import Measure
 from common.files import whole
 from common.run.history import Record
-
-NAME = "best.npz"  # As common/train/checkpoint.py has it, which needs TensorFlow.
+from common.train.checkpoint_file import BEST
 
 
 def best(measure: Measure, evaluations: Sequence[Record], steps: Sequence[int]) -> Record | None:
@@ -38,7 +37,7 @@ def point(folder: pathlib.Path, name: str) -> pathlib.Path:
     Raises:
       OSError: the folder cannot be written.
     """
-    path, made = folder / NAME, folder / f".{NAME}.{os.getpid()}"
+    path, made = folder / BEST, folder / f".{BEST}.{os.getpid()}"
     if path.is_symlink() and os.readlink(path) == name:
         return path
     with contextlib.suppress(OSError):

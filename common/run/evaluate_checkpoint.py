@@ -13,7 +13,7 @@ from common.distributed import replicas as backends
 from common.errors import UserError
 from common.run import allocator
 from common.run.step_errors import steps_explained
-from common.train import checkpoint
+from common.train import checkpoint, checkpoint_file
 from common.train.evaluation_pool import quality_explained
 from common.train.loop import Loop
 from common.train.task import Quality, Task
@@ -46,7 +46,7 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
 
 
 def _file(path: pathlib.Path) -> pathlib.Path:
-    found = checkpoint.checkpoints(path) if path.is_dir() else [path]
+    found = checkpoint_file.checkpoints(path) if path.is_dir() else [path]
     if not found or not found[-1].is_file():
         raise UserError(f"--evaluate={path}: no checkpoint there; name a checkpoint_*.npz, or its folder")
     return found[-1]

@@ -12,7 +12,7 @@ from common.errors import UserError
 from common.run import best, history
 from common.run.options import RunOptions
 from common.run.progress import duration, number
-from common.train import events
+from common.train import checkpoint_file, events
 
 
 class Kept:
@@ -78,7 +78,9 @@ class Kept:
         found = best.best(self._config.quality, evaluations, self._steps())
         if found and self._checkpoints:
             quality = self._config.quality.shown(found["value"])
-            lines.append(f"best     {self._checkpoints / best.NAME} ({quality} after epoch {found['epoch']})")
+            lines.append(
+                f"best     {self._checkpoints / checkpoint_file.BEST} ({quality} after epoch {found['epoch']})"
+            )
         losses = {r["step"]: r["loss"] for r in self.history.records if r["kind"] == "train"}
         top = best.best(self._config.quality, evaluations, [e["step"] for e in evaluations])
         for record in evaluations:
@@ -98,15 +100,13 @@ class Kept:
             try:
                 best.point(self._checkpoints, f"checkpoint_{found['step']:08d}.npz")
             except OSError as error:
-                path = self._checkpoints / best.NAME
+                path = self._checkpoints / checkpoint_file.BEST
                 raise UserError(f"{path}: cannot write: {error.strerror}; free some space there") from error
 
     def _steps(self) -> list[int]:
-        from common.train import checkpoint
-
         if self._checkpoints is None:
             return []
-        return [checkpoint.step_of(path) for path in checkpoint.checkpoints(self._checkpoints)]
+        return [checkpoint_file.step_of(path) for path in checkpoint_file.checkpoints(self._checkpoints)]
 
 
 def _rates(config: RunConfig) -> Any:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from common.errors import UserError
 from common.layers import batch_norm, weight_files
-from common.train import checkpoint, names
+from common.train import checkpoint_file, names
 from common.train.step import State
 
 _MOMENTS = {"moving_mean": "mean", "moving_variance": "variance"}
@@ -80,23 +80,23 @@ def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarr
     """
     path = pathlib.Path(path)
     if path.is_dir() and not (path / "saved_model.pb").is_file():
-        found = checkpoint.checkpoints(path)
+        found = checkpoint_file.checkpoints(path)
         if not found:
             raise UserError(f"{path}: neither a checkpoint nor a SavedModel in it; name a file of weights")
         path = found[-1]
-    if path.suffix != ".npz" or not checkpoint.is_checkpoint(path):
+    if path.suffix != ".npz" or not checkpoint_file.is_checkpoint(path):
         return weight_files.read(path)
-    file = checkpoint.read(path)
+    file = checkpoint_file.read(path)
     if file.meta["format"] < 2:
         raise UserError(
             f"{path}: an older version's checkpoint, without names; resume its run once, which saves them"
         )
-    prefix = checkpoint.WEIGHTS
+    prefix = checkpoint_file.WEIGHTS
     found = {n.removeprefix(prefix): a for n, a in file.arrays.items() if n.startswith(prefix)}
     weights = {n: a for n, a in found.items() if "/merged_" not in n and a.dtype.kind == "f"}
     for layer in {n.rpartition("/")[0] for n in file.arrays if n.startswith("moments/")}:
         for name, moment in _MOMENTS.items():
-            merged = checkpoint.merged(file.arrays, f"{layer}/{moment}")
+            merged = checkpoint_file.merged(file.arrays, f"{layer}/{moment}")
             weights[f"{layer.removeprefix('moments/')}/{name}"] = merged
     return weights
 

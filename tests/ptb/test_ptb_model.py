@@ -15,7 +15,7 @@ from common.distributed import replicas as backends
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
-from common.train import checkpoint, events
+from common.train import checkpoint, checkpoint_file, events
 from common.train.describe import describe
 from common.train.loop import Loop
 from ptb import model, tiny
@@ -196,7 +196,7 @@ def test_an_evaluation_in_other_batches_begins_without_the_carried_state(
         if isinstance(event, events.BlockStarted) and event.block.index == 1:
             break
     logged = losses(seen)[-1]
-    (path,) = checkpoint.checkpoints(tmp_path)
+    (path,) = checkpoint_file.checkpoints(tmp_path)
     for sizes in ({"global_batch_size": 10}, {"eval_batch_size": 10}):
         other = loop(data_dir, precision="fp64", **sizes)
         checkpoint.restore_weights(other.state, path)

@@ -11,7 +11,7 @@ from common.config.quality import Measure
 from common.errors import UserError
 from common.run import best, history, run
 from common.run.options import RunOptions
-from common.train import checkpoint
+from common.train import checkpoint_file
 from tests.common.train import toy
 
 MAIN = types.SimpleNamespace(main=True, count=1)
@@ -100,9 +100,9 @@ def test_history_tensorboard_and_best_are_whole_across_a_resume(start, tmp_path)
     values = {e.step: e.value for e in board.Scalars("evaluation/quality")}
     assert values == pytest.approx({r["step"]: r["value"] for r in records if r["kind"] == "evaluation"})
     top = best.best(toy.config().quality, records and second.kept.history.evaluations, evaluated)
-    kept = {checkpoint.step_of(p) for p in checkpoint.checkpoints(tmp_path / "saved")}
+    kept = {checkpoint_file.step_of(p) for p in checkpoint_file.checkpoints(tmp_path / "saved")}
     assert top["step"] in kept and kept >= {20, 24}
-    assert os.readlink(tmp_path / "saved" / best.NAME) == f"checkpoint_{top['step']:08d}.npz"
+    assert os.readlink(tmp_path / "saved" / checkpoint_file.BEST) == f"checkpoint_{top['step']:08d}.npz"
 
 
 def test_the_best_is_the_earliest_of_equals_and_the_lowest_perplexity():
@@ -128,7 +128,7 @@ def test_the_pointer_is_replaced_and_copied_where_there_are_no_links(tmp_path, m
         (tmp_path / name).write_text(name)
         assert best.point(tmp_path, name).read_text() == name
     monkeypatch.setattr(os, "symlink", lambda *_: (_ for _ in ()).throw(OSError("no links")))
-    (tmp_path / best.NAME).unlink()
+    (tmp_path / checkpoint_file.BEST).unlink()
     assert best.point(tmp_path, "a.npz").read_text() == "a.npz"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "b.npz", "best.npz"]
 
@@ -152,4 +152,3 @@ def test_a_folder_stands_for_its_best_checkpoint_where_a_run_has_noted_one(tmp_p
     assert trained.find(tmp_path).name == "checkpoint_00000008.npz"
     best.point(tmp_path, "checkpoint_00000004.npz")
     assert trained.find(tmp_path).resolve().name == "checkpoint_00000004.npz"
-    assert checkpoint.BEST == best.NAME

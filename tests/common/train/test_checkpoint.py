@@ -15,7 +15,7 @@ from common.data import tfrecords
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.layers.batch_norm import span_layers
-from common.train import checkpoint, events
+from common.train import checkpoint, checkpoint_file, events
 from common.train.loop import Loop
 from resnet.presets import PRESETS
 from resnet.task import Task
@@ -376,7 +376,7 @@ def test_a_checkpoint_of_the_version_that_numbered_variables_restores(tmp_path, 
 
 
 def test_a_checkpoint_has_the_names_of_the_layers_and_says_what_it_is(tmp_path, loop):
-    file = checkpoint.read(checkpoint.save(loop, tmp_path))
+    file = checkpoint_file.read(checkpoint.save(loop, tmp_path))
     assert {"weights/dense.0/kernel", "weights/dense.1/bias", "slots/dense.0/kernel/momentum"} <= set(
         file.arrays
     )

@@ -1,0 +1,155 @@
+"""Reads and writes a checkpoint's file: named arrays, what they are of, and the assets of the network. TensorFlow-free.
+
+A checkpoint is one .npz file, written under another name, flushed and renamed, so that a file with the final name is
+whole. Beside the arrays it has what is needed to use the network without its data: the benchmark, the configuration,
+the labels' names and the task's assets, such as a vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import zipfile
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from common.errors import UserError
+from common.files import NPZ_DAMAGE, left_behind, whole
+
+BEST = "best.npz"  # Points to the checkpoint with the best quality (common/run/best.py).
+FORMAT = 2  # 1, which says nothing of its format, numbered the variables.
+# What the names in the file begin with; slots, moments and carried state have prefixes of their own.
+ASSETS, WEIGHTS = "assets/", "weights/"
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A checkpoint as read.
+
+    Attributes:
+      path: of the file.
+      arrays: by the names in the file.
+      meta: "step", "digest", "config" (plain values), "format"; from format 2 on "benchmark" and "labels" too.
+      assets: {file name: content} of what the trained network needs beside its weights.
+    """
+
+    path: pathlib.Path
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+    assets: dict[str, bytes]
+
+
+def read(path: pathlib.Path) -> File:
+    """Reads a checkpoint.
+
+    Raises:
+      UserError: the file is damaged, or no checkpoint.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise ValueError("a checksum is wrong")
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = {"format": 1, **json.loads(arrays.pop("meta").tobytes())}
+        if not {"step", "digest", "config"} <= meta.keys():
+            raise KeyError("meta")
+        assets = {
+            name.removeprefix(ASSETS): arrays.pop(name).tobytes()
+            for name in list(arrays)
+            if name.startswith(ASSETS)
+        }
+        return File(path, arrays, meta, assets)
+    except NPZ_DAMAGE as error:
+        raise UserError(
+            f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
+        ) from error
+
+
+def is_checkpoint(path: pathlib.Path) -> bool:
+    """Whether a file is a checkpoint of this project, not another .npz file; a damaged one counts as one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "meta.npy" in archive.namelist()
+    except FileNotFoundError:
+        return False
+    except NPZ_DAMAGE:
+        return True
+
+
+def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the checkpoints of a folder, the newest last."""
+    return sorted(_named(folder, "npz"))
+
+
+def step_of(path: pathlib.Path) -> int:
+    """Returns the step in a checkpoint's name, checkpoint_00000120.npz."""
+    return int(path.stem.rpartition("_")[2])
+
+
+def _named(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
+    pattern = re.compile(rf"checkpoint_\d{{8,}}\.{suffix}")
+    return [p for p in folder.glob(f"checkpoint_*.{suffix}") if pattern.fullmatch(p.name)]
+
+
+def write(
+    path: pathlib.Path,
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    keep: int,
+    protect: Collection[int] = (),
+) -> None:
+    """Writes a checkpoint and drops all older ones but the last `keep` and those of the steps `protect`.
+
+    Raises:
+      OSError: the folder cannot be written, or the disk is full.
+    """
+    arrays = {**arrays, **{ASSETS + name: np.frombuffer(data, np.uint8) for name, data in assets.items()}}
+    arrays["meta"] = np.frombuffer(json.dumps({**meta, "format": FORMAT}).encode(), np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_partial(path.parent)
+    with whole(path) as made, open(made, "wb") as file:
+        np.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    # The new name is on the disk before an older checkpoint goes.
+    _flush_folder(path.parent)
+    for old in checkpoints(path.parent)[:-keep]:
+        if step_of(old) not in protect:
+            old.unlink(missing_ok=True)
+
+
+def _remove_partial(folder: pathlib.Path) -> None:
+    """Removes the files of saves that were killed; only process 0 writes, so none of them is in use."""
+    for path in left_behind(folder, "checkpoint_*.npz"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in _named(folder, "partial"):  # As earlier versions named them.
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _flush_folder(folder: pathlib.Path) -> None:
+    # Some network file systems cannot flush a folder; the checkpoint is there nonetheless.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def merged(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """Returns the saved moment `name`, "moments/LAYER/mean" or ".../variance", [R, G, C], merged over R and G: [C]."""
+    stem = name.rpartition("/")[0]
+    means, variances = (arrays[f"{stem}/{moment}"].astype(np.float64) for moment in ("mean", "variance"))
+    mean = means.mean((0, 1))
+    found = mean if name.endswith("/mean") else (variances + means**2).mean((0, 1)) - mean**2
+    return found.astype(arrays[name].dtype)
