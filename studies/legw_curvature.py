@@ -118,7 +118,7 @@ def curvature(task: object, steps: int, every: int, examples: int) -> list[tuple
     policy = precision(config.precision)
     state = State(task, replicas, policy)
     probe = make_probe(task, state.model, fixed_batch(task, examples))
-    train = tf_function(make_train_step(task, state, policy, Clock.of(config)))
+    train = tf_function(make_train_step(task, state, Clock.of(config)))
     batches = iter(task.train_input(Shard(), config.global_batch_size, 0))
     curve = []
     for step in range(steps):

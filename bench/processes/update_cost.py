@@ -84,7 +84,7 @@ def main(
     policy = precision(config.precision)
     state = State(task, OneOfMany(replicas), policy)
     inputs = next(iter(task.synthetic_input(batch)))
-    train = make_train_step(task, state, policy, Clock.of(config))
+    train = make_train_step(task, state, Clock.of(config))
     step = tf.constant(5, tf.int64)
     weights = state.model.trainable_variables
     gradients = [tf.random.normal(w.shape, stddev=0.01, dtype=w.dtype) for w in weights]

@@ -198,7 +198,8 @@ class RunConfig:
       communication: how gradients are summed and weights updated.
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
-      compile: XLA: "auto" (off on CPU, on elsewhere), "on", "off".
+      compile: XLA: "auto" (off on a CPU, elsewhere on where backend and network allow it), "on" (an error where they do
+        not), "off".
       num_train_examples, num_eval_examples: examples of the two sets, as logged; the run compares them with the data.
       eval_batch_size: examples per step of an evaluation, over all replicas.
       train_epochs, train_steps: length at which the run gives up; `train_steps` takes precedence unless it is 0.

@@ -142,22 +142,40 @@ class ShardedUpdate:
         finite = self._finite_everywhere(summed) if tell else None
         summed = self._clipped(summed)
         weights = [self._own_part(piece, part) for piece in self._all_pieces()]
-        segments = self._measured(weights, summed)
-        written, new = [], []
-        for weight, gradient, slots, piece in zip(weights, summed, self.slots, segments, strict=True):
-            before = {name: slot.read_value() for name, slot in slots.items()}
-            updated, after = self.rule.update(
-                weight, gradient, before, tf.cast(rate, weight.dtype), step, piece
-            )
-            new.append(unless_skipped(finite, updated, weight))
-            for name, value in after.items():
-                value = unless_skipped(finite, value, before[name])
+        new, after = self._updated(weights, summed, self._norms(weights, summed), rate, step, finite)
+        written = []
+        for slots, values in zip(self.slots, after, strict=True):
+            for name, value in values.items():
                 slots[name].assign(value)
                 written.append(value)
         for bucket in self._buckets:
             written += self._gather(bucket, new[: len(bucket)])
             new = new[len(bucket) :]
         return [*written, *(tell(finite) if tell else ())]
+
+    def compile(self) -> None:
+        """Makes the update, between the gradients' sum and the weights' gather, one program of XLA's."""
+        self._updated = tf.function(self._updated, jit_compile=True, autograph=False)
+
+    def _updated(
+        self,
+        weights: Sequence[tf.Tensor],
+        gradients: Sequence[tf.Tensor],
+        norms: Mapping[str, tuple[tf.Tensor, tf.Tensor]],
+        rate: tf.Tensor,
+        step: tf.Tensor,
+        finite: tf.Tensor | None,
+    ) -> tuple[list[tf.Tensor], list[optimizers.Slots]]:
+        """Returns the new parts of the weights and of their slots, one of each piece."""
+        new, slots = [], []
+        for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+            before = {name: slot.read_value() for name, slot in self.slots[i].items()}
+            piece = dataclasses.replace(self._all_pieces()[i], measured=norms.get(str(i)))
+            rate_here = tf.cast(rate, weight.dtype)
+            updated, after = self.rule.update(weight, gradient, before, rate_here, step, piece)
+            new.append(unless_skipped(finite, updated, weight))
+            slots.append({name: unless_skipped(finite, after[name], before[name]) for name in before})
+        return new, slots
 
     def _finite_everywhere(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         return self._replicas.all_reduce(tf.cast(~all_finite(parts), tf.float32)) == 0
@@ -197,20 +215,20 @@ class ShardedUpdate:
         factor = optimizers.clip_factor(squares, clip_norm)
         return [factor * g for g in gradients]
 
-    def _measured(self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[Piece]:
-        """Returns the pieces with the norms that LARS needs, by one small all-reduce for all layers together."""
+    def _norms(
+        self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+    ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """Returns the norms that LARS needs, by the piece's number, from one small all-reduce for all layers."""
         pieces = self._all_pieces()
         layers = [i for i, piece in enumerate(pieces) if self.rule.adapts_by_norms and piece.adapts]
         if not layers:
-            return pieces
+            return {}
         squares = []
         for i in layers:
             raw = optimizers.raw_gradient(self._config.optimizer, weights[i], gradients[i], pieces[i])
             squares += [tf.reduce_sum(weights[i] * weights[i]), tf.reduce_sum(raw * raw)]
         norms = tf.unstack(tf.sqrt(self._replicas.all_reduce(tf.stack(squares))))
-        for place, i in enumerate(layers):
-            pieces[i] = dataclasses.replace(pieces[i], measured=(norms[2 * place], norms[2 * place + 1]))
-        return pieces
+        return {str(i): (norms[2 * place], norms[2 * place + 1]) for place, i in enumerate(layers)}
 
     def _gather(self, bucket: Sequence[Piece], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers a bucket's new weights, always in full precision, and writes them."""

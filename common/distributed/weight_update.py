@@ -86,25 +86,38 @@ class WholeUpdate:
         gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
         finite = all_finite(gradients) if tell else None
         gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
-        written, variables, values = [], [], []
-        for weight, slots, segments, kernel, gradient in zip(
-            self._weights, self.slots, self._segments, self._in_place, gradients, strict=True
-        ):
-            own_rate = tf.cast(rate, weight.dtype)
-            if kernel:
-                optimizer = self._config.optimizer
-                written.append(
-                    fused_kernels.apply(optimizer, segments, weight, gradient, slots, own_rate, step)
-                )
-                continue
-            before = {name: slot.read_value() for name, slot in slots.items()}
-            old = weight.read_value()
-            new, after = self.rule.update(old, gradient, before, own_rate, step, segments)
-            variables += [weight, *(slots[name] for name in after)]
-            values.append(unless_skipped(finite, new, old))
-            values += [unless_skipped(finite, value, before[name]) for name, value in after.items()]
+        written = [
+            fused_kernels.apply(
+                self._config.optimizer, segments, weight, gradient, slots, tf.cast(rate, weight.dtype), step
+            )
+            for weight, slots, segments, in_place, gradient in zip(
+                self._weights, self.slots, self._segments, self._in_place, gradients, strict=True
+            )
+            if in_place
+        ]
+        rest = [i for i, in_place in enumerate(self._in_place) if not in_place]
+        values = self._updated([gradients[i] for i in rest], rate, step, finite)
+        variables = [v for i in rest for v in (self._weights[i], *self.slots[i].values())]
         self._replicas.assign(variables, values)
         return [*written, *values, *(tell(finite) if tell else ())]
+
+    def compile(self) -> None:
+        """Makes the update, between the gradients' sum and the writing, one program of XLA's."""
+        self._updated = tf.function(self._updated, jit_compile=True, autograph=False)
+
+    def _updated(
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, finite: tf.Tensor | None
+    ) -> list[tf.Tensor]:
+        """Returns the new value of each weight that no kernel updates, followed by those of its slots."""
+        values, rest = [], [i for i, in_place in enumerate(self._in_place) if not in_place]
+        for i, gradient in zip(rest, gradients, strict=True):
+            old = self._weights[i].read_value()
+            before = {name: slot.read_value() for name, slot in self.slots[i].items()}
+            own_rate = tf.cast(rate, old.dtype)
+            new, after = self.rule.update(old, gradient, before, own_rate, step, self._segments[i])
+            values.append(unless_skipped(finite, new, old))
+            values += [unless_skipped(finite, after[name], before[name]) for name in before]
+        return values
 
     def read_slots(self) -> SlotValues:
         """Outside `run`, called by every process: returns the slots of every weight."""

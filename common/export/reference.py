@@ -86,7 +86,7 @@ class OfSeveral:
         task = type(steps.task)(config, None)
         policy = precision(config.precision)
         self._state = State(task, replicas, policy)
-        self._step = make_train_step(task, self._state, policy, steps.clock)
+        self._step = make_train_step(task, self._state, steps.clock)
         self._eval_step = make_eval_step(task, self._state)
         names = [name for name, about in steps.state.items() if about.role != "replica"]
         self._variables = dict(zip(names, self._state.variables(), strict=True))

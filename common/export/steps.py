@@ -94,7 +94,7 @@ class Steps:
         self.task, self.clock = task, Clock.of(config)
         self.replicas = Xla(task.config.num_replicas)
         self._state = state = State(task, self.replicas, policy)
-        train_step = make_train_step(task, state, policy, self.clock)
+        train_step = make_train_step(task, state, self.clock)
 
         def train(batch: Any) -> tf.Tensor:
             """One turn of the loop (common/train/loop.py); the step's number is a variable."""

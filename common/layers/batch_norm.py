@@ -40,6 +40,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     Attributes:
       kinds: kinds of this layer's variables, for `common.layers.variable_kinds`.
       folded: only `beta` is left, an export's convolution has the scale.
+      joins_replicas: whether training exchanges moments with other replicas; known once the layer is built.
       moving_mean, moving_variance: [G, C], one per replica, G virtual groups in a replica.
       merged_mean, merged_variance: [C], equal on all replicas.
     """
@@ -94,7 +95,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         """
         shape = tf.TensorShape(input_shape)
         channels = shape[-1]
-        virtual, _ = self._grouping(shape[0])
+        virtual, groups = self._grouping(shape[0])
+        self.joins_replicas = groups is not None
         self.gamma = self.beta = None
         if self.affine:
             self.gamma = self.add_weight(name="gamma", shape=[channels], initializer=self.gamma_initializer)

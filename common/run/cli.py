@@ -259,5 +259,6 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
         loss, seconds = loop.one_step()
         backend.close()
     if process.main:
-        print(json.dumps({"loss": loss, "build_seconds": built - started, "step_seconds": seconds, **said}))
+        seconds = {"build_seconds": built - started, "step_seconds": seconds}
+        print(json.dumps({"loss": loss, **seconds, "compiled": str(loop.compiled), **said}))
     return 0

@@ -9,9 +9,12 @@ from typing import Any
 import tf_keras
 
 from common.config.clock import Clock
+from common.config.schema import RunConfig
+from common.distributed.replicas.base import Replicas
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
+from common.train.compilation import plan
 from common.train.task import Task
 
 _CONVOLUTIONS = (
@@ -33,8 +36,12 @@ Shape = Sequence[int | None]
 class _OnPaper(Single):
     """One device that stands for all replicas, to build the network of any preset; nothing runs on it."""
 
-    def __init__(self, num_replicas: int):
-        self.num_replicas = num_replicas
+    def __init__(self, config: RunConfig):
+        self.num_replicas, self.name = config.num_replicas, config.replicas
+        self.compiles_between = config.replicas in ("horovod", "multiworker")
+
+    def compiles_collectives(self) -> bool:
+        return self.name in ("single", "tpu")
 
 
 def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) -> dict[str, Any]:
@@ -44,7 +51,8 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
       UserError: the configuration builds no network.
     """
     config, clock = task.config, Clock.of(task.config)
-    model = task.build(_OnPaper(config.num_replicas), precision(config.precision))
+    replicas = _OnPaper(config)
+    model = task.build(replicas, precision(config.precision))
     macs = forward_macs(model)
     return {
         "benchmark": config.benchmark,
@@ -58,8 +66,17 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
         "steps_per_epoch": clock.whole_steps_per_epoch,
         "train_steps": clock.train_steps,
         "quality_target": config.logged_target,
+        "compiled_here": _compiled(config, replicas, model),
         "hyperparameters": {key: value for key, value, _ in hyperparameters},
     }
+
+
+def _compiled(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> str:
+    """Returns what XLA would compile of the run on this machine, or why it would not start."""
+    try:
+        return str(plan(config, replicas, model))
+    except UserError as error:
+        return str(error)
 
 
 def parameters(model: tf_keras.Model) -> int:

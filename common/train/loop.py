@@ -28,8 +28,9 @@ from common.layers.precision import precision as make_precision
 from common.train import events
 from common.train.agreement import Agreement
 from common.train.batch_shapes import in_turn, summed
+from common.train.compilation import Compiled, plan
 from common.train.evaluation_pool import POLL_SECONDS, Evaluator
-from common.train.step import State, compiles, make_eval_step, make_prepare_eval, make_train_step
+from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
 from common.train.step_timing import StepTiming
 from common.train.task import Task
 
@@ -59,18 +60,21 @@ class Loop:
         self.clock = Clock.of(config)
         policy = make_precision(config.precision)
         self.state = State(task, replicas, policy)
-        compiled = compiles(config, replicas)
+        self.compiled = plan(config, replicas, self.state.model)
+        how = self.compiled.compiled
         self._summed = summed(replicas, task.batch_shapes, self._batch_size(True))
         self._timing = StepTiming(replicas.num_processes > 1)
-        train_step = make_train_step(task, self.state, policy, self.clock, self._timing.of_gradients)
-        self._train_step = replicas.compile(train_step, compiled)
+        train_step = make_train_step(
+            task, self.state, self.clock, self._timing.of_gradients, how is Compiled.BETWEEN
+        )
+        self._train_step = replicas.compile(train_step, how is Compiled.STEP)
         self._evaluated = summed(
             replicas,
             task.eval_batch_shapes,
             self._batch_size(False),
             lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
         )
-        self._eval_step = replicas.compile(make_eval_step(task, self.state), compiled)
+        self._eval_step = replicas.compile(make_eval_step(task, self.state), how is not Compiled.NOTHING)
         self._prepare_eval = make_prepare_eval(self.state)
         self._block = tf.function(self._fused_block, autograph=False)
         self._agreement = Agreement(replicas)

@@ -28,7 +28,7 @@ config = dataclasses.replace(
 )
 task = Task(config, None)
 state = State(task, Single(), precision("fp32"))
-step = make_train_step(task, state, precision("fp32"), Clock.of(config))
+step = make_train_step(task, state, Clock.of(config))
 for batch, shape in zip(task.synthetic_input(1), config.shapes):
     batch = {name: tf.constant(x.numpy()) for name, x in batch.items()}
     assert tuple(batch["image"].shape) == (1, *shape, 3)

@@ -67,7 +67,7 @@ def step(config: Config, replicas, shape, weights=None) -> tuple[list, list, flo
     arrays = small.batch(config, shape, seed=8)
     data = tf.data.Dataset.from_tensors(arrays).repeat()
     batches = iter(replicas.dataset(shared_input(lambda s: data, config.partitions, replicas)))
-    train_step = make_train_step(task, state, policy, Clock.of(config))
+    train_step = make_train_step(task, state, Clock.of(config))
     found = float(replicas.sum(replicas.run(train_step, (next(batches), tf.constant(0, tf.int64)))))
     # After a first step the momentum is the gradient.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]

@@ -123,7 +123,7 @@ def test_photographs_train_and_are_evaluated(tmp_path):
     task, replicas, policy = Task(config, str(tmp_path)), Single(), precision("fp32")
     task.check_input()
     state = State(task, replicas, policy)
-    train = tf.function(make_train_step(task, state, policy, Clock.of(config)), autograph=False)
+    train = tf.function(make_train_step(task, state, Clock.of(config)), autograph=False)
     evaluate = tf.function(make_eval_step(task, state), autograph=False)
 
     def static(batch: dict) -> dict:

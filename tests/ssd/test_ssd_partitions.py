@@ -56,7 +56,7 @@ def step(config: Config, replicas, weights=None) -> tuple[list, list, float]:
     )
     parts = tf.data.Dataset.from_tensor_slices(batch).batch(config.micro_batch_size)
     make = shared_input(lambda s: parts.shard(s.count, s.index).repeat(), config.partitions, replicas)
-    train_step = make_train_step(task, state, policy, Clock.of(config))
+    train_step = make_train_step(task, state, Clock.of(config))
     batches = iter(replicas.dataset(make))
     loss = replicas.sum(replicas.run(train_step, (next(batches), tf.constant(100, tf.int64))))
     # The first momentum is the gradient, times the rate where the momentum is unscaled.

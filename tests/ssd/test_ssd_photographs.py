@@ -79,7 +79,7 @@ def test_photographs_train_and_are_evaluated(data_dir):
     task, replicas, policy = Task(CONFIG, str(data_dir)), Single(), precision("fp32")
     task.check_input()
     state = State(task, replicas, policy)
-    train = tf.function(make_train_step(task, state, policy, Clock.of(CONFIG)), autograph=False)
+    train = tf.function(make_train_step(task, state, Clock.of(CONFIG)), autograph=False)
     evaluate = tf.function(make_eval_step(task, state), autograph=False)
     losses = [
         float(train(batch, tf.constant(i, tf.int64)))

@@ -89,7 +89,7 @@ def stepped(config: Config, batch: dict[str, tf.Tensor], replicas: object = None
     """The weights after one training step on `batch`."""
     policy, task = precision(config.precision), Task(config, None)
     state = steps.State(task, replicas or Single(), policy)
-    train_step = steps.make_train_step(task, state, policy, Clock.of(config))
+    train_step = steps.make_train_step(task, state, Clock.of(config))
     # Not at step 0, where the warmup's rate is 0.
     if replicas is None:
         train_step(batch, tf.constant(3, tf.int64))

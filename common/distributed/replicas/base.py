@@ -45,6 +45,7 @@ class Replicas(abc.ABC):
       num_replicas: replicas over all processes.
       updates_in_place: whether TensorFlow's kernels make the whole update (common/optim/fused_kernels.py) instead of
         `assign`.
+      compiles_between: whether a compiled program may stand between two exchanges inside `run`.
       loops_hold_collectives: whether collectives may stand inside control flow within `run`.
       narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
       process_index, num_processes: this process among those of the run; process 0 writes the log.
@@ -53,6 +54,7 @@ class Replicas(abc.ABC):
     name: str = ""
     num_replicas: int = 1
     updates_in_place: bool = False
+    compiles_between: bool = False
     loops_hold_collectives: bool = False
     narrow: bool = False
     process_index: int = 0

@@ -51,6 +51,7 @@ class Horovod(Replicas):
 
     name = "horovod"
     loops_hold_collectives = True
+    compiles_between = True
 
     def __init__(self, num_replicas: int):
         self._hvd = _start()

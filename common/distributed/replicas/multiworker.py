@@ -57,7 +57,7 @@ class MultiWorker(StrategyReplicas):
         self.process_index, self.num_processes = cluster.index, len(cluster.workers)
         self.strategy, self._collectives = _join(cluster)
         self._local = len(self.strategy.extended.worker_devices)
-        self.loops_hold_collectives = self._local == 1
+        self.loops_hold_collectives = self.compiles_between = self._local == 1
 
     @staticmethod
     def devices_here() -> int:

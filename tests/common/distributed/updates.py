@@ -114,7 +114,7 @@ class Runner:
         task = self.task = Task(self.config)
         policy = precision(self.config.precision)
         self.state = State(task, self.replicas, policy)
-        train = make_train_step(task, self.state, policy, Clock.of(self.config))
+        train = make_train_step(task, self.state, Clock.of(self.config))
         data = task.examples(0, BATCH * STEPS, 0)
         x = tf.constant(data["x"].reshape(STEPS, BATCH, -1))
         label = tf.constant(data["label"].reshape(STEPS, BATCH))

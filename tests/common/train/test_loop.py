@@ -42,7 +42,7 @@ def naive(config):
     task, replicas, policy = toy.Task(config), backends.make(config), precision(config.precision)
     state = State(task, replicas, policy)
     clock = Loop(task, replicas).clock
-    train, evaluate = make_train_step(task, state, policy, clock), make_eval_step(task, state)
+    train, evaluate = make_train_step(task, state, clock), make_eval_step(task, state)
     prepare = make_prepare_eval(state)
     shard = backends.base.Shard()
     batches = iter(task.train_input(shard, config.global_batch_size, 0))

@@ -228,7 +228,7 @@ class Stepper:
         self.config, self.replicas = config, backends.make(config)
         task, policy = Task(config, None), precision(config.precision)
         self.state = State(task, self.replicas, policy)
-        step = make_train_step(task, self.state, policy, Clock.of(config))
+        step = make_train_step(task, self.state, Clock.of(config))
         self._size = config.global_batch_size // config.num_replicas
 
         def run(batches, number):

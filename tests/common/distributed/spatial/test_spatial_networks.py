@@ -126,7 +126,7 @@ def resnet_step(config, replicas, weights=None):
     parts = tf.data.Dataset.from_tensor_slices(batch).batch(config.micro_batch_size)
     make = shared_input(lambda s: parts.shard(s.count, s.index).repeat(), config.partitions, replicas)
     batches = iter(replicas.dataset(make))
-    step = make_train_step(task, state, policy, Clock.of(config))
+    step = make_train_step(task, state, Clock.of(config))
     loss = replicas.sum(replicas.run(step, (next(batches), tf.constant(100, tf.int64))))
     # The first momentum is rate times gradient.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]

@@ -1,0 +1,69 @@
+"""Decides what of a run's steps XLA compiles: the whole step, or what lies between the exchanges, or nothing.
+
+The backend says whether its collectives may stand inside a compiled program. Where they may not, forward and backward
+are one program for each replica, the update another, and the replicas exchange between them; a network that exchanges
+in its forward pass then has no such program.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import tensorflow as tf
+import tf_keras
+
+from common.config.schema import RunConfig
+from common.distributed.replicas.base import Replicas
+from common.errors import UserError
+from common.layers import batch_norm
+
+
+class Compiled(enum.Enum):
+    """What XLA compiles, in the words of `--dry_run` and run.json."""
+
+    NOTHING = "nothing"
+    BETWEEN = "forward and backward, and the update; replicas exchange between them"
+    STEP = "the whole step"
+
+
+class Plan(NamedTuple):
+    """What is compiled, and why no more; the reason is "" where the whole step is."""
+
+    compiled: Compiled
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.compiled.value} ({self.why})" if self.why else self.compiled.value
+
+
+def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
+    """Returns what is compiled in a run.
+
+    Raises:
+      UserError: config.compile=on, and nothing can be.
+    """
+    if config.compile == "off":
+        return Plan(Compiled.NOTHING, "config.compile=off")
+    if config.compile == "auto" and not tf.config.list_physical_devices("GPU") and replicas.name != "tpu":
+        return Plan(Compiled.NOTHING, "config.compile=auto, which is off on a CPU")
+    if replicas.compiles_collectives():
+        return Plan(Compiled.STEP)
+    within = exchanges(config, model)
+    if not within and replicas.compiles_between:
+        return Plan(Compiled.BETWEEN, f"config.replicas={replicas.name} cannot exchange inside a program")
+    why = (
+        f"{within} exchanges in the forward pass" if within else "its programs cannot stand between exchanges"
+    )
+    why = f"config.replicas={replicas.name}: {why}"
+    if config.compile == "on":
+        raise UserError(f"config.compile=on: nothing of this run can be compiled ({why}); use auto or off")
+    return Plan(Compiled.NOTHING, why)
+
+
+def exchanges(config: RunConfig, model: tf_keras.Model) -> str:
+    """Returns what of a network exchanges with other replicas in the forward pass; "" for nothing."""
+    if config.partitions > 1:
+        return f"config.partitions={config.partitions}"
+    joined = [layer for layer in batch_norm.span_layers(model) if layer.trainable and layer.joins_replicas]
+    return f"batch norm over {joined[0].span} images" if joined else ""

@@ -1,0 +1,129 @@
+"""Computes a replica's loss and gradients, whole or in micro-batches, as one program of XLA's where that pays.
+
+A term that is divided by its weight over all replicas keeps gradients of its own until that weight is known: after the
+last micro-batch, or, of a compiled program, outside it, since replicas may not be able to exchange inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+import tf_keras
+
+from common.distributed.replicas.base import Replicas
+from common.layers import dropout
+from common.train.loss_scale import LossScale
+from common.train.task import Batch, Over, Task, WeightedSum
+
+# (batch) -> (loss, gradients): this replica's parts of sums over the replicas.
+Gradients = Callable[[Batch], tuple[tf.Tensor, list[tf.Tensor]]]
+# (total, weight, gradients of the total) of a term.
+_Part = tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]
+
+
+def make(
+    task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, compiled: bool = False
+) -> Gradients:
+    """Makes the function that computes the gradients of `model`'s trainable variables.
+
+    Args:
+      task, model, replicas, scale: of the run.
+      compiled: forward and backward are one program of XLA's, and replicas exchange only outside of it.
+    """
+    if task.config.accumulation_steps == 1 and not compiled:
+        return lambda batch: _whole(task, model, replicas, scale, batch)
+    return _InParts(task, model, replicas, scale, compiled)
+
+
+def _whole(
+    task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, batch: Batch
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns this replica's loss and gradients, both parts of sums over the replicas."""
+    with tf.GradientTape() as tape:
+        terms = task.loss(model, batch)
+        loss = tf.add_n([t.total / _denominator(t, replicas) for t in terms.values()])
+        scaled = scale.scaled(loss)
+    return loss, scale.unscaled(_dense(tape, scaled, model.trainable_variables))
+
+
+def _dense(tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """Returns every gradient as a dense tensor, an embedding's too: they are summed in buckets of one tensor each."""
+    found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return [tf.convert_to_tensor(g) for g in found]
+
+
+def _denominator(term: WeightedSum, replicas: Replicas, micro_batches: int = 1) -> tf.Tensor:
+    weight = tf.stop_gradient(term.weight)
+    if term.over is Over.GLOBAL:
+        weight = replicas.all_reduce(weight)
+    else:
+        weight = weight * tf.cast(replicas.num_replicas * micro_batches, weight.dtype)
+    return _or_one(weight)
+
+
+def _or_one(weight: tf.Tensor) -> tf.Tensor:
+    # All weights zero: the totals are zero too, and 0 / 1 keeps the loss finite.
+    return tf.where(weight > 0, weight, tf.ones_like(weight))
+
+
+class _InParts:
+    """As `_whole`, over micro-batches, with a part for each GLOBAL term, and one for the others together."""
+
+    def __init__(
+        self, task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, compiled: bool
+    ):
+        self._task, self._model, self._replicas, self._scale = task, model, replicas, scale
+        self._count = task.config.accumulation_steps
+        self._parts = tf.function(self._of, jit_compile=True, autograph=False) if compiled else self._of
+
+    def __call__(self, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        totals = self._parts(batch, tf.constant(0))
+        if self._replicas.loops_hold_collectives:
+            totals = tf.while_loop(
+                lambda i, _: i < self._count,
+                lambda i, t: (i + 1, self._add(batch, i, t)),
+                (tf.constant(1), totals),
+                parallel_iterations=1,
+            )[1]
+        else:
+            for i in range(1, self._count):
+                totals = self._add(batch, tf.constant(i), totals)
+        loss, gradients = [], [[] for _ in self._model.trainable_variables]
+        for total, weight, grads in totals:
+            weight = _or_one(self._replicas.all_reduce(weight))
+            loss.append(total / weight)
+            for out, g in zip(gradients, grads):
+                out.append(g / tf.cast(weight, g.dtype))
+        return tf.add_n(loss), self._scale.unscaled([tf.add_n(g) for g in gradients])
+
+    def _add(self, batch: Batch, i: tf.Tensor, totals: list[_Part]) -> list[_Part]:
+        return tf.nest.map_structure(tf.add, totals, self._parts(batch, i))
+
+    def _of(self, batch: Batch, i: tf.Tensor) -> list[_Part]:
+        """Returns the parts of micro-batch `i`; the sum of the terms that are not GLOBAL has the weight 0."""
+        with dropout.micro_batch(i, self._count), tf.GradientTape(persistent=True) as tape:
+            terms = self._task.loss(self._model, self._micro_batch(batch, i)).values()
+            sums = [(t.total, t.weight) for t in terms if t.over is Over.GLOBAL]
+            local = [
+                t.total / _denominator(t, self._replicas, self._count)
+                for t in terms
+                if t.over is Over.REPLICA
+            ]
+            if local:
+                sums.append((tf.add_n(local), tf.constant(0, local[0].dtype)))
+            scaled = [self._scale.scaled(total) for total, _ in sums]
+        variables = self._model.trainable_variables
+        return [(total, weight, _dense(tape, s, variables)) for (total, weight), s in zip(sums, scaled)]
+
+    def _micro_batch(self, batch: Batch, i: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        if self._count == 1:
+            return batch
+        size = tf.nest.flatten(batch)[0].shape[0] // self._count
+
+        # XLA does not know the length of x[i * size : (i + 1) * size].
+        def part(x: tf.Tensor) -> tf.Tensor:
+            begin, rest = tf.pad([i * size], [[0, x.shape.rank - 1]]), tf.shape(x)[1:]
+            return tf.ensure_shape(tf.slice(x, begin, tf.concat([[size], rest], 0)), [size, *x.shape[1:]])
+
+        return tf.nest.map_structure(part, batch)

@@ -1,0 +1,53 @@
+"""Every benchmark's small network under Horovod: a compiled step of two processes equals the uncompiled one."""
+
+import dataclasses
+import functools
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from common.distributed import replicas as backends
+from common.train.loop import Loop
+from tests.common.distributed.replicas import processes
+from tests.common.export.test_export import SMALL
+from tests.common.export.test_pods import EACH
+
+NUMBER, STEPS = 2, 2
+BENCHMARKS = ("mnist", "ptb", "resnet", "tsm_kinetics", "transformer", "gnmt", "ssd", "maskrcnn")
+QUICK = ("mnist",)  # In `make test` too; XLA's CPU compiler makes the others minutes long.
+
+
+def stepped(benchmark, how):
+    """(losses, weights, what is compiled) of two steps on synthetic data, in float64."""
+    batch = NUMBER * EACH.get(benchmark, 2)
+    presets = importlib.import_module(f"{benchmark}.presets").PRESETS
+    sizes = {"global_batch_size": batch, "eval_batch_size": batch, "precision": "fp64"}
+    config = dataclasses.replace(
+        presets["cpu-tiny"],
+        replicas="horovod",
+        num_replicas=NUMBER,
+        compile=how,
+        **{**SMALL[benchmark], **sizes},
+    )
+    config.validate()
+    loop = Loop(importlib.import_module(f"{benchmark}.task").Task(config, None), backends.make(config))
+    losses = loop._call(loop._synthetic(True), loop._synthetic(False), STEPS, 0).losses
+    local = loop.replicas.local_results
+    weights = [local(v)[0].numpy() for v in loop.state.model.variables]
+    return losses, weights, str(loop.compiled)
+
+
+@pytest.mark.parametrize(
+    "benchmark", [pytest.param(b, marks=() if b in QUICK else pytest.mark.e2e) for b in BENCHMARKS]
+)
+def test_a_compiled_step_equals_the_uncompiled_one(benchmark):
+    calls = {how: functools.partial(stepped, benchmark, how) for how in ("off", "on")}
+    results = processes.run("horovod", NUMBER, calls)
+    for compiled, plain in zip(results["on"], results["off"], strict=True):
+        print(json.dumps({benchmark: compiled[2]}))
+        assert compiled[2].startswith("forward and backward, and the update")
+        np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-9)
+        for mine, other in zip(compiled[1], plain[1], strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-11)
