@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup text demo test quick e2e e2e-pods e2e-own mutate study bench docs lint lock clean horovod aot
+.PHONY: help setup gpu text demo test quick e2e e2e-pods e2e-own mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -15,6 +15,9 @@ help:
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(VENV)/.train ## install what a run needs into .venv
+
+gpu: $(VENV)/.gpu ## install TensorFlow's CUDA libraries and NCCL besides, several GB; shows the GPUs that it sees
+	@$(PY) -c 'import tensorflow as tf; print("GPUs     ", len(tf.config.list_physical_devices("GPU")))'
 
 text: $(VENV)/.text ## install what the translation benchmarks need besides
 
@@ -60,6 +63,7 @@ lint: $(VENV)/.dev ## format and lint
 lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text -o requirements/text.lock
+	@uv pip compile -q --no-header --python-version 3.11 --python-platform x86_64-manylinux_2_28 pyproject.toml --extra train --extra text --extra gpu -o requirements/gpu.lock
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra xlsx --extra dev -o requirements/dev.lock
 
 horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, about two minutes)

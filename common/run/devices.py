@@ -75,5 +75,6 @@ def _check_nccl() -> None:
     if not hvd.nccl_built():
         raise UserError(
             "--replicas=horovod: Horovod is built without NCCL, so gradients would go through the CPUs; run "
-            "`make horovod` where CUDA's toolkit and NCCL are; --allow_cpu sums through the CPUs"
+            "`HOROVOD_GPU_OPERATIONS=NCCL tools/horovod/build.sh` where CUDA's toolkit and NCCL are; --allow_cpu sums "
+            "through the CPUs"
         )

@@ -303,6 +303,23 @@ def exchange() -> Table:
     return head, rows
 
 
+def compiled_processes() -> Table:
+    """The table of a step of two processes, compiled between the exchanges, over the same step uncompiled."""
+    head = ("network", "backend", "uncompiled, ms", "compiled, ms", "compiled over uncompiled")
+    rows = [
+        (
+            f"{benchmark}, cpu-tiny",
+            backend,
+            f"{row['off_seconds'] * 1e3:.1f}",
+            f"{row['on_seconds'] * 1e3:.1f}",
+            f"{row['ratio']:.2f}",
+        )
+        for backend, benchmarks in load("compiled_processes.json")["steps_of"].items()
+        for benchmark, row in benchmarks.items()
+    ]
+    return head, rows
+
+
 def faults() -> Table:
     """The table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
     found = load("faults.json")["runs"]

@@ -112,6 +112,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "machines": machines,
     "update": lambda: markdown_table(*measurements.update()),
     "exchange": lambda: markdown_table(*measurements.exchange()),
+    "compiled-processes": lambda: markdown_table(*measurements.compiled_processes()),
     "mutations": mutations,
     "faults": lambda: markdown_table(*measurements.faults()),
     "trees": lambda: markdown_table(*trees.trees()),

@@ -1,0 +1,61 @@
+"""A training step of two processes, compiled between the exchanges by XLA, over the same step uncompiled.
+
+    python -m bench.compiled_processes [--benchmarks mnist resnet transformer] [--backends horovod multiworker]
+    [--rounds N] [--steps N] [--quick] [--output FILE]
+
+The presets are cpu-tiny, batch norm local to a replica. On a CPU a ratio above 1 is expected: `compile=auto` is off
+there (docs/sources.md, tf 3). On GPUs it was never measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.harness import arguments
+from bench.harness.processes import output_of
+from bench.harness.results import head, write
+
+PROCESSES = 2
+
+
+def measured(backend: str, benchmark: str, rounds: int, steps: int) -> dict:
+    """Seconds of a step both ways, and compiled over uncompiled."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "result.json"
+        launch = ["-m", "common.launch", f"--replicas={backend}", f"--processes={PROCESSES}", "--"]
+        flags = {"backend": backend, "benchmark": benchmark, "processes": PROCESSES}
+        flags |= {"rounds": rounds, "steps": steps, "output": output}
+        process = [
+            sys.executable,
+            "-m",
+            "bench.processes.compiled",
+            *(f"--{k}={v}" for k, v in flags.items()),
+        ]
+        output_of("compiled_processes", [sys.executable, *launch, *process])
+        return json.loads(output.read_text())
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "compiled_processes.json", rounds=7)
+    parser.add_argument("--benchmarks", nargs="+", default=["mnist", "resnet", "transformer"])
+    parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
+    parser.add_argument("--steps", type=int, default=20, help="steps of a round")
+    arguments.add_quick(parser)
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.steps, options.benchmarks = 1, 2, options.benchmarks[:1]
+    result = {**head("horovod"), "rounds": options.rounds, "steps": options.steps, "processes": PROCESSES}
+    result["steps_of"] = {
+        backend: {name: measured(backend, name, options.rounds, options.steps) for name in options.benchmarks}
+        for backend in options.backends
+    }
+    print(json.dumps(result["steps_of"], indent=1))
+    if not options.quick:
+        write(options.output, result)
+
+
+if __name__ == "__main__":
+    main()
