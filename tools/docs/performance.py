@@ -114,6 +114,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exchange": lambda: markdown_table(*measurements.exchange()),
     "mutations": mutations,
     "faults": lambda: markdown_table(*measurements.faults()),
+    "long-runs": lambda: markdown_table(*measurements.long_runs()),
     "trees": lambda: markdown_table(*trees.trees()),
     "published-logs": lambda: markdown_table(*published.rounds()),
     "published-classes": lambda: markdown_table(*published.classes()),
