@@ -80,6 +80,8 @@ PREDICATES = [
     ({"greater": 0}, [1, 0.1, True, float("inf")], [0, -1, "1", None, [], float("nan")]),
     ({"at_least": 0.759, "less": 1}, [0.759, 0.9], [0.7589, 1, 75.9, True]),
     ({"not_equal": ""}, ["x", 0, None, []], [""]),
+    # The stock checker's tolerance of whole numbers is 1e-5 (is_integer).
+    ({"multiple_of": 1}, [3, 3 + 0.9e-5, 3 - 0.9e-5], [3 + 1.1e-5, 3.005]),
     ({"multiple_of": 0.02}, [0.02, 0.12, 0, -0.04], [0.03, "x", None, float("inf"), 10**400]),
     ({"power_of_two_times": 1e-4}, [1e-4, 2e-4, 5e-5], [3e-4, 0, -1e-4, "x"]),
     ({"length": 2}, [[1, 2], "ab", {"a": 1, "b": 2}], [[1], 2, None]),

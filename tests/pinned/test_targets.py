@@ -6,6 +6,7 @@ papers. A log is written as a run writes it, and judged by the project's own che
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -46,6 +47,24 @@ def test_a_run_at_the_target_passes_and_one_below_does_not(
     for part, value in target.items():
         below = {**target, part: value - 1e-6}
         assert complaints(name, below, tmp_path / f"{part}.txt") - at, part
+
+
+# The decay rates of Adam's moments that the stock checker of v0.6 admits, and some that it does not.
+BETAS = {"beta_1": ((0.86, 0.9), (0.85, 0.88)), "beta_2": ((0.92, 0.98, 0.997), (0.9, 0.99))}
+
+
+@pytest.mark.parametrize("field", BETAS)
+def test_the_transformer_s_published_decay_rates_pass_and_others_do_not(
+    field: str, tmp_path: pathlib.Path
+) -> None:
+    config = preset_of("transformer/tpu-v3-2048")
+    published, others = BETAS[field]
+    for value in (*published, *others):
+        optimizer = dataclasses.replace(config.optimizer, **{field: value})
+        path = tmp_path / f"{value}.txt"
+        scripted_log(dataclasses.replace(config, optimizer=optimizer), path)
+        broken = {finding.rule for finding in check([path], ruleset="0.6.0").findings}
+        assert (f"opt_adam_{field}.value" in broken) == (value in others), value
 
 
 @pytest.mark.parametrize("name,target", TARGETS)

@@ -334,6 +334,20 @@ def faults() -> Table:
     return ("fault", "backend", "seconds", "message", "log"), rows
 
 
+def long_runs() -> Table:
+    """The table of long runs: what the process holds early and at the end, and what a block adds between."""
+    rows = []
+    for benchmark, found in load("long_run.json")["benchmarks"].items():
+        early, late = found[0], found[-1]
+        grown = (late["kilobytes"] - early["kilobytes"]) / (late["blocks"] - early["blocks"])
+        kept = (f"{early[name]}, {late[name]}" for name in ("handles", "threads"))
+        megabytes = ", ".join(f"{row['kilobytes'] / 1024:.0f}" for row in (early, late))
+        rows.append(
+            (benchmark, f"{early['blocks']}, {late['blocks']:,}", megabytes, f"{grown:.1f} kB", *kept)
+        )
+    return ("benchmark", "blocks", "MB held", "a block adds", "handles", "threads"), rows
+
+
 def date(path: Path) -> str:
     return str(load(path.name).get("date") or "")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tools.docs import measurements, published, trees
 from tools.docs.measurements import ROOT, Comparison
+from tools.mutate.summary import MECHANICAL, summary, survivors
 from tools.mutate.summary import RESULTS as MUTATIONS
-from tools.mutate.summary import summary
 
 PAGES = (
     "docs/mutations.md",
@@ -91,9 +91,9 @@ def machines() -> str:
     return markdown_table(("file", "date", "processor", "cores"), rows)
 
 
-def mutations() -> str:
-    """The outcomes of `make mutate` by folder."""
-    return summary(json.loads(MUTATIONS.read_text(encoding="utf-8")))
+def mutations(path: Path, table: Callable[[dict], str] = summary) -> str:
+    """The outcomes of `make mutate` by folder, or another table of them."""
+    return table(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _link(name: str) -> str:
@@ -114,7 +114,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "exchange": lambda: markdown_table(*measurements.exchange()),
     "compiled-processes": lambda: markdown_table(*measurements.compiled_processes()),
     "mutations": mutations,
+    "mutations": lambda: mutations(MUTATIONS),
+    "mutations-mechanical": lambda: mutations(MECHANICAL),
+    "mutations-survivors": lambda: mutations(MECHANICAL, survivors),
     "faults": lambda: markdown_table(*measurements.faults()),
+    "long-runs": lambda: markdown_table(*measurements.long_runs()),
     "trees": lambda: markdown_table(*trees.trees()),
     "published-logs": lambda: markdown_table(*published.rounds()),
     "published-classes": lambda: markdown_table(*published.classes()),

@@ -1,8 +1,8 @@
-"""Tries faults: python -m tools.mutate [--changed_since REV] [--only TEXT] [--mechanical FILE] [--again]
+"""Tries faults: python -m tools.mutate [--changed_since REV] [--only TEXT] [--mechanical PATH] [--again]
 
-Without options all hand-written faults are tried. `--mechanical FILE` tries the mechanical faults of a file, with the
-tests that run its lines (tests_of.py). Results go to a JSON file; a fault that has a result there is not tried again
-unless its source or its tests changed. The exit status is 1 when a fault survived that is not marked as equivalent.
+Without options all hand-written faults are tried. `--mechanical PATH` tries the mechanical faults of a file or folder,
+with the tests that run its lines (tests_of.py). Results go to a JSON file; a fault that has a result there is not tried
+again unless its source or its tests changed. The exit status is 1 when a fault survived that is not marked equivalent.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,11 @@ from common.errors import UserError
 from tools.mutate import runner
 from tools.mutate.faults import ROOT, Fault, hand_written
 from tools.mutate.mechanical import faults as mechanical_faults
-from tools.mutate.summary import RESULTS, summary
+from tools.mutate.summary import MECHANICAL, RESULTS, summary
 from tools.mutate.tests_of import tests_of
 
 EQUIVALENT = "equivalent"
+SEED = 32  # Of the sample of mechanical faults.
 
 
 def key(fault: Fault) -> str:
@@ -55,8 +57,9 @@ def changed_since(revision: str, root: Path = ROOT) -> set[str]:
 
 def _chosen(options: argparse.Namespace) -> list[Fault]:
     if options.mechanical:
-        faults = [fault for path in options.mechanical for fault in mechanical_faults(path, tests_of(path))]
-        return faults[:: options.every]
+        paths = [path for name in options.mechanical for path in _modules(name)]
+        faults = [fault for path in paths for fault in mechanical_faults(path, tests_of(path))]
+        return random.Random(SEED).sample(faults, min(options.sample or len(faults), len(faults)))
     faults = hand_written()
     if options.only:
         faults = [fault for fault in faults if options.only in fault.name or options.only in fault.file]
@@ -66,6 +69,12 @@ def _chosen(options: argparse.Namespace) -> list[Fault]:
             f for f in faults if f.file in changed or any(t.partition("::")[0] in changed for t in f.tests)
         ]
     return faults
+
+
+def _modules(name: str) -> list[str]:
+    """The Python files of a folder, or the one file."""
+    files = sorted((ROOT / name).rglob("*.py")) if (ROOT / name).is_dir() else [ROOT / name]
+    return [str(file.relative_to(ROOT)) for file in files]
 
 
 def _write(path: Path, results: dict[str, dict]) -> None:
@@ -78,22 +87,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.mutate", description=__doc__.split("\n\n")[1])
     parser.add_argument("--changed_since", metavar="REV", help="only faults of files that differ from REV")
     parser.add_argument("--only", metavar="TEXT", help="only faults whose name or file holds TEXT")
-    parser.add_argument("--mechanical", nargs="+", metavar="FILE", help="mechanical faults of these files")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th mechanical fault")
+    parser.add_argument(
+        "--mechanical", nargs="+", metavar="PATH", help="mechanical faults of these files or folders"
+    )
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="only N of the mechanical faults, always the same"
+    )
     parser.add_argument("--again", action="store_true", help="try those with a result, too")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="default: results.json or mechanical.json")
     parser.add_argument("--slots", type=int, default=2, help="faults at a time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for the tests of one fault")
     options = parser.parse_args()
+    options.results = options.results or (MECHANICAL if options.mechanical else RESULTS)
     known = json.loads(options.results.read_text()) if options.results.exists() else {}
     faults = _chosen(options)
     names = {fault.name for fault in faults}
     if not (options.only or options.changed_since or options.mechanical):
-        known = {name: entry for name, entry in known.items() if name in names or "->" in name}
+        known = {name: entry for name, entry in known.items() if name in names}
     keys = {fault.name: key(fault) for fault in faults}  # Of the sources that are copied.
-    if options.again:
-        known = {name: {**entry, "key": ""} for name, entry in known.items()}
-    waiting = [f for f in faults if not f.equivalent and known.get(f.name, {}).get("key") != keys[f.name]]
+    waiting = [
+        fault
+        for fault in faults
+        if not fault.equivalent
+        and (options.again or known.get(fault.name, {}).get("key") != keys[fault.name])
+    ]
     waiting.sort(key=lambda fault: known.get(fault.name, {}).get("outcome") == runner.CAUGHT)
     for fault in faults:
         if fault.equivalent:

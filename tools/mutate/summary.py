@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results.json"
+RESULTS = Path(__file__).parent / "results.json"  # Of the hand-written faults.
+MECHANICAL = Path(__file__).parent / "mechanical.json"  # Of a sample of the mechanical ones.
+
+
+ENDED = ("caught", "equivalent")
 
 
 def summary(results: Mapping[str, dict]) -> str:
@@ -22,3 +26,18 @@ def summary(results: Mapping[str, dict]) -> str:
     lines = ["| folder | caught | survived | equivalent |", "|---|---|---|---|"]
     lines += [f"| {name} | {row['caught']} | {row['survived']} | {row['equivalent']} |" for name, row in rows]
     return "\n".join(lines)
+
+
+def survivors(results: Mapping[str, dict]) -> str:
+    """A table of the faults that no test noticed, by file."""
+    rows = [
+        (e["file"], name.partition(" ")[2] or name)
+        for name, e in results.items()
+        if e["outcome"] not in ENDED
+    ]
+    lines = ["| file | fault |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{file}` | {_code(fault)} |" for file, fault in sorted(rows))])
+
+
+def _code(text: str) -> str:
+    return "`` " + " ".join(text.split()).replace("|", "\\|") + " ``"

@@ -1,17 +1,19 @@
 """Finds the tests that run a file's lines, from coverage measured per test.
 
 `python -m tools.mutate.tests_of [PYTEST ARGUMENTS]` measures, and writes MAP: {file: [test files, most lines first]}.
-Without a map, a file's tests are those that its folder suggests.
+Without a map, a file's tests are those that import it.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 from tools.mutate.faults import ROOT
@@ -26,9 +28,31 @@ def tests_of(path: str) -> tuple[str, ...]:
         found = json.loads(MAP.read_text()).get(path)
         if found:
             return tuple(found[:MOST])
-    folder, name = Path(path).parent, Path(path).stem
-    direct = ROOT / "tests" / folder / f"test_{name}.py"
-    return (str(direct.relative_to(ROOT)),) if direct.exists() else (str(Path("tests") / folder),)
+    return importers(path) or (str(Path("tests") / Path(path).parts[0]),)
+
+
+def importers(path: str) -> tuple[str, ...]:
+    """The test files that import `path`, at most MOST: its namesake first, then the quick ones, then the slow ones."""
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    slow = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
+    stem = Path(path).stem
+    found = [name for name, imported in _imports().items() if module in imported]
+    return tuple(sorted(found, key=lambda name: (stem not in Path(name).stem, name in slow, name))[:MOST])
+
+
+@cache
+def _imports() -> dict[str, set[str]]:
+    """The modules that each test file imports; of `from a import b`, both a and a.b."""
+    imported: dict[str, set[str]] = {}
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        names = imported.setdefault(str(file.relative_to(ROOT)), set())
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module)
+                names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return imported
 
 
 def measure(arguments: list[str]) -> dict[str, list[str]]:

@@ -138,6 +138,16 @@ def test_rows_that_do_not_exist_may_hold_anything(k):
         check(k, network, images, [normal([7, 7, CHANNELS, FILTERS], 6)])
 
 
+def test_a_maximum_leaves_zeros_in_rows_that_do_not_exist():
+    """So that a sum over rows that a network makes itself counts none of them; height 5 on 4 replicas is 2, 2, 1, 0."""
+
+    def network(spatial, x, weights):
+        y = spatial.max_pool(x, 3, 1, "same")
+        return [spatial.all_reduce(tf.reduce_sum(y, axis=[1, 2]))]
+
+    check(4, network, normal([BATCH, 5, 4, CHANNELS], 12))
+
+
 # -- Batch norm ----------------------------------------------------------------------------------------------
 
 
