@@ -54,7 +54,7 @@ def main() -> None:
     }
     print(json.dumps(result["steps_of"], indent=1))
     if not options.quick:
-        write(options.output, result)
+        write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def stepped(benchmark, how):
 )
 def test_a_compiled_step_equals_the_uncompiled_one(benchmark):
     calls = {how: functools.partial(stepped, benchmark, how) for how in ("off", "on")}
-    results = processes.run("horovod", NUMBER, calls)
+    results = processes.run("horovod", NUMBER, calls, timeout=2400)
     for compiled, plain in zip(results["on"], results["off"], strict=True):
         print(json.dumps({benchmark: compiled[2]}))
         assert compiled[2].startswith("forward and backward, and the update")
