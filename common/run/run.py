@@ -160,7 +160,9 @@ class Training:
     def _explain(self, error: BaseException) -> UserError | None:
         if isinstance(error, UserError):
             return None
-        if self._stopped_by and not self._training:  # Python wraps what a signal raises in some of its own code.
+        if (
+            self._stopped_by and not self._training
+        ):  # Python wraps what a signal raises in some of its own code.
             return _stopped_early(self._stopped_by)
         from common.run.step_errors import explained
 
