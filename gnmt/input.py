@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from common.data import padding
+from common.config.clock import Clock
+from common.data import padding, pipeline
 from common.data.bucketing import Buckets
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.text import bpe, parallel
 from gnmt.config import Config
-from gnmt.corpus import Corpus, load
+from gnmt.corpus import SIDES, Corpus, Side, load
 
 Batch = dict[str, np.ndarray]
 
@@ -29,49 +30,64 @@ Batch = dict[str, np.ndarray]
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless training batches of one process, for its replicas in turn.
+    """Makes one process's training batches from `start_step` to the end of the run, for its replicas in turn.
 
-    In a step all processes have the same bucket.
+    In a step all processes have the same bucket. The whole run is planned ahead, a number per example and epoch.
 
     Raises:
       UserError: there are no files, or a record is bad.
     """
     corpus = _corpus(config, Path(data_dir))
     buckets = Buckets(corpus.lengths, config.bucket_limits)
-
-    def batches() -> Iterator[Batch]:
-        for length, examples in buckets.endless(config.seed, config.global_batch_size, shard, start_step):
-            for part in examples.reshape(-1, batch_size):
-                yield _batch(corpus, part, length)
-
-    data = tf.data.Dataset.from_generator(batches, output_signature=_spec(batch_size, None, None))
-    return data.prefetch(tf.data.AUTOTUNE)
+    end_step = max(Clock.of(config).train_steps, start_step + 1)
+    plan = buckets.ahead(config.seed, config.global_batch_size, shard, start_step, end_step)
+    return planned(corpus, *plan, batch_size)
 
 
-def _batch(corpus: Corpus, examples: np.ndarray, length: int) -> Batch:
-    source, source_length = corpus.source.rows(examples, length)
-    target, target_length = corpus.target.rows(examples, length)
-    real = examples >= 0
-    return {
-        "source": source,
-        "source_length": source_length,
-        "target": target,
-        "target_length": target_length,
-        "index": np.where(real, corpus.number[examples], -1).astype(np.int32),
-        "weight": real.astype(np.float32),
-    }
+def planned(corpus: Corpus, lengths: np.ndarray, examples: np.ndarray, batch_size: int) -> tf.data.Dataset:
+    """Makes the batches of a plan. TensorFlow's own operations gather them, so a TPU's hosts can run the pipeline.
+
+    Args:
+      corpus: the pairs.
+      lengths: int [steps], to which the sentences of a step are padded.
+      examples: int32 [steps, n * batch_size], numbers of pairs; -1 is padding.
+      batch_size: rows of a batch; a step yields n batches.
+    """
+    sides = {name: _Rows(getattr(corpus, name)) for name in SIDES}
+    number = tf.constant(corpus.number.astype(np.int32))
+
+    def batch(length: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = tf.ensure_shape(rows, [batch_size])
+        real = rows >= 0
+        found = {
+            "index": tf.where(real, tf.gather(number, tf.maximum(rows, 0)), -1),
+            "weight": tf.cast(real, tf.float32),
+        }
+        for name, side in sides.items():
+            found[name], found[f"{name}_length"] = side(rows, length)
+        return found
+
+    per_step = examples.shape[1] // batch_size
+    each = np.repeat(lengths, per_step), examples.reshape(-1, batch_size)
+    made = tf.data.Dataset.from_tensor_slices(each).map(batch, num_parallel_calls=pipeline.parallel_calls())
+    return pipeline.untuned(made).prefetch(tf.data.AUTOTUNE)
 
 
-def _spec(batch_size: int, source: int | None, target: int | None) -> dict[str, tf.TensorSpec]:
-    rows = tf.TensorSpec([batch_size], tf.int32)
-    return {
-        "source": tf.TensorSpec([batch_size, source], tf.int32),
-        "source_length": rows,
-        "target": tf.TensorSpec([batch_size, target], tf.int32),
-        "target_length": rows,
-        "index": rows,
-        "weight": tf.TensorSpec([batch_size], tf.float32),
-    }
+class _Rows:
+    """Gathers sentences of one language as `Side.rows` does, in TensorFlow."""
+
+    def __init__(self, side: Side):
+        self._tokens, self._starts = tf.constant(side.tokens), tf.constant(side.starts)
+
+    def __call__(self, index: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the sentences `index`, int32 [rows, length], padded with 0, and their lengths, int32 [rows]."""
+        real = tf.maximum(index, 0)
+        first = tf.gather(self._starts, real)
+        sizes = tf.where(index < 0, tf.zeros_like(first), tf.gather(self._starts, real + 1) - first)
+        places = tf.range(length)
+        inside = places < sizes[:, None]
+        tokens = tf.cast(tf.gather(self._tokens, tf.where(inside, first[:, None] + places, 0)), tf.int32)
+        return tf.where(inside, tokens, 0), tf.cast(sizes, tf.int32)
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
@@ -103,13 +119,16 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
 def synthetic(config: Config, batch_size: int, lengths: Sequence[int]) -> tf.data.Dataset:
     """Repeats batches of seeded noise, one of each of `lengths` in turn, with the element_spec of `train_input`."""
+    limits, last = tf.constant(list(lengths)), max(lengths)
+    longest = {name: tf.constant(value) for name, value in _noise(config, batch_size, last, last).items()}
 
-    def batches() -> Iterator[Batch]:
-        while True:
-            for length in lengths:
-                yield _noise(config, batch_size, length, length)
+    def cut(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        length = limits[step % len(lengths)]
+        sides = {name: tf.ensure_shape(longest[name][:, :length], [batch_size, None]) for name in SIDES}
+        sizes = {f"{name}_length": tf.fill([batch_size], length) for name in SIDES}
+        return {**longest, **sides, **sizes}
 
-    return tf.data.Dataset.from_generator(batches, output_signature=_spec(batch_size, None, None))
+    return tf.data.Dataset.counter().map(cut)
 
 
 def synthetic_eval(config: Config, batch_size: int) -> tf.data.Dataset:

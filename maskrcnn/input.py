@@ -9,14 +9,16 @@ device. Evaluation batches have no objects: the ground truth is the annotation f
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from common.config.clock import Clock
 from common.data import pipeline, tfrecords
 from common.data.images import normalise_rgb
 from common.detection import coco_index, coco_records
@@ -33,7 +35,7 @@ FIX = "set DATA_DIR to a folder of COCO TFRecords with masks; maskrcnn/init_data
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless training batches of one process: every epoch has every image once, in a new order.
+    """Makes one process's training batches until the end of the run: every epoch has every image once, in a new order.
 
     Mirroring depends on (config.seed, epoch, number of the image) only, the order on config.seed. A stream that starts
     at `start_step` equals an uninterrupted one from there on.
@@ -65,10 +67,8 @@ def train_input(
         objects = boxes * tf.tile(info[:2], [2]), found["classes"], masks
         return _example(pixels, info, *objects, found["image_id"], 1.0, config)
 
-    def plan() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        for batch in grouping.batches(shard, start_step):
-            yield batch.epochs, numbers[batch.examples], np.full(len(batch.examples), batch.group)
-
+    planned = grouping.ahead(shard, start_step, max(Clock.of(config).train_steps, start_step + 1))
+    plan = [dataclasses.replace(batch, examples=numbers[batch.examples]) for batch in planned]
     return _batches(config, index, plan, prepared, batch_size)
 
 
@@ -96,10 +96,7 @@ def eval_input(
         weight = tf.cast(number >= 0, tf.float32)
         return _example(pixels, info, *_no_objects(config), image_id, weight, config)
 
-    def plan() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        for batch in coco_index.passes(groups(config, index), config.eval_batch_size, shard, steps):
-            yield batch.epochs, batch.examples, np.full(len(batch.examples), batch.group)
-
+    plan = list(coco_index.passes(groups(config, index), config.eval_batch_size, shard, steps))
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
     found = _batches(config, index, plan, prepared, batch_size)
     return found.apply(tf.data.experimental.assert_cardinality(steps * per_step))
@@ -214,22 +211,26 @@ def _categories(config: Config, data_dir: str | os.PathLike) -> coco_records.Cat
 
 
 def _batches(
-    config: Config, index: Index, plan: Callable, prepared: Callable, batch_size: int
+    config: Config, index: Index, plan: Sequence[coco_index.Batch], prepared: Callable, batch_size: int
 ) -> tf.data.Dataset:
-    """Reads the examples of a plan of (epochs, numbers, groups), maps them by `prepared` and batches them.
+    """Reads the examples of a plan, maps them by `prepared` and batches them.
 
     `prepared` takes (epoch, number, wide, serialized) of an example; a number below 0 is padding, serialized as b"".
+    TensorFlow's own operations read the records, so a TPU's hosts can run the pipeline.
     """
     data = config.data
     reader = coco_index.Reader(index, data.cache == "encoded")
 
-    def read(epoch: tf.Tensor, number: tf.Tensor, group: tf.Tensor) -> dict[str, tf.Tensor]:
-        serialized = tf.numpy_function(lambda i: reader(i) if i >= 0 else b"", [number], tf.string)
-        return prepared(epoch, number, group > 0, tf.ensure_shape(serialized, []))
+    def read(epoch: tf.Tensor, number: tf.Tensor, wide: tf.Tensor) -> dict[str, tf.Tensor]:
+        serialized = tf.cond(number >= 0, lambda: reader(number), lambda: tf.constant(b""))
+        return prepared(epoch, number, wide, serialized)
 
-    spec = (tf.TensorSpec([None], tf.int64),) * 3
-    numbers = tf.data.Dataset.from_generator(plan, output_signature=spec).unbatch()
-    images = pipeline.prepared(numbers, read, data.private_threads)
+    rows = (
+        np.concatenate([batch.epochs for batch in plan]).astype(np.int64),
+        np.concatenate([batch.examples for batch in plan]).astype(np.int64),
+        np.repeat([batch.group > 0 for batch in plan], [len(batch.examples) for batch in plan]),
+    )
+    images = pipeline.prepared(tf.data.Dataset.from_tensor_slices(rows), read, data.private_threads)
     # Deterministic: an image that overtakes another would fall into a batch of the other orientation.
     return pipeline.ahead(images.batch(batch_size, drop_remainder=True), True, data.private_threads)
 

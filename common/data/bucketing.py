@@ -3,8 +3,7 @@
 Section 3 of "Scale MLPerf-0.6 Models on Google TPU-v3 Pods": with synchronous training a step takes as long as its
 longest sequence on any worker, so the window in which sequences of one length are collected is the *global* batch.
 In the paper one host, or several in turns, make all workers' input. Here every host makes the same plan from the
-lengths and the seed, and takes its part: a plan is a few bytes per example, and nothing has to be sent. `round_robin`
-gives the paper's turns.
+lengths and the seed, and takes its part: a plan is a few bytes per example, and nothing has to be sent.
 
 A plan holds indices of examples, no text. It is a pure function of (lengths, seed, epoch), so a run can resume at any
 step.
@@ -13,6 +12,7 @@ step.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -50,10 +50,6 @@ class Plan:
             )
         part = size // shard.count
         return Plan(self.buckets, self.examples[:, shard.index * part : (shard.index + 1) * part])
-
-    def round_robin(self, host: int, hosts: int) -> list[int]:
-        """Returns the steps whose global batch `host` makes when `hosts` hosts take turns (G6 GNMT)."""
-        return list(range(host, self.steps, hosts))
 
 
 class Buckets:
@@ -126,6 +122,21 @@ class Buckets:
             for step in range(skip, plan.steps):
                 yield int(self.limits[plan.buckets[step]]), plan.examples[step]
             epoch, skip = epoch + 1, 0
+
+    def ahead(
+        self, seed: int, global_batch: int, shard: Shard, start_step: int, end_step: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Plans the steps from `start_step` until before `end_step`.
+
+        Returns:
+          (static lengths, int64 [steps]; this shard's example indices, int32 [steps, global batch / shards]).
+        """
+        steps = list(
+            itertools.islice(self.endless(seed, global_batch, shard, start_step), end_step - start_step)
+        )
+        return np.array([length for length, _ in steps]), np.stack([part for _, part in steps]).astype(
+            np.int32
+        )
 
     def padding_share(self, plan: Plan) -> float:
         """Fraction of a plan's tokens that is padding."""

@@ -12,9 +12,8 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
-import struct
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -153,42 +152,44 @@ def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
 
 
 class Reader:
-    """Reads single records of an index; several threads may call it."""
+    """Reads single records of an index, in TensorFlow's own operations."""
 
     def __init__(self, index: Index, cache: bool):
         """`cache`: records that were read stay in memory."""
-        self._index, self._lock = index, threading.Lock()
-        self._files: dict[int, object] = {}
-        self._cache: dict[int, bytes] | None = {} if cache else None
+        self._files, self._file = tf.constant(index.files), tf.constant(index.file)
+        self._offset, self._length = tf.constant(index.offset), tf.constant(index.length)
+        self._cache = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, b"") if cache else None
 
-    def __call__(self, number: int) -> bytes:
-        """Returns the serialized record.
+    def __call__(self, number: tf.Tensor) -> tf.Tensor:
+        """Returns the serialized record, a scalar string; `number` is an int64 scalar.
 
         Raises:
-          ValueError: the file is shorter than when it was indexed, or has another record in this place.
+          tf.errors.InvalidArgumentError: the record is damaged, or the file has changed since it was indexed.
         """
-        if self._cache is not None and number in self._cache:
-            return self._cache[number]
-        offset, length = int(self._index.offset[number]), int(self._index.length[number])
-        frame = self._bytes(int(self._index.file[number]), offset - _HEADER, length + _HEADER)
-        if len(frame) < length + _HEADER or struct.unpack_from("<Q", frame)[0] != length:
-            raise ValueError(
-                f"{self._index.files[self._index.file[number]]} has changed since it was indexed"
-            )
-        if self._cache is not None:
-            self._cache[number] = frame[_HEADER:]
-        return frame[_HEADER:]
+        if self._cache is None:
+            return self._read(number)
+        cached = self._cache.lookup(number)
+        return tf.cond(tf.equal(cached, b""), lambda: self._kept(number), lambda: cached)
 
-    def _bytes(self, file: int, begin: int, count: int) -> bytes:
-        path = self._index.files[file]
-        if "://" in path:
-            with tf.io.gfile.GFile(path, "rb") as opened:
-                opened.seek(begin)
-                return opened.read(count)
-        with self._lock:
-            if file not in self._files:
-                self._files[file] = open(path, "rb", buffering=0)  # noqa: SIM115
-        return os.pread(self._files[file].fileno(), count, begin)
+    def _kept(self, number: tf.Tensor) -> tf.Tensor:
+        record = self._read(number)
+        with tf.control_dependencies([self._cache.insert(number, record)]):
+            return tf.identity(record)
+
+    def _read(self, number: tf.Tensor) -> tf.Tensor:
+        path, length = self._files[self._file[number]], self._length[number]
+        records = tf.raw_ops.TFRecordDatasetV2(
+            filenames=path[None],
+            compression_type="",
+            buffer_size=_HEADER + length + _FOOTER,
+            byte_offsets=self._offset[number][None] - _HEADER,
+        )
+        found = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string)).ignore_errors()
+        record = found.concatenate(tf.data.Dataset.from_tensors("")).take(1).get_single_element()
+        same = tf.equal(tf.strings.length(record), tf.cast(length, tf.int32))
+        message = [path, "is damaged, or has changed since it was indexed"]
+        with tf.control_dependencies([tf.debugging.Assert(same, message)]):
+            return tf.identity(record)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,6 +236,10 @@ class Grouping:
                 epochs, examples = members[rows].T
                 yield Batch(epochs, examples, kind)
             epoch, skip = epoch + 1, 0
+
+    def ahead(self, shard: Shard, start_step: int, end_step: int) -> list[Batch]:
+        """Returns this shard's part of the steps from `start_step` until before `end_step`."""
+        return list(itertools.islice(self.batches(shard, start_step), end_step - start_step))
 
     def _order(self, epoch: int) -> np.ndarray:
         return np.random.default_rng([self._seed % 2**63, epoch]).permutation(len(self._groups))

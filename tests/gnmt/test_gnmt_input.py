@@ -96,6 +96,27 @@ def test_replicas_have_one_bucket_in_a_step_and_the_global_batch_together(data, 
             np.testing.assert_array_equal(np.concatenate([b[name] for b in here]), values)
 
 
+def test_batches_hold_the_rows_that_numpy_gathers(data):
+    folder, config = data
+    pairs = corpus.load(config, folder)
+    lengths, examples = (
+        np.array([70, 16, 24]),
+        np.array([[5, 0, -1, 299], [-1, 7, 7, -1], [1, 2, 3, 4]], np.int32),
+    )
+    lengths[1:] = [
+        max(pairs.lengths[row[row >= 0]].max(), limit) for row, limit in zip(examples[1:], (16, 24))
+    ]
+    batches = pipeline.planned(pairs, lengths, examples, 2).as_numpy_iterator()
+    rows = [(length, part) for length, row in zip(lengths, examples) for part in row.reshape(2, 2)]
+    for batch, (length, part) in zip(batches, rows, strict=True):
+        for name in ("source", "target"):
+            tokens, sizes = getattr(pairs, name).rows(part, int(length))
+            np.testing.assert_array_equal(batch[name], tokens)
+            np.testing.assert_array_equal(batch[f"{name}_length"], sizes)
+        np.testing.assert_array_equal(batch["index"], np.where(part < 0, -1, pairs.number[part]))
+        np.testing.assert_array_equal(batch["weight"], part >= 0)
+
+
 @pytest.mark.parametrize("start", [1, 18, 19, 30])
 def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(data, start):
     folder, config = data

@@ -303,12 +303,21 @@ def test_a_changed_file_is_indexed_anew(tmp_path):
     config, _, _ = broken(tmp_path, lambda content, encoded: None)
     files = tfrecords.list_files(tmp_path, "train-*", "")
     index = coco_index.read(files)
-    reader = coco_index.Reader(index, cache=False)
-    assert [reader(i) for i in range(5)] == list(tfrecords.read(files[0]))
+    readers = [coco_index.Reader(index, cache) for cache in (False, True)]
+    for reader in [*readers, readers[1]]:  # The second time out of memory.
+        numbers = tf.data.Dataset.range(5).map(reader)
+        assert list(numbers.as_numpy_iterator()) == list(tfrecords.read(files[0]))
     tfrecords.write(files[0], list(tfrecords.read(files[0]))[:3])
     assert len(coco_index.read(files)) == 3
-    with pytest.raises(ValueError, match="has changed since it was indexed"):
-        coco_index.Reader(index, cache=False)(4)
+    assert readers[1](tf.constant(4, tf.int64)) != b""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="changed since it was indexed"):
+        readers[0](tf.constant(4, tf.int64))
+    with open(files[0], "r+b") as file:
+        file.seek(int(index.offset[1]) + 5)
+        file.write(b"?!")
+    assert readers[0](tf.constant(0, tf.int64)) == next(tfrecords.read(files[0]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is damaged"):
+        readers[0](tf.constant(1, tf.int64))
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.99])

@@ -55,14 +55,6 @@ def test_shards_form_the_global_batch_without_communication(count, shards, part,
     np.testing.assert_array_equal(np.concatenate([p.examples for p in parts], axis=1), whole.examples)
 
 
-@given(st.integers(1, 300), st.integers(1, 5))
-def test_hosts_that_take_turns_make_every_step_once(count, hosts):
-    plan = Buckets(drawn(count), LIMITS).epoch(0, 0, 8)
-    turns = [plan.round_robin(host, hosts) for host in range(hosts)]
-    assert sorted(itertools.chain(*turns)) == list(range(plan.steps))
-    assert all(step % hosts == host for host, steps in enumerate(turns) for step in steps)
-
-
 @given(st.integers(1, 100), st.integers(1, 9), st.integers(0, 60))
 def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(count, batch, start):
     buckets, shard = Buckets(drawn(count), LIMITS), Shard(0, 1)
@@ -70,6 +62,9 @@ def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(count, bat
     later = list(itertools.islice(buckets.endless(7, batch, shard, start), 10))
     assert [length for length, _ in first] == [length for length, _ in later]
     np.testing.assert_array_equal([x for _, x in first], [x for _, x in later])
+    lengths, examples = buckets.ahead(7, batch, shard, start, start + 10)
+    np.testing.assert_array_equal(lengths, [length for length, _ in first])
+    np.testing.assert_array_equal(examples, [x for _, x in first])
 
 
 def test_seeds_and_epochs_differ():
