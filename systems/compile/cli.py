@@ -49,6 +49,9 @@ def _run(args: argparse.Namespace) -> int:
     if args.benchmark != "all" and args.benchmark not in benchmarks.NAMES:
         hint = near(args.benchmark, benchmarks.NAMES)
         raise UserError(f"{args.benchmark!r} is no benchmark{hint}; known: {', '.join(benchmarks.NAMES)}")
+    for word in args.flags:
+        if not word.startswith("--"):
+            raise UserError(f"{word!r}: a second benchmark is not taken; flags of the export follow `--`")
     if not args.system:
         return _run_all(args)
     if args.benchmark == "all":
@@ -76,9 +79,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_all(args: argparse.Namespace) -> int:
-    for flag in ("target", "export", "keep", "flags"):
-        if getattr(args, flag):
-            raise UserError(f"--{flag}: goes with one preset; give its --system")
+    for flag in ("--target", "--export", "--keep", "flags after `--`"):
+        if getattr(args, flag.split()[0].lstrip("-")):
+            raise UserError(f"{flag}: for one preset; give its --system")
     chosen = series.CHEAPEST_FIRST if args.benchmark == "all" else (args.benchmark,)
     missed = series.compile_all(chosen, args.program, args.again, _say)
     if args.json:

@@ -118,6 +118,9 @@ def test_every_kind_has_memory_and_a_torus_holds_its_chips() -> None:
         (["resnet", "--system=tpu-v3-33"], "--system=tpu-v3-33: unknown"),
         (["resnet", "--system=cpu-tiny"], "has no TPU or GPU to compile for"),
         (["resnet", "--system=tpu-v3-32", "--target=tpu-v9"], "--target=tpu-v9: unknown"),
+        (["all", "resnet"], "'resnet': a second benchmark is not taken"),
+        (["all", "--target=a100"], "--target: for one preset; give its --system"),
+        (["all", "--", "--config.seed=1"], "flags after `--`: for one preset"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture) -> None:
