@@ -1,0 +1,172 @@
+"""Makes the findings about one log: what was expected, what was found, and which sentence of texts.json says so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from compliance.findings import ADVICE, ERROR, Finding, finding
+from compliance.hints import nearest, rescaled
+from compliance.log import rules
+from compliance.log.logs import BadLine, Record, shown
+from compliance.log.story import Target
+
+
+class Reports:
+    """Makes findings that name one log.
+
+    Args:
+      ruleset: one of `rules.RULESETS`.
+      path: named in the findings.
+    """
+
+    def __init__(self, ruleset: str, path: str):
+        self._ruleset, self._path = ruleset, path
+
+    def make(
+        self, rule: str, severity: str, record: Record | None, expected: str, found: str, **names: object
+    ) -> Finding:
+        """A finding about a record, or about the whole log (None)."""
+        line, text = (record.line, record.text) if record is not None else (0, "")
+        return finding(rule, severity, self._path, expected, found, line=line, text=text, **names)
+
+    # ------------------------------------------------------------------------------------------ one line
+
+    def bad_line(self, bad: BadLine) -> Finding:
+        """A line with the token that is not, or not entirely, a record."""
+        severity = bad.severity
+        if bad.rule == "line-field" and self._ruleset == "0.6.0" and bad.key and not self._knows(bad.key):
+            severity = ADVICE  # no rule asks for this key, so nothing was lost
+        names = {"line": bad.line, "text": bad.text, "wording": bad.wording, **bad.names}
+        return finding(bad.rule, severity, self._path, bad.expected, bad.found, **names)
+
+    def _knows(self, key: str) -> bool:
+        return any(key in rules.compiled(self._ruleset, name) for name in rules.names(self._ruleset))
+
+    def disordered(self, record: Record, milliseconds: float) -> Finding:
+        """A record with an earlier time than one before it."""
+        wanted = "times that do not decrease"
+        return self.make("line.order", ADVICE, record, wanted, f"{milliseconds:.0f} ms earlier")
+
+    def repeated(self, record: Record, first: object) -> Finding:
+        """A second record of a key that must occur once; `first` is the first record's value."""
+        if first is record.value or first == record.value:
+            severity, wording, found = ADVICE, "occurs.again", "a repeat"
+        else:
+            severity, wording = ERROR, "occurs.differs"
+            found = f"first {shown(first)}, then {shown(record.value)}"
+        names = {"wording": wording, "key": record.key}
+        return self.make(f"{record.key}.occurs", severity, record, "exactly one", found, **names)
+
+    def broken(self, rule: rules.KeyRule, aspect: str, record: Record, expected: str, say: str) -> Finding:
+        """A record that fails one check of its key's rule."""
+        names: dict[str, object] = {"wording": aspect}
+        found = shown(record.value)
+        if aspect == "value":
+            names = _meant(rule, record.value)
+        elif aspect == "metadata":
+            found = shown(record.metadata) if record.metadata else "no metadata"
+        elif aspect == "order":
+            found = f"line {record.line}, {shown(record.metadata)}"
+            names = {"wording": "order.state" if say else "order", "say": say}
+        return self.make(f"{rule.key}.{aspect}", ERROR, record, expected, found, key=rule.key, **names)
+
+    def contradicted(self, record: Record, asked: str) -> Finding:
+        """A record that names another benchmark or division than the one that was asked for."""
+        found = shown(record.value)
+        return self.make(f"{record.key}.asked", ERROR, record, asked, found, wording="asked")
+
+    def unjoined(self, how: dict, record: Record) -> Finding:
+        """A metric that does not say which evaluation it belongs to."""
+        wanted, found = f"metadata {how['metadata']} and {how['by']}", shown(record.metadata)
+        names = {"key": record.key, "wording": "metadata"}
+        return self.make(f"{record.key}.metadata", ERROR, record, wanted, found, **names)
+
+    # ------------------------------------------------------------------------------------- evaluations
+
+    def uncompared(self, record: Record, target: Target) -> Finding:
+        """An accuracy in a form that the target cannot judge."""
+        wanted = target.expected + (f", after {target.by}" if target.by else "")
+        names = {"wording": "eval_accuracy.target.type"}
+        return self.make("eval_accuracy.target", ERROR, record, wanted, shown(record.value), **names)
+
+    def odd_accuracy(self, record: Record, target: Target) -> Finding | None:
+        """A remark about an accuracy that misses the target: it is no number, or a percentage."""
+        if record.value != record.value:
+            return self.make("eval_accuracy.nan", ADVICE, record, "a number", "NaN")
+        fraction = rescaled(record.value, target.holds)
+        if fraction is None:
+            return None
+        names, found = {"fraction": fraction, "value": record.value}, shown(record.value)
+        return self.make("eval_accuracy.scale", ADVICE, record, target.expected, found, **names)
+
+    def missed(self, best: Record | None, target: Target) -> Finding:
+        """No evaluation met the target; `best` is the nearest."""
+        names: dict[str, object] = {}
+        fraction = rescaled(best.value, target.holds) if best is not None else None
+        if fraction is not None:
+            names = {"wording": "eval_accuracy.target.scale", "fraction": fraction, "value": best.value}
+        found = shown(best.value) if best is not None else "no comparable accuracy"
+        return self.make("eval_accuracy.target", ERROR, best, target.expected, found, **names)
+
+    # ------------------------------------------------------------------------------------- the whole log
+
+    def few(self, key: str, rule: rules.KeyRule, count: int, unknown: Collection[str]) -> Finding:
+        """A key that occurs less often than its rule asks."""
+        if count or rule.times > 1:
+            names = {"wording": "occurs.few", "key": key, "times": rule.times}
+            return self.make(f"{key}.occurs", ERROR, None, f"at least {rule.times}", str(count), **names)
+        return self.absent(key, "exactly one" if rule.once else "at least one", unknown)
+
+    def absent(self, key: str, wanted: str, unknown: Collection[str]) -> Finding:
+        """A key that never occurs; `unknown` are the keys without rules that the log has."""
+        near = nearest(key, unknown) if unknown else None
+        names = {"wording": "occurs.misspelt" if near else "occurs.missing", "key": key, "near": near}
+        return self.make(f"{key.split(' ')[0]}.occurs", ERROR, None, wanted, "none", **names)
+
+    def unmatched(self, key: str, other: str, value: object, wanted: int, count: int) -> Finding:
+        """A key that another key's value asks for, or forbids."""
+        names = {"wording": "occurs.with", "key": key, "other": other, "value": value}
+        return self.make(f"{key}.occurs", ERROR, None, str(wanted), str(count), **names)
+
+    def uncollected(self, key: str, kept: list, wanted: list[str]) -> Finding:
+        """Records that together should have each entry of `wanted` once, and have `kept`."""
+        missing = [name for name in wanted if name not in kept]
+        other = [name for name in kept if name not in wanted] or "an entry twice"
+        some = f"; missing {', '.join(missing[:3])}" if missing else ""
+        expected = f"each tensor once, {len(wanted)} in all{some}"
+        found = f"{len(kept)}" if missing and len(kept) < len(wanted) else f"not in the list: {shown(other)}"
+        return self.make(f"{key}.metadata", ERROR, None, expected, found, key=key, wording="metadata")
+
+    def unselected(self) -> Finding:
+        """The log names no benchmark, or no division, that has rules."""
+        wanted = "submission_benchmark and submission_division"
+        names = {"what": "the rules of the benchmark", "fix": f"log {wanted} in the header"}
+        return self.make("not-checked", ERROR, None, wanted, "no value that selects rules", **names)
+
+    def empty(self, foreign: int, unread: int) -> Finding:
+        """A log without a record; `foreign` lines are of another round's form, `unread` ones are broken."""
+        token = ":::MLL" if self._ruleset == "0.6.0" else ":::MLLOG"
+        if foreign:
+            other = "0.7.0" if self._ruleset == "0.6.0" else "0.6.0"
+            names = {"wording": "no-records.other", "other": other}
+            found = f"{foreign} records in the form of another round"
+            return self.make("no-records", ERROR, None, f"lines with {token}", found, **names)
+        if unread:
+            names = {"what": "the rules of the benchmark", "fix": "mend the lines; then check the log again"}
+            found = f"{unread} lines that could not be read, and none that could"
+            return self.make("not-checked", ERROR, None, "records", found, **names)
+        return self.make("no-records", ERROR, None, f"lines with {token}", "no record")
+
+
+def _meant(rule: rules.KeyRule, value: object) -> dict[str, object]:
+    """The wording for a value that the key's predicate does not admit."""
+    if rule.allowed and (near := nearest(value, map(str, rule.allowed))):
+        return {"wording": "value.near", "near": near}
+    if rule.key != "submission_benchmark":
+        return {"wording": "value"}
+    if isinstance(value, str) and value in rules.HPC_BENCHMARKS:
+        return {"wording": "value.hpc"}
+    if isinstance(value, str) and (others := rules.rulesets_with(value)):
+        rounds = " to ".join(dict.fromkeys((others[0], others[-1])))
+        return {"wording": "value.later-benchmark", "round": rounds}
+    return {"wording": "value.unknown-benchmark"}
