@@ -1,13 +1,15 @@
 """Whether `compliance check` gives the stock checker's verdict on every published log.
 
-`python -m bench.compliance_published FOLDER [--every N] [-o FILE]`: FOLDER holds checkouts of the public
-repositories mlcommons/training_results_v0.6 ... v5.1, each below a folder of that name. Both checkers judge each
-`ORG/results/SYSTEM/BENCHMARK/result_*.txt` with the ruleset of its round; the file counts the verdicts by round
-and the differences by class, with one log of each class.
+`python -m bench.compliance_published FOLDER [--every N] [--stock FILE] [-o FILE]`: FOLDER holds checkouts of the
+public repositories mlcommons/training_results_v0.6 ... v5.1, each below a folder of that name. Both checkers judge
+each `ORG/results/SYSTEM/BENCHMARK/result_*.txt` with the ruleset of its round; the file counts the verdicts by round
+and the differences by class, with one log of each class. The stock checker takes most of the time: with --stock its
+verdicts are kept in a file, so that an interrupted run goes on and a second one judges anew on our side alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter, defaultdict
@@ -44,21 +46,54 @@ def logs(folder: Path) -> Iterator[tuple[str, str]]:
                     yield str(path), match[1]
 
 
-def judge(task: tuple[str, str]) -> Pair:
-    """Both checkers' verdicts on a log."""
+class Stock(NamedTuple):
+    """The stock checker's verdict on one log: pass, fail or crash, and its first message."""
+
+    verdict: str
+    message: str
+
+
+def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
+    """Both checkers' verdicts on a log, and the stock checker's in full; it is asked where none is given."""
     from compliance.log.check_log import check_log
     from tests.compliance import stock_here
 
-    path, name = task
+    path, name, theirs = task
     ruleset = f"{name}.0"
     ours = check_log(path, ruleset)
-    theirs, messages = stock_here.verdict(path, ruleset, config=stock_here.config(path, ruleset))
+    if theirs is None:
+        verdict, messages = stock_here.verdict(path, ruleset, 60, stock_here.config(path, ruleset))
+        theirs = Stock(verdict, " ".join(messages[0].split())[:80] if messages else "")
     why = ""
-    if ours.passes != (theirs == "pass"):
+    if ours.passes != (theirs.verdict == "pass"):
         errors = [finding.rule for finding in ours.findings if finding.severity == "error"]
-        said = " ".join(messages[0].split())[:80] if messages else ""
-        why = f"ours {', '.join(sorted(set(errors))) or 'passes'}; stock {theirs}{': ' if said else ''}{said}"
-    return Pair(path, name, ours.passes, theirs, why)
+        said = f": {theirs.message}" if theirs.message else ""
+        why = f"ours {', '.join(sorted(set(errors))) or 'passes'}; stock {theirs.verdict}{said}"
+    return Pair(path, name, ours.passes, theirs.verdict, why), theirs
+
+
+class Kept:
+    """The stock checker's verdicts in a file of JSON lines, of this version of mlperf-logging and these files."""
+
+    def __init__(self, path: Path | None, folder: Path):
+        self._path, self._folder, self._known = path, folder, {}
+        if path is not None and path.is_file():
+            rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            self._known = {tuple(key): Stock(*verdict) for key, verdict in rows}
+
+    def _key(self, path: str) -> tuple[str, int, str]:
+        return os.path.relpath(path, self._folder), os.path.getsize(path), version("mlperf-logging")
+
+    def get(self, path: str) -> Stock | None:
+        """The verdict that the file has on a log."""
+        return self._known.get(self._key(path))
+
+    def add(self, path: str, verdict: Stock) -> None:
+        """Appends a verdict that the file does not have."""
+        key = self._key(path)
+        if self._path is not None and key not in self._known:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps([key, verdict]) + "\n")
 
 
 def _start() -> None:
@@ -91,13 +126,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the folder with training_results_v0.6 ... v5.1")
     parser.add_argument("--every", type=int, default=1, help="only every Nth log")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts are kept")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_published.json")
     options = parser.parse_args()
-    tasks = list(logs(options.folder))[:: options.every]
+    kept, pairs = Kept(options.stock, options.folder), []
+    tasks = [(path, name, kept.get(path)) for path, name in list(logs(options.folder))[:: options.every]]
     with ProcessPoolExecutor(options.processes, initializer=_start) as pool:
-        pairs = list(
-            tqdm(pool.map(judge, tasks, chunksize=16), total=len(tasks), unit=" logs", mininterval=10)
-        )
+        done = pool.map(judge, tasks, chunksize=16)
+        for pair, theirs in tqdm(done, total=len(tasks), unit=" logs", mininterval=10):
+            pairs.append(pair)
+            kept.add(pair.path, theirs)
     found = summary(pairs, options.folder)
     for name, counts in found["rounds"].items():
         print(f"v{name}: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
