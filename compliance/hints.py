@@ -39,8 +39,11 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def rescaled(value: object, holds) -> float | None:
-    """The fraction that a percentage stands for (75.9 -> 0.759), when that fraction passes `holds`."""
-    if isinstance(value, (int, float)) and 1 < value <= 100:
+    """The fraction that a percentage stands for (75.9 -> 0.759), when that fraction passes `holds`.
+
+    A target that next to nothing passes is that of a loss, which may be above 1.
+    """
+    if isinstance(value, (int, float)) and 1 < value <= 100 and not holds(1e-9):
         fraction = float(repr(value / 100)[:12])
         return fraction if holds(fraction) else None
     return None

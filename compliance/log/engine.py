@@ -237,7 +237,7 @@ class StreamChecker:
             return [self._reports.uncompared(record, self.target)]
         if met:
             return _NONE
-        if self._best is None or _above(record.value, self._best.value):
+        if self._best is None or self.target.nearer(record.value, self._best.value):
             self._best = record
         remark = self._reports.odd_accuracy(record, self.target)
         return [remark] if remark else _NONE
@@ -289,10 +289,3 @@ class StreamChecker:
             if not any(key in self._seen for key in keys):
                 found.append(reports.absent(" or ".join(keys), "at least one", unknown))
         return found + [reports.uncollected(*lacking) for lacking in self._kept.incomplete(self._rules)]
-
-
-def _above(value: object, best: object) -> bool:
-    try:
-        return value > best
-    except TypeError:
-        return False

@@ -242,6 +242,13 @@ class Target:
             parts = [value[name] for name in self._fields]
         return holds(value) if all(isinstance(part, (int, float)) for part in parts) else None
 
+    def nearer(self, value: object, other: object) -> bool:
+        """Whether a value is nearer the target than another; of a loss, which next to nothing meets, the lower is."""
+        try:
+            return value < other if self.holds(1e-9) else value > other
+        except TypeError:
+            return False
+
     def _read(self, value: object) -> object:
         if isinstance(value, str):
             try:

@@ -7,7 +7,7 @@ import pytest
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import BadLine, parse_line
 from compliance.log.rules import compiled
-from tests.compliance import result_logs, stock_here
+from tests.compliance import llama_logs, result_logs, stock_here
 
 BENCHMARKS = tuple(result_logs.CLOSED)
 
@@ -347,3 +347,14 @@ def test_success_below_the_target_is_an_error_in_round_six_too(tmp_path):
 def test_a_time_that_is_not_a_number_does_not_break_the_clock():
     assert errors(change(entries(), "init_start", time_ms=float("nan"))) == []
     assert "run.reversed" in rules_of(errors(change(entries(), "run_stop", time_ms=float("nan"))))
+
+
+def test_of_a_loss_the_lowest_is_nearest_the_target_and_none_is_a_percentage():
+    lines = llama_logs.log(status="aborted").splitlines()
+    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+    losses = iter((1.3, 0.94, 1.2, 0.97, *[1.1] * 5))
+    for record in records:
+        if record["key"] == "eval_accuracy":
+            record["value"] = next(losses)
+    (missed,) = (one for one in found(records, "4.0.0") if one.rule.startswith("eval_accuracy"))
+    assert (missed.rule, missed.found) == ("eval_accuracy.target", "0.94")
