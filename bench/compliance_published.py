@@ -9,7 +9,6 @@ verdicts are kept in a file, so that an interrupted run goes on and a second one
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter, defaultdict
@@ -23,6 +22,7 @@ from tqdm import tqdm
 
 from bench.harness import arguments
 from bench.harness.results import RESULTS, head, write
+from bench.harness.stock_verdicts import Kept, Stock
 
 _ROUND = re.compile(r"training_results_v(\d+\.\d+)$")
 
@@ -46,13 +46,6 @@ def logs(folder: Path) -> Iterator[tuple[str, str]]:
                     yield str(path), match[1]
 
 
-class Stock(NamedTuple):
-    """The stock checker's verdict on one log: pass, fail or crash, and its first message."""
-
-    verdict: str
-    message: str
-
-
 def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
     """Both checkers' verdicts on a log, and the stock checker's in full; it is asked where none is given."""
     from compliance.log.check_log import check_log
@@ -70,30 +63,6 @@ def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
         said = f": {theirs.message}" if theirs.message else ""
         why = f"ours {', '.join(sorted(set(errors))) or 'passes'}; stock {theirs.verdict}{said}"
     return Pair(path, name, ours.passes, theirs.verdict, why), theirs
-
-
-class Kept:
-    """The stock checker's verdicts in a file of JSON lines, of this version of mlperf-logging and these files."""
-
-    def __init__(self, path: Path | None, folder: Path):
-        self._path, self._folder, self._known = path, folder, {}
-        if path is not None and path.is_file():
-            rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            self._known = {tuple(key): Stock(*verdict) for key, verdict in rows}
-
-    def _key(self, path: str) -> tuple[str, int, str]:
-        return os.path.relpath(path, self._folder), os.path.getsize(path), version("mlperf-logging")
-
-    def get(self, path: str) -> Stock | None:
-        """The verdict that the file has on a log."""
-        return self._known.get(self._key(path))
-
-    def add(self, path: str, verdict: Stock) -> None:
-        """Appends a verdict that the file does not have."""
-        key = self._key(path)
-        if self._path is not None and key not in self._known:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps([key, verdict]) + "\n")
 
 
 def _start() -> None:

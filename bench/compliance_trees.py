@@ -1,10 +1,11 @@
 """Compares the judgement of published submitters' trees with the stock tools': package, convergence, runs, scores.
 
-`python -m bench.compliance_trees FOLDER [--most-logs N] [--logs ours|stock] [-o FILE]`: FOLDER holds
+`python -m bench.compliance_trees FOLDER [--most-logs N] [--logs ours|stock] [--stock FILE] [-o FILE]`: FOLDER holds
 training_results_vX.Y/SUBMITTER/{results,systems} (or vX.Y/SUBMITTER), unpacked from mlcommons/training_results_vX.Y.
 The peers are mlperf_logging's package_checker, rcp_checker, repo_checker and result_summarizer; they run on a copy,
 because they write scaling.json. The verdict on each log is the stock checker's on their side, and with --logs stock
-on ours, too: then trees alone are compared. Writes counts and every difference, by class.
+on ours, too: then trees alone are compared. --stock takes the stock checker's verdicts on logs from the file that
+bench.compliance_published keeps. Writes counts and every difference, by class.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import functools
 import io
 import json
 import logging
+import os
 import re
 import shutil
 import sys
@@ -26,6 +28,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bench.harness.results import RESULTS, head
+from bench.harness.stock_verdicts import Kept, Stock
 from common.files import write_atomically
 from compliance.findings import ERROR, finding
 from compliance.log.check_log import LogResult, check_logs
@@ -58,47 +61,75 @@ _OUR_KINDS = {
 }
 
 
+class _Logs:
+    """The stock checker's verdicts on the logs of one tree, each judged once.
+
+    Args:
+      folder: the copy of the tree that is judged.
+      original: where it was copied from; the kept verdicts name the logs there.
+      kept: the verdicts in a file.
+    """
+
+    def __init__(self, folder: Path, original: Path, kept: Kept):
+        self._folder, self._original, self._kept = folder, original, kept
+        self._known: dict[tuple[str, str], Stock] = {}
+
+    def verdict(self, path: str, ruleset: str) -> Stock:
+        """The verdict on one log of the copy."""
+        if (path, ruleset) not in self._known:
+            original = str(self._original / os.path.relpath(path, self._folder))
+            # Minigo of v0.6 was kept as judged by rules of its own, which the package checker does not use.
+            known = self._kept.get(original) if ruleset != "0.6.0" else None
+            if known is None:
+                verdict, messages = _judge_log(path, ruleset)
+                known = Stock(verdict, " ".join(messages[0].split())[:80] if messages else "")
+            self._known[path, ruleset] = known
+        return self._known[path, ruleset]
+
+
 @functools.cache
-def _checker_main():
-    """The stock checker's entry; from here on its other tools get each log's verdict from `stock_verdict`."""
+def _fast_checker():
+    """The stock checker in this process; from here on its other tools ask `_LOGS` for each log's verdict."""
     from mlperf_logging.compliance_checker import mlp_compliance
 
-    entry = mlp_compliance.main
+    from tests.compliance import stock_here
+
+    stock_here.make_fast()
 
     def remembered(path: str, config: str, checker: object) -> tuple[bool, None, None, None]:
-        verdict = stock_verdict(str(path), config.partition("/")[0].removeprefix("training_"))
-        if isinstance(verdict, Exception):
-            raise verdict
-        return verdict, None, None, None
+        said = _LOGS[-1].verdict(str(path), config.partition("/")[0].removeprefix("training_"))
+        if said.verdict == "crash":
+            raise _StockError(said.message.partition("(")[0])
+        return said.verdict == "pass", None, None, None
 
     mlp_compliance.main = remembered
-    return entry
+    return stock_here.verdict
 
 
-@functools.cache
-def stock_verdict(path: str, ruleset: str) -> bool | Exception:
-    """Whether the stock checker passes a log, or the exception it ends with."""
-    from mlperf_logging.compliance_checker import mlp_compliance
+_LOGS: list[_Logs] = []  # of the tree that is compared
 
-    mlp_compliance.enqueued_configs.clear()
-    try:
-        checker = mlp_compliance.make_checker("training", ruleset, True, False)
-        return bool(_checker_main()(path, f"training_{ruleset}/common.yaml", checker)[0])
-    except Exception as error:  # a crash is a verdict of its own
-        return error
-    finally:
-        mlp_compliance.enqueued_configs.clear()
+
+class _StockError(Exception):
+    """Stands for the exception, of the type that it names, with which the stock checker ended on a log."""
+
+
+def _judge_log(path: str, ruleset: str) -> tuple[str, list[str]]:
+    return _fast_checker()(path, ruleset, 60)
+
+
+def _name_of(error: Exception) -> str:
+    return str(error) if isinstance(error, _StockError) else type(error).__name__
 
 
 def with_stock_verdicts(paths: Sequence[str], ruleset: str | None, division: str | None) -> list[LogResult]:
     """Results of logs with the stock checker's verdict."""
     results = []
     for path in paths:
-        run, verdict = read_run(path, ruleset), stock_verdict(str(path), ruleset)
-        failed = [] if verdict is True else [finding("not-checked", ERROR, path, "", "", what="", fix="")]
+        run, passes = read_run(path, ruleset), _LOGS[-1].verdict(str(path), ruleset).verdict == "pass"
+        failed = [] if passes else [finding("not-checked", ERROR, path, "", "", what="", fix="")]
         failed = [one._replace(rule="stock") for one in failed]
         said = (run.header.get(f"submission_{name}") for name in ("benchmark", "division", "platform"))
-        results.append(LogResult(path, ruleset, failed, *said, None, False, run.minutes, verdict is True))
+        results.append(LogResult(path, ruleset, failed, *said, None, False, run.minutes, passes))
     return results
 
 
@@ -140,7 +171,7 @@ def stock_package(org: Path, ruleset: str, flags: frozenset[str]) -> list[str]:
             if rounds.number(ruleset) >= (2, 0):
                 repo_checker.run_checks(str(org))
         except Exception as error:
-            return [f"crash: {type(error).__name__}"]
+            return [f"crash: {_name_of(error)}"]
     return sorted(heard.kinds)
 
 
@@ -155,7 +186,7 @@ def stock_convergence(folder: Path, ruleset: str, flags: frozenset[str]) -> str:
                 str(folder), "training", ruleset, False, samples, rcp_pass="pruned_rcps", set_scaling=True
             )
         except Exception as error:
-            return f"crash: {type(error).__name__}"
+            return f"crash: {_name_of(error)}"
     return rcp.PASS if passes else rcp.NO_REFERENCE if "Missing" in said or "Cannot" in said else rcp.FAIL
 
 
@@ -169,14 +200,15 @@ def stock_score(folder: Path, ruleset: str) -> float | None | str:
                 folder.name, folder.parent.name, False, str(folder), "training", ruleset
             )[0]
         except Exception as error:
-            return f"crash: {type(error).__name__}"
+            return f"crash: {_name_of(error)}"
 
 
-def compare(org: Path, ruleset: str, logs: str) -> dict:
+def compare(org: Path, ruleset: str, logs: str, kept: Kept) -> dict:
     """One submitter's tree on both sides: verdicts, and the differences."""
-    with tempfile.TemporaryDirectory() as kept:
-        copy = Path(kept) / org.name
+    with tempfile.TemporaryDirectory() as aside:
+        copy = Path(aside) / org.name
         shutil.copytree(org, copy, symlinks=True)
+        _LOGS[:] = [_Logs(copy, org, kept)]
         checker = with_stock_verdicts if logs == "stock" else check_logs
         outcome = judge_tree(copy, ruleset, None, checker)
         rows = summary.systems(outcome)
@@ -191,7 +223,6 @@ def compare(org: Path, ruleset: str, logs: str) -> dict:
             _compare_folder(result, ruleset, flags, counts, differences)
         # Last: it rewrites scaling.json.
         theirs = stock_package(copy, ruleset, tree_params.flags(copy, copy / "results" / "-" / "-"))
-        stock_verdict.cache_clear()
     return {
         "round": ruleset,
         "submitter": org.name,
@@ -242,23 +273,25 @@ def trees(folder: Path, most_logs: int) -> list[tuple[Path, str]]:
 
 def main() -> None:
     """Compares the trees and writes the file after each, so that an interrupted run goes on."""
-    _checker_main()
+    _fast_checker()
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--most-logs", type=int, default=100)
     parser.add_argument("--logs", choices=("ours", "stock"), default="ours")
+    parser.add_argument("--stock", type=Path, help="the verdicts that bench.compliance_published kept")
     parser.add_argument("--rounds", nargs="*", default=None, help='e.g. "5.0.0"; default: all')
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_trees.json")
     options = parser.parse_args()
     done = json.loads(options.output.read_text())["trees"] if options.output.is_file() else []
     kept = {(row["round"], row["submitter"]): row for row in done}
+    verdicts = Kept(options.stock, options.folder)
     wanted = [
         (org, ruleset)
         for org, ruleset in trees(options.folder, options.most_logs)
         if (ruleset, org.name) not in kept and (not options.rounds or ruleset in options.rounds)
     ]
     for org, ruleset in tqdm(wanted, file=sys.stderr):
-        kept[ruleset, org.name] = compare(org, ruleset, options.logs)
+        kept[ruleset, org.name] = compare(org, ruleset, options.logs, verdicts)
         rows = [kept[key] for key in sorted(kept)]
         content = {**head("mlperf-logging"), "logs_judged_by": options.logs, "trees": rows}
         write_atomically(options.output, (json.dumps(content, indent=1) + "\n").encode())

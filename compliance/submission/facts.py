@@ -28,6 +28,7 @@ _SETTING = re.compile(
 )
 _MAX_SEEDS = 64
 _MAX_SETTINGS = 200
+_MAX_SCORED = 10_000  # evaluations of stable diffusion; no published run has a hundredth as many
 
 
 @dataclass
@@ -118,8 +119,9 @@ class _Reader:
         benchmark, place = self.facts.benchmark, record.metadata
         if benchmark == "stable_diffusion":
             step, score = number(place.get(self.step)), number(record.value)
-            if step is not None and score is not None:
-                self.scores.setdefault(step, {})[str(place.get("metric"))] = score
+            room = step in self.scores or len(self.scores) < _MAX_SCORED
+            if step is not None and score is not None and room:
+                self.scores.setdefault(step, {})[str(place.get("metric"))[:80]] = score
             return
         at = number(place.get("samples_count" if benchmark in _SAMPLES else "epoch_num"))
         self.last = at if at is None or benchmark in _SAMPLES else round(at, 3)

@@ -215,6 +215,10 @@ print(status, int(peak.split()[1]) // 1024)
 """
 
 
+# What is kept of a long log is full at this many evaluations (thinned.py, story.py), so that a longer one adds nothing.
+_RISE_MB = 40
+
+
 def peak(words):
     """(exit status, the most memory that a command had, in MB) in a process of its own."""
     command = [sys.executable, "-c", _PEAK, *words]
@@ -241,10 +245,9 @@ def long_log(path, text, evaluations):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "evaluations", [100_000, pytest.param(1_000_000, marks=pytest.mark.e2e)], ids=["100000", "million"]
+    "evaluations", [60_000, pytest.param(1_000_000, marks=pytest.mark.e2e)], ids=["60000", "million"]
 )
 def test_a_log_of_very_many_evaluations_takes_little_memory(tmp_path, evaluations):
-    """A bound that grows with the log shows at a tenth of its length: the smaller log may take a tenth of the rise."""
     path, page = tmp_path / "result_0.txt", tmp_path / "page.html"
     short = {}
     for count in (10, evaluations):
@@ -253,13 +256,13 @@ def test_a_log_of_very_many_evaluations_takes_little_memory(tmp_path, evaluation
             status, megabytes = peak([name, str(path), "--ruleset", "0.7.0", *words])
             assert status == 0
             rise = megabytes - short.setdefault(name, megabytes)
-            assert rise < 100 and megabytes < 200, (name, megabytes, short)
+            assert rise < _RISE_MB and megabytes < 200, (name, megabytes, short)
     assert f"{evaluations + 10} evaluations" in page.read_text()
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "evaluations", [50_000, pytest.param(1_000_000, marks=pytest.mark.e2e)], ids=["50000", "million"]
+    "evaluations", [30_000, pytest.param(1_000_000, marks=pytest.mark.e2e)], ids=["30000", "million"]
 )
 def test_a_submission_with_a_log_of_very_many_evaluations_takes_little_memory(tmp_path, evaluations):
     org = submission(tmp_path)
@@ -270,4 +273,4 @@ def test_a_submission_with_a_log_of_very_many_evaluations_takes_little_memory(tm
         for name, words in commands(org, tmp_path).items():
             _, megabytes = peak(words)
             rise = megabytes - short.setdefault(name, megabytes)
-            assert rise < 100 and megabytes < 200, (name, megabytes, short)
+            assert rise < _RISE_MB and megabytes < 200, (name, megabytes, short)
