@@ -1,7 +1,7 @@
 """Runs the subcommands of `python -m compliance check | explain | rules | scores | report | compare | package`.
 
-Exit status: 0 without errors, 1 with errors (`check --strict`: also with advice), 2 for wrong usage;
-docs/check-in-ci.md.
+Exit status of `check`: 0 for go and not checked, 1 for no-go (`--strict`: also with advice), 2 for wrong usage.
+More is in docs/check-in-ci.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COMMANDS = {
     "check": ("cli_check", "check logs, results folders and submission trees"),
     "explain": ("explain", "explain a rule: what it asks, why, and how to meet it"),
     "rules": ("explain", "print the keys that a benchmark's log must have"),
-    "scores": ("submission.cli_scores", "the results table of a submission: scores, as text, CSV or XLSX"),
+    "scores": ("submission.cli_scores", "the results table of a submission; not weak scaling, not power"),
     "report": ("report.report", "one page with timelines, curves and scores"),
     "compare": ("report.compare", "two runs or systems side by side"),
     "package": ("packaging.package", "build the submission tree from run outputs"),

@@ -13,6 +13,8 @@ from compliance.log.formulas import describe_formula, uses_metadata
 from compliance.log.predicates import describe
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
+# MLPerf's benchmarks whose logs this project writes, as round 0.7 wants them.
+_TRAINED_HERE = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
 
 
 def _files_with(key: str) -> list[tuple[str, str, dict]]:
@@ -163,7 +165,9 @@ def add_rules_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("division", metavar="DIVISION", nargs="?", default="closed", help="closed or open")
     parser.add_argument(
-        "--ruleset", choices=rules.RULESETS, help="default: 0.7.0, or the newest round that has the benchmark"
+        "--ruleset",
+        choices=rules.RULESETS,
+        help="default: the newest with rules for the benchmark; 0.7.0 for those that this project trains",
     )
 
 
@@ -172,17 +176,20 @@ def overview(ruleset: str | None = None) -> str:
     lines = []
     for one in (ruleset,) if ruleset else rules.RULESETS:
         own = rules.load(one, "common").get("own_benchmarks", ())
-        closed = [name for name in rules.benchmarks(one, "closed") if name not in own]
+        named = [name for name in rules.benchmarks(one, "closed") if name not in own]
+        closed = [name for name in named if rules.has_rules(one, name)]
         lines.append(f"{one}  {', '.join(closed)}")
-        more = [name for name in rules.benchmarks(one, "open") if name not in (*closed, *own)]
+        more = [name for name in rules.benchmarks(one, "open") if name not in (*named, *own)]
         lines += [f"       open only: {', '.join(more)}"] if more else []
+        bare = [name for name in named if name not in closed]
+        lines += [f"       named, without rules: {', '.join(bare)}"] if bare else []
         lines += [f"       this project's own: {', '.join(own)}"] if own else []
-    return "\n".join([*lines, "MLPerf HPC is not covered."])
+    return "\n".join([*lines, f"MLPerf HPC is not covered ({', '.join(rules.HPC_BENCHMARKS)})."])
 
 
 def _default_ruleset(benchmark: str) -> str:
-    having = rules.rulesets_with(benchmark)
-    return having[-1] if having and "0.7.0" not in having else "0.7.0"
+    having = [one for one in rules.rulesets_with(benchmark) if rules.has_rules(one, benchmark)]
+    return having[-1] if having and benchmark not in _TRAINED_HERE else "0.7.0"
 
 
 def table(ruleset: str, division: str, benchmark: str) -> str:
@@ -191,6 +198,8 @@ def table(ruleset: str, division: str, benchmark: str) -> str:
     Raises:
       UserError: the benchmark or division is unknown to the ruleset.
     """
+    if benchmark in rules.HPC_BENCHMARKS:
+        raise UserError(f"{benchmark} is a benchmark of MLPerf HPC, which is not covered")
     known = rules.benchmarks(ruleset, division if division in rules.DIVISIONS else None)
     for word, value, choices in (("division", division, rules.DIVISIONS), ("benchmark", benchmark, known)):
         if value not in choices:

@@ -92,6 +92,11 @@ def benchmark_file(ruleset: str, division: str | None, benchmark: str) -> str:
     return f"{division if has_divisions(ruleset) else 'any'}/{benchmark}"
 
 
+def has_rules(ruleset: str, benchmark: str, division: str = "closed") -> bool:
+    """Whether there is a rule file for a benchmark; rounds name some that they have none for."""
+    return benchmark_file(ruleset, division, benchmark) in names(ruleset)
+
+
 def metric(ruleset: str, benchmark: str) -> dict:
     """A benchmark's rule file, for fields equal in all divisions (runs, samples, target); {} if it is unknown."""
     name = benchmark_file(ruleset, "closed", benchmark)

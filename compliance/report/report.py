@@ -9,6 +9,7 @@ from pathlib import Path
 from compliance.api import Outcome, check
 from compliance.findings import ERROR, Finding
 from compliance.formats import verdict_line
+from compliance.log.rules import RULESETS
 from compliance.report import charts, index
 from compliance.report.output import render, write
 from compliance.report.published import Published, beside
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "path", metavar="PATH", type=Path, help="a log, a results folder or a submission tree"
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"))
-    parser.add_argument("--ruleset", help="the round's rules (default: guessed from the form of each log)")
+    parser.add_argument("--ruleset", choices=RULESETS, help="default: what the tree and the log say")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -114,6 +114,19 @@ def test_explain_and_rules(capsys):
     assert main(["explain", "nothing-like-it"]) == 2
 
 
+def test_rules_of_the_newest_round_and_of_every_round(capsys):
+    for benchmark, ruleset in (("bert", "5.0.0"), ("resnet", "0.7.0"), ("qwen35_397b_grpo", "6.1.0")):
+        assert main(["rules", benchmark]) == 0
+        assert capsys.readouterr().out.startswith(f"{benchmark} closed, ruleset {ruleset} ")
+    assert main(["rules"]) == 0
+    said = capsys.readouterr().out
+    last = said[said.index("\n6.1.0") :].splitlines()[1]
+    assert {"gpt_oss_20b", "deepseekv3_671b", "dlrmv4"} <= {*last.replace(",", "").split()}
+    assert "named, without rules: resnet, maskrcnn, rnnt, unet3d" in said and "HPC is not covered" in said
+    assert main(["rules", "cosmoflow"]) == 2
+    assert "cosmoflow is a benchmark of MLPerf HPC, which is not covered" in capsys.readouterr().err
+
+
 def test_a_closed_pipe_is_no_traceback(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(":::MLLOG x\n" * 10)
