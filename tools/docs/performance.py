@@ -118,6 +118,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "mutations-survivors": lambda: mutations(MECHANICAL, survivors),
     "faults": lambda: markdown_table(*measurements.faults()),
     "long-runs": lambda: markdown_table(*measurements.long_runs()),
+    "tree-rounds": lambda: markdown_table(*trees.rounds()),
     "trees": lambda: markdown_table(*trees.trees()),
     "published-logs": lambda: markdown_table(*published.rounds()),
     "published-classes": lambda: markdown_table(*published.classes()),

@@ -78,14 +78,36 @@ def _class_of_folder(row: dict, kind: str, name: str, theirs: object) -> str:
     return "other"
 
 
+def rounds() -> Table:
+    """A row for each round: how the verdicts on its trees compare, and how many folders agree."""
+    rows = []
+    found = load(_FILE)["trees"]
+    for name in sorted({row["round"] for row in found}):
+        of_round = [row for row in found if row["round"] == name]
+        both = Counter((row["ours"] == "go", row["stock"] == "go") for row in of_round)
+        counts = (len(of_round), sum(row["logs"] for row in of_round))
+        verdicts = (both[True, True], both[False, False], both[True, False], both[False, True])
+        rows.append((name, *(f"{count:,}" for count in (*counts, *verdicts)), *_same(of_round)))
+    head = ("round", "trees", "logs", "both go", "both no-go", "only ours go", "only stock go")
+    return (*head, "same convergence", "same score"), rows
+
+
+def _same(rows: list[dict]) -> tuple[str, ...]:
+    """Of folders with a test of convergence, and with a score, those that are alike."""
+    return tuple(
+        f"{sum(row.get(f'{kind}_same', 0) for row in rows):,} of {sum(row.get(kind, 0) for row in rows):,}"
+        for kind in ("convergence", "scores")
+    )
+
+
 def trees() -> Table:
-    """A row for each submitter: both verdicts, and how many folders agree in convergence and score."""
+    """A row for each submitter whose tree, or one of its folders, is judged differently."""
     rows = []
     for row in load(_FILE)["trees"]:
-        same = [f"{row.get(f'{kind}_same', 0)} of {row.get(kind, 0)}" for kind in ("convergence", "scores")]
-        both = (row["ours"], _stock(row))
-        cells = (row["round"], row["submitter"], str(row["logs"]), *both, *same, _class_of_tree(row))
-        rows.append(cells)
+        names = dict.fromkeys((_class_of_tree(row), *_folders(row)))
+        if any(names):
+            cells = (row["round"], row["submitter"], str(row["logs"]), row["ours"], _stock(row))
+            rows.append((*cells, *_same([row]), ", ".join(filter(None, names))))
     head = ("round", "submitter", "logs", "ours", "stock", "same convergence", "same score", "class")
     return head, rows
 
