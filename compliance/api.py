@@ -79,7 +79,7 @@ def check(
 
     Args:
       paths: files (each is taken as a log) and directories.
-      ruleset: one of `rules.RULESETS`; None: each log's own form decides between 0.6.0 and 0.7.0.
+      ruleset: one of `rules.RULESETS`; None: what the tree and the logs say (log/rounds.py).
       division: the division that every log must be in; None: the one that the log names.
       packaging: report PACKAGING_ERRORS as errors instead of advice.
 

@@ -1,12 +1,15 @@
 """Finds the ruleset of a log: from the folders it lies in, the benchmark it names, and the keys it has.
 
 A folder such as `training_results_v5.0` decides. Else the round is one that has the log's benchmark; of several,
-the one of whose required keys the fewest are missing, and of equal ones the newest.
+the one of whose required keys the fewest are missing, and of equal ones the newest. All logs of a submission have
+one round: the newest that each of them fits.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from os import PathLike
 from os import path as os_path
@@ -30,11 +33,12 @@ _NOTHING = "0.7.0"  # what an unreadable or empty log is checked with, for its l
 
 
 class Choice(NamedTuple):
-    """A ruleset, why it was taken, and whether it is sure enough to judge by."""
+    """A ruleset, why it was taken, whether it is sure enough to judge by, and all rulesets that fit as well."""
 
     ruleset: str
     reason: str
     certain: bool = True
+    fits: tuple[str, ...] = ()
 
 
 def find(path: str | PathLike) -> Choice:
@@ -45,7 +49,7 @@ def find(path: str | PathLike) -> Choice:
     """
     form = _form(path)
     if form == "seconds":
-        return Choice("0.6.0", "its lines have the form of 0.6.0 (:::MLL)")
+        return Choice("0.6.0", "its lines have the form of 0.6.0 (:::MLL)", fits=("0.6.0",))
     named = of_folder(os_path.dirname(os_path.abspath(path)))
     if named is not None:
         return named
@@ -60,7 +64,7 @@ def of_folder(folder: str | PathLike) -> Choice | None:
         if match := _FOLDER.search(part):
             ruleset = ".".join(number for number in match.groups() if number) + ".0"
             if ruleset in rules.RULESETS:
-                return Choice(ruleset, f"the folder {part} names the round")
+                return Choice(ruleset, f"the folder {part} names the round", fits=(ruleset,))
     return None
 
 
@@ -99,7 +103,8 @@ def of_keys(keys: dict[str, object]) -> Choice:
     division = division if division in rules.DIVISIONS else "closed"
     fitting = [ruleset for ruleset in rules.rulesets_with(name) if ruleset != "0.6.0"]
     if _OWN_RULESET in fitting and _OWN_KEYS & keys.keys():
-        return Choice(_OWN_RULESET, "the log is one of this project, whose rules are those of v0.7")
+        reason = "the log is one of this project, whose rules are those of v0.7"
+        return Choice(_OWN_RULESET, reason, fits=(_OWN_RULESET,))
     fitting = [
         one for one in fitting if rules.benchmark_file(one, division, name) in rules.names(one)
     ] or fitting
@@ -115,7 +120,21 @@ def of_keys(keys: dict[str, object]) -> Choice:
         reason = f"only this round has {name}"
     elif len(equal) > 1:
         reason += f" (of {', '.join(equal)}; --ruleset takes another)"
-    return Choice(equal[-1], reason)
+    return Choice(equal[-1], reason, fits=tuple(equal))
+
+
+def of_submission(choices: Iterable[Choice]) -> Choice | None:
+    """The one round of a submission whose logs have these choices; None where none of them is known."""
+    known = [choice for choice in choices if choice.fits]
+    if len({choice.ruleset for choice in known}) < 2:
+        return known[0] if known else None
+    counts = Counter(ruleset for choice in known for ruleset in choice.fits)
+    most = max(counts.values())
+    equal = [ruleset for ruleset in rules.RULESETS if counts[ruleset] == most]
+    reason = f"the newest round that {'all' if most == len(known) else 'most'} logs of the submission fit"
+    if len(equal) > 1:
+        reason += f" (of {', '.join(equal)}; --ruleset takes another)"
+    return Choice(equal[-1], reason, fits=tuple(equal))
 
 
 @cache

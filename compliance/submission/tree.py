@@ -11,14 +11,16 @@ A tree that holds a submitter's whole folder is a submission, and what refuses i
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from common.errors import UserError
 from compliance.findings import ERROR, Finding, finding
 from compliance.log.check_log import LogResult, check_logs
-from compliance.log.rounds import of_folder
+from compliance.log.rounds import Choice, find, of_folder, of_submission
 from compliance.submission import repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
 from compliance.submission.verdict import ResultFolder, Submission, TreeOutcome
 from compliance.verdict import GO, NOT_CHECKED, Verdict, together
@@ -49,9 +51,9 @@ def judge_tree(
       log_checker: judges the logs; None: `check_logs`.
     """
     logs, findings = tree_files.find_logs(root)
+    results = _judge_logs(root, logs, ruleset, division, log_checker or check_logs)
     named = of_folder(root)
     ruleset = ruleset or (named and named.ruleset)
-    results = (log_checker or check_logs)(logs, ruleset, division)
     if not logs:
         findings.append(finding("tree.empty", ERROR, root, "result_*.txt", "none"))
     orgs: dict[Path, dict[Path, list[LogResult]]] = defaultdict(lambda: defaultdict(list))
@@ -77,6 +79,37 @@ def judge_tree(
     elif not submissions:
         outcome = verdict.judge(findings, [], False, False)
     return TreeOutcome([*logs, *described], results, _unique(findings), submissions, outcome)
+
+
+def _judge_logs(
+    root: Path, logs: Sequence[str], ruleset: str | None, division: str | None, checker: LogChecker
+) -> list[LogResult]:
+    """Results of the logs in their order; without a ruleset those of a submitter are judged by one round."""
+    if ruleset is not None:
+        return checker(logs, ruleset, division)
+    groups: dict[Path | None, list[str]] = defaultdict(list)
+    for path in logs:
+        place = tree_files.place_of(Path(os.path.abspath(path)).parent)
+        groups[place and place[0]].append(path)
+    results: dict[str, LogResult] = {}
+    for org, paths in groups.items():
+        taken = of_folder(root) or (_round_of(paths) if org is not None else None)
+        for result in checker(paths, taken and taken.ruleset, division):
+            results[result.path] = result._replace(ruleset_reason=taken.reason) if taken else result
+    return [results[path] for path in logs]
+
+
+def _round_of(paths: Sequence[str]) -> Choice | None:
+    """The round of a submitter's logs, by the first log of each folder that tells."""
+    told: dict[str, Choice] = {}
+    for path in paths:
+        folder = os.path.dirname(path)
+        if folder not in told:
+            with contextlib.suppress(UserError):  # an unreadable log is a finding of its own
+                choice = find(path)
+                if choice.fits:
+                    told[folder] = choice
+    return of_submission(told.values())
 
 
 class _Org:

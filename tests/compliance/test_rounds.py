@@ -55,13 +55,38 @@ def test_the_benchmark_and_the_keys_decide_where_no_folder_does(tmp_path):
         assert check_log(path).passes
     assert check_log(str(tmp_path / "dlrmv4/result_0.txt")).ruleset == "6.1.0"
     taken = rounds.find(tmp_path / "dlrmv4/result_0.txt")
-    assert taken == ("6.1.0", "only this round has dlrmv4", True)
+    assert taken == ("6.1.0", "only this round has dlrmv4", True, ("6.1.0",))
 
 
 def test_of_several_that_fit_the_newest_is_taken_and_the_others_are_named(tmp_path):
     taken = rounds.find(written(tmp_path, made_logs.log("4.0.0", "closed", "bert")))
     assert taken.ruleset == "5.0.0"
     assert "4.0.0, 4.1.0, 5.0.0" in taken.reason and "--ruleset" in taken.reason
+
+
+def test_all_logs_of_a_submission_are_of_the_newest_round_that_each_of_them_fits(tmp_path):
+    for benchmark in ("llama31_8b", "llama2_70b_lora", "retinanet"):
+        folder = tmp_path / "org" / "results" / "box" / benchmark
+        alone = rounds.find(written(folder, made_logs.log("5.1.0", "closed", benchmark)))
+        assert alone.ruleset == {"retinanet": "5.1.0"}.get(benchmark, "6.0.0")
+    (tmp_path / "org" / "systems").mkdir()
+    outcome = judge_tree(tmp_path / "org")
+    assert {one.ruleset for one in outcome.logs} == {"5.1.0"} == {one.ruleset for one in outcome.submissions}
+    (reason,) = {one.ruleset_reason for one in outcome.logs}
+    assert reason == "the newest round that all logs of the submission fit"
+    assert "tree.benchmark-unknown" not in {one.rule for one in outcome.findings}
+    asked = judge_tree(tmp_path / "org", "5.0.0")
+    assert {one.ruleset for one in asked.logs} == {"5.0.0"}
+
+
+def test_where_no_round_fits_all_logs_of_a_submission_most_decide():
+    choices = [
+        rounds.Choice(fits[-1], "", fits=fits) for fits in (("4.0.0", "4.1.0"), ("4.1.0",), ("5.1.0",))
+    ]
+    taken = rounds.of_submission([*choices, rounds.Choice("0.7.0", "", False)])
+    assert (taken.ruleset, taken.reason) == ("4.1.0", "the newest round that most logs of the submission fit")
+    assert rounds.of_submission([rounds.Choice("0.7.0", "", False)]) is None
+    assert rounds.of_submission([choices[0], choices[0]]) == choices[0]
 
 
 def test_every_valid_log_passes_under_the_ruleset_that_is_found_for_it(tmp_path):
