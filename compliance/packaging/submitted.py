@@ -75,7 +75,7 @@ def _logs(folder: Path) -> list[Path]:
     named = [path for path in files if re.fullmatch(r"result_.*\.txt", path.name)]
     found = named or [path for path in files if not path.is_symlink() and path.is_file() and _has_token(path)]
     return sorted(
-        found, key=lambda path: [int(d) if d.isdigit() else d for d in re.split(r"(\d+)", path.name)]
+        found, key=lambda path: [int(d) if d.isdecimal() else d for d in re.split(r"(\d+)", path.name)]
     )
 
 

@@ -163,7 +163,7 @@ def result_files(path: Path) -> list[Path]:
     if len(found) > _MAX_RUNS:
         raise UserError(f"{path}: {len(found)} result logs; a result folder holds 3 to 40")
     return sorted(
-        found, key=lambda file: [int(d) if d.isdigit() else d for d in re.split(r"(\d+)", file.name)]
+        found, key=lambda file: [int(d) if d.isdecimal() else d for d in re.split(r"(\d+)", file.name)]
     )
 
 

@@ -71,6 +71,14 @@ def test_translation_takes_ten_runs_in_the_order_of_their_numbers(tmp_path):
     assert card.score == pytest.approx(55)
 
 
+def test_files_are_in_the_order_of_their_numbers_whatever_their_digits(tmp_path):
+    names = ["result_2.txt", "result_10.txt", "result_1²2.txt", "result_٣.txt", f"result_{'9' * 200}.txt"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    ordered = ["result_1²2.txt", "result_2.txt", "result_٣.txt", "result_10.txt", names[-1]]
+    assert [path.name for path in scores.result_files(tmp_path)] == ordered
+
+
 def test_v06_seconds_become_minutes(tmp_path):
     card = scores.score_directory(write(tmp_path, 30, 10, 20, 50, 40, form=result_logs.seconds_form))
     assert card.ruleset == "0.6.0" and card.score == pytest.approx(30)
