@@ -2,7 +2,7 @@
 
 `python -m bench.compliance_published FOLDER [--every N] [--stock FILE] [-o FILE]`: FOLDER holds checkouts of the
 public repositories mlcommons/training_results_v0.6 ... v5.1, each below a folder of that name. Both checkers judge
-each `ORG/results/SYSTEM/BENCHMARK/result_*.txt` with the ruleset of its round; the file counts the verdicts by round
+each `result_*.txt` below `ORG/results/` with the ruleset of its round; the file counts the verdicts by round
 and the differences by class, with one log of each class. The stock checker takes most of the time: with --stock its
 verdicts are kept in a file, so that an interrupted run goes on and a second one judges anew on our side alone.
 """
@@ -41,7 +41,7 @@ def logs(folder: Path) -> Iterator[tuple[str, str]]:
     """(log, round) of every published log below `folder`."""
     for repository in sorted(folder.glob("training_results_v*")):
         if match := _ROUND.search(repository.name):
-            for path in sorted(repository.glob("*/results/*/*/result_*.txt")):
+            for path in sorted(repository.glob("*/results/**/result_*.txt")):
                 if path.is_file():
                     yield str(path), match[1]
 

@@ -12,7 +12,9 @@ def rounds() -> Table:
     head = ("round", "logs", "stock passes", "stock fails", "stock breaks", "ours passes", "different")
     keys = ("logs", "stock pass", "stock fail", "stock crash", "ours pass", "different")
     found = load(_FILE)["rounds"]
-    return head, [(f"v{name}", *(f"{row.get(key, 0):,}" for key in keys)) for name, row in found.items()]
+    whole = {key: sum(row.get(key, 0) for row in found.values()) for key in keys}
+    named = [*((f"v{name}", row) for name, row in found.items()), ("all", whole)]
+    return head, [(name, *(f"{row.get(key, 0):,}" for key in keys)) for name, row in named]
 
 
 def classes() -> Table:
