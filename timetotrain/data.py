@@ -77,7 +77,9 @@ def _run(options: argparse.Namespace) -> int:
     benchmark = options.benchmark
     if benchmark not in NAMES:
         hint = near(benchmark, NAMES)
-        raise UserError(f"{benchmark}: no data of your own{hint}; known: {', '.join(NAMES)}")
+        raise UserError(
+            f"{benchmark}: no benchmark that takes data of your own{hint}; known: {', '.join(NAMES)}"
+        )
     *sources, out = options.files
     _check_sources(benchmark, sources, out)
     module = benchmarks.module(benchmark, "own_data")
