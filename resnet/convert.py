@@ -20,7 +20,7 @@ import os
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,27 +64,35 @@ def train_items(source: str | os.PathLike) -> list[Item]:
     return _found(source, _in_folders(source) if source.is_dir() else _in_nested_tar(source))
 
 
-def validation_items(source: str | os.PathLike, labels: str | os.PathLike | None) -> list[Item]:
+def validation_items(
+    source: str | os.PathLike, labels: str | os.PathLike | None, classes: Collection[str]
+) -> list[Item]:
     """Lists the images of a folder with one folder per class, or of a flat tar file.
 
     Args:
       source: folder or tar file.
       labels: for a tar file, a text file of the images' classes, one WordNet id per line, in name order.
+      classes: those of the training images.
 
     Raises:
-      UserError: the source has no images, a tar file is damaged, or there are not as many labels as images.
+      UserError: the source has no images, a tar file is damaged, there are not as many labels as images, or a label is
+        none of `classes`.
     """
     source = Path(source)
     if source.is_dir():
         return _found(source, _in_folders(source))
     if labels is None:
         raise UserError(f"{source} holds no labels; name the file of them with --validation-labels")
-    try:
-        synsets = Path(labels).read_text().split()
-    except OSError as error:
-        raise UserError(
-            f"cannot read {labels}: {error.strerror}; give --validation-labels another file"
-        ) from error
+    synsets = _lines(labels, "--validation-labels")
+    while synsets and not synsets[-1]:
+        synsets.pop()
+    for number, synset in enumerate(synsets, 1):
+        if synset not in classes:
+            some = ", ".join(sorted(classes)[:2])
+            raise UserError(
+                f"{labels}:{number}: {synset[:40]!r} is none of the {len(classes)} classes of --train ({some}, ...); "
+                "each line must be one of their WordNet ids"
+            )
     members = sorted(_members(source), key=lambda member: member.name)
     if len(members) != len(synsets):
         raise UserError(
@@ -132,10 +140,10 @@ def convert(
     for split, (items, shards) in splits.items():
         if not 1 <= shards <= len(items):
             raise UserError(f"--{split}-shards {shards}: must be 1..{len(items)}, the number of images")
-        unknown = sorted({item.synset for item in items} - labels.keys())
+        unknown = next((item for item in items if item.synset not in labels), None)
         if unknown:
             raise UserError(
-                f"{split}: class {unknown[0]} ({items[0].path}) has no training images; check the sources"
+                f"{split}: class {unknown.synset} ({unknown.path}) has no training images; check the sources"
             )
     _note(folder, splits)
     tasks = []
@@ -271,11 +279,17 @@ def class_names(path: str | os.PathLike | None) -> dict[str, str]:
     """
     if not path:
         return {}
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; give --class-names another file") from error
+    lines = _lines(path, "--class-names")
     return dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
+
+
+def _lines(path: str | os.PathLike, flag: str) -> list[str]:
+    try:
+        return [line.strip() for line in Path(path).read_text(encoding="utf-8").split("\n")]
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; give {flag} another file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: no text in UTF-8 ({error}); give {flag} another file") from error
 
 
 def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[Item], int]]:
@@ -291,7 +305,9 @@ def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[Item], int]]:
             verify(path, md5)
     train = train_items(arguments.train)
     if arguments.hold_out is None:
-        validation = validation_items(arguments.validation, arguments.validation_labels)
+        validation = validation_items(
+            arguments.validation, arguments.validation_labels, {item.synset for item in train}
+        )
     elif 0 < arguments.hold_out < 1:
         train, validation = hold_out(train, arguments.hold_out)
     else:

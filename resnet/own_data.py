@@ -79,7 +79,10 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
 
 def _sound(folder: Path) -> tuple[list[Item], list[str]]:
     found = [dataclasses.replace(item, upright=True) for item in converter.train_items(folder)]
-    return own_data.sound(found, lambda item: pictures.fault(item.path), "pictures")
+    items, broken = own_data.sound(found, lambda item: pictures.fault(item.path), "pictures")
+    seen = {item.synset for item in found}
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return items, [*broken, *(f"{path}: no pictures in it" for path in folders if path.name not in seen)]
 
 
 def _labels(synsets: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:

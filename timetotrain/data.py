@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from common.data.own_data import Made, Options
 
 # The benchmarks that have a converter of one's own files, and what they take.
-NAMES = tuple(sorted(path.parent.name for path in ROOT.glob("*/own_data.py")))
+NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "own_data.py").is_file())
 _TEXT = ("transformer", "gnmt")
 _SHOWN = 12  # Examples of each split on the page.
 _LISTED = 20  # Broken files on the screen; the page has all.
@@ -77,7 +77,9 @@ def _run(options: argparse.Namespace) -> int:
     benchmark = options.benchmark
     if benchmark not in NAMES:
         hint = near(benchmark, NAMES)
-        raise UserError(f"{benchmark}: no data of your own{hint}; known: {', '.join(NAMES)}")
+        raise UserError(
+            f"{benchmark}: no benchmark that takes data of your own{hint}; known: {', '.join(NAMES)}"
+        )
     *sources, out = options.files
     _check_sources(benchmark, sources, out)
     module = benchmarks.module(benchmark, "own_data")

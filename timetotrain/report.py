@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from pathlib import Path
 
-FOLLOWING = ("--follow", "--serve")
+from common.run.follow import command
+
+_ENDED = Path("report.html")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs the command line; returns the exit status.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the verb."""
+    parser.description = "Writes one page: timelines, curves and scores of results, or a run while it trains."
+    add = parser.add_argument
+    add("path", metavar="PATH", type=Path, help="a log, a results folder or a submission tree")
+    add("-o", "--output", metavar="FILE", type=Path, help=f"the page (default: {_ENDED}; see --follow)")
+    add("--ruleset", help="the round's rules (default: guessed from the form of each log)")
+    group = parser.add_argument_group("a run that goes on: PATH is its log, or a folder with the newest run")
+    add = group.add_argument
+    add("--serve", action="store_true", help="serve its page on this machine, until Ctrl-C")
+    add("--port", type=int, default=command.PORT, help="of --serve (default: %(default)s; 0: a free one)")
+    add("--follow", action="store_true", help="write its page, follow_<i>.html beside the log, until it ends")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes or serves the page; returns the exit status.
 
     Raises:
       UserError: from the report or the page.
     """
-    words = list(argv)
-    if words[:1] != ["report"] or not set(FOLLOWING) & set(words):
-        from compliance import cli
+    if options.serve or options.follow:
+        options.result = options.path
+        return command.run(options)
+    from compliance.report import report
 
-        return cli.main(words)
-    from common.run.follow import command
-
-    parser = argparse.ArgumentParser(prog="timetotrain report", description="Show a run while it trains.")
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words[1:]))
+    options.output = options.output or _ENDED
+    return report.run(options)

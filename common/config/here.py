@@ -93,10 +93,16 @@ def configure(
     seed: int | None,
     data_dir: str | None,
 ) -> tuple[RunConfig, list[Choice]]:
-    """As common.config.overrides.configure, of `here`: returns the validated configuration and what was chosen."""
+    """As common.config.overrides.configure, of `here`: returns the validated configuration and what was chosen.
+
+    Raises:
+      UserError: the data are another benchmark's, or an override is wrong or contradicts them.
+    """
     if replicas:
         overrides = [("replicas", replicas), *overrides]
     description = own_data.read(data_dir)
+    if description is not None:
+        own_data.check_fields(module.PRESETS[module.HERE.own], description)
     data = None if description is None else {**description.defaults, **description.fields}
     config, chosen = choose(module, overrides, data, data_dir)
     if description is not None:  # Refuses an override that contradicts the data.

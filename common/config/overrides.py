@@ -21,14 +21,15 @@ C = TypeVar("C")
 SHORT = ("init", "frozen_stages")  # Fields with a flag of their own.
 
 
-def preset(presets: Mapping[str, C], name: str) -> C:
+def preset(presets: Mapping[str, C], name: str, others: Sequence[str] = ()) -> C:
     """Returns the preset called `name`.
 
     Raises:
-      UserError: no such preset; the message lists similar names.
+      UserError: no such preset; the message lists similar names, of `others`, which the caller knows, too.
     """
     if name not in presets:
-        raise UserError(f"--system={name}: unknown{near(name, list(presets))}; known: {', '.join(presets)}")
+        known = [*others, *presets]
+        raise UserError(f"--system={name}: unknown{near(name, known)}; known: {', '.join(known)}")
     return presets[name]
 
 
@@ -39,6 +40,7 @@ def configure(
     overrides: Sequence[tuple[str, str]],
     replicas: str | None = None,
     seed: int | None = None,
+    others: Sequence[str] = (),
 ) -> C:
     """Returns the validated configuration that a command line asks for.
 
@@ -48,11 +50,12 @@ def configure(
       system: the preset's name, or None.
       overrides: [(path, value)] from `split_overrides`.
       replicas, seed: replace the preset's values; None keeps them.
+      others: names that the caller knows besides, for the error of an unknown one.
 
     Raises:
       UserError: an unknown preset, field or value, or fields that contradict each other.
     """
-    config = preset(presets, system) if system else default()
+    config = preset(presets, system, others) if system else default()
     if replicas:
         config = override(config, "replicas", replicas)
     for path, value in overrides:

@@ -199,11 +199,7 @@ def apply(config: C, description: Description, given: Sequence[tuple[str, str]] 
       UserError: the data are another benchmark's, an override contradicts them, or the description names a field that
         the configuration does not have.
     """
-    if config.benchmark != description.benchmark:
-        raise UserError(
-            f"--data_dir: its {NAME} says that the data are for {description.benchmark}, not for {config.benchmark}; "
-            f"run {description.benchmark}, or convert them with `timetotrain data {config.benchmark}`"
-        )
+    check_fields(config, description)
     typed = {path for path, _ in given}
     for path, value in description.defaults.items():
         if path not in typed:
@@ -217,6 +213,21 @@ def apply(config: C, description: Description, given: Sequence[tuple[str, str]] 
         config = filled
     config.validate()
     return config
+
+
+def check_fields(config: RunConfig, description: Description) -> None:
+    """Refuses data of another benchmark, or with fields that the configuration does not have.
+
+    Raises:
+      UserError: so.
+    """
+    if config.benchmark != description.benchmark:
+        raise UserError(
+            f"--data_dir: its {NAME} says that the data are for {description.benchmark}, not for {config.benchmark}; "
+            f"run {description.benchmark}, or convert them with `timetotrain data {config.benchmark}`"
+        )
+    for path, value in {**description.defaults, **description.fields}.items():
+        _set(config, path, value)
 
 
 def _set(config: C, path: str, value: Any) -> C:

@@ -69,7 +69,9 @@ def _only(folder: Path, found: Sequence[Path]) -> Path:
 def _coco(folder: Path, path: Path) -> Source:
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; correct the path or name another file") from error
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: no JSON file ({error}); correct it or name another") from error
     if not isinstance(content, dict) or not isinstance(content.get("images"), list):
         raise UserError(f"{path}: images is no list; get a COCO file of object instances")

@@ -149,6 +149,13 @@ class _Storages:
         return storage, np.frombuffer(data, _STORAGES[storage])
 
 
+class _Ordered(dict):
+    """A state dict, whose `_metadata`, versions of its modules, is left out."""
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
 class _Unpickler(pickle.Unpickler):
     """Unpickles tensors, numbers, texts and containers; anything else is refused, not imported."""
 
@@ -161,7 +168,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
-            return dict
+            return _Ordered
         if module == "torch" and name in _STORAGES:
             return name
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):

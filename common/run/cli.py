@@ -201,7 +201,7 @@ def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> tuple[RunCo
     if FLAGS.system == here.NAME:
         return here.configure(module, overrides, FLAGS.replicas, FLAGS.seed, FLAGS.data_dir)
     config = configs.configure(
-        module.PRESETS, module.Config, FLAGS.system, overrides, FLAGS.replicas, FLAGS.seed
+        module.PRESETS, module.Config, FLAGS.system, overrides, FLAGS.replicas, FLAGS.seed, [here.NAME]
     )
     return own_data.filled(config, FLAGS.data_dir, overrides), []
 

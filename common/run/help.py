@@ -46,7 +46,7 @@ def print_help(benchmark: str, module: Any, defined: Sequence[flags.Flag], argv:
     if name == here.NAME:
         config = here.choose(module, data_dir=_value(argv, "data_dir"))[0]
     else:
-        config = configs.preset(module.PRESETS, name) if name else module.Config()
+        config = configs.preset(module.PRESETS, name, [here.NAME]) if name else module.Config()
     width = min(shutil.get_terminal_size().columns, 120) if sys.stdout.isatty() else 120
     print("\n".join(_lines(benchmark, module, defined, config, name, width)))
 

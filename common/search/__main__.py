@@ -17,7 +17,7 @@ from typing import Any
 
 from common.config import benchmarks
 from common.config import overrides as configs
-from common.errors import UserError
+from common.errors import UserError, near
 from common.launch import process
 
 TRIALS = 40  # By default, where the sampler is not grid.
@@ -123,8 +123,10 @@ def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
     """Returns the configuration that every trial starts from."""
     try:
         presets = benchmarks.module(args.benchmark, "presets").PRESETS
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise UserError(f"{args.benchmark}: no benchmark of this project ({error})") from None
+    except (ModuleNotFoundError, AttributeError):
+        hint = near(args.benchmark, benchmarks.NAMES)
+        known = ", ".join(benchmarks.NAMES)
+        raise UserError(f"{args.benchmark}: no benchmark{hint}; known: {known}") from None
     config = configs.override_all(configs.preset(presets, args.system), flags)
     config = dataclasses.replace(config, division="open")
     config.validate()

@@ -217,11 +217,16 @@ def test_bad_sources_are_one_line(sources, tmp_path, capsys):
     assert "--validation-labels" in fails(capsys, out, "--train", train, "--validation", validation)
     short = tmp_path / "labels.txt"
     short.write_text("n01\n")
+    numbers = tmp_path / "ground_truth.txt"
+    numbers.write_text("n01\n490\n" * 5)
     both = (out, "--train", train, "--validation", validation, "--validation-labels")
     assert "1 labels for 10 images" in fails(capsys, *both, short)
     short.write_text(labels.read_text().replace("n03", "n09"))
-    message = fails(capsys, *both, short, "--train-shards", 2, "--validation-shards", 1)
-    assert "class n09" in message
+    line = 1 + labels.read_text().split().index("n03")
+    assert f"{short}:{line}: 'n09' is none of the 3 classes of --train" in fails(capsys, *both, short)
+    assert f"{numbers}:2: '490' is none of the 3 classes" in fails(capsys, *both, numbers)
+    short.write_bytes(b"\xff\xfe\n")
+    assert f"{short}: no text in UTF-8" in fails(capsys, *both, short)
     cut = tmp_path / "cut.tar"
     cut.write_bytes(train.read_bytes()[: train.stat().st_size // 2])
     assert "download it again" in fails(capsys, out, "--train", cut, "--hold-out", 0.1)

@@ -43,11 +43,13 @@ def checked(benchmark, out):
 def test_photographs(tmp_path, capsys):
     source, out = own_sources.photographs(tmp_path / "photos"), tmp_path / "out"
     (source / "red" / "cut.jpg").write_bytes((source / "red" / "red0.jpg").read_bytes()[:400])
+    (source / "green").mkdir()
     assert convert("resnet", source, out) == 0
     config, description = checked("resnet", out)
     assert description.labels == ("blue", "red")
     assert (config.num_classes, config.num_train_examples, config.num_eval_examples) == (2, 18, 2)
-    assert len(description.broken) == 1 and "cut.jpg: no whole picture" in description.broken[0]
+    cut, empty = description.broken
+    assert "cut.jpg: no whole picture" in cut and empty.endswith("green: no pictures in it")
     said = capsys.readouterr()
     assert "cut.jpg" in said.err and "18 for training, 2 for evaluation, 2 classes" in said.out
     page = (out / "data.html").read_text()
@@ -229,7 +231,7 @@ def _nothing(folder):
         ("resnet", _nothing, [], "no images"),
         ("resnet", own_sources.photographs, ["--eval-part", "1.5"], "--eval-part=1.5"),
         ("ssd", _nothing, [], "no annotations; expected COCO's JSON"),
-        ("ssd", own_sources.objects, ["--annotations", "/nowhere.json"], "/nowhere.json: no JSON file"),
+        ("ssd", own_sources.objects, ["--annotations", "/nowhere.json"], "/nowhere.json: No such file"),
         ("tsm_kinetics", _nothing, [], "no videos"),
         ("gnmt", _nothing, [], "a folder; give two text files"),
     ],

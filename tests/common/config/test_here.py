@@ -98,7 +98,7 @@ def test_a_folder_says_which_preset_is_nearest(tmp_path):
 
 def test_a_description_gives_counts_and_refuses_a_contradiction(tmp_path):
     files = own_data.listed(tmp_path, [])
-    fields = {"num_train_examples": 400, "num_eval_examples": 80, "num_classes": 2}
+    fields = {"num_train_examples": 400, "num_eval_examples": 80, "num_classes": 2, "data.label_offset": 1}
     own_data.write(
         tmp_path,
         own_data.Description(
@@ -117,6 +117,8 @@ def test_a_description_gives_counts_and_refuses_a_contradiction(tmp_path):
     assert config.data.shuffle_buffer == 400 and config.data.cache == "decoded"
     with pytest.raises(UserError, match="contradicts the data"):
         here.configure(presets("resnet"), [("num_classes", "3")], None, None, str(tmp_path))
+    with pytest.raises(UserError, match="the data are for resnet, not for ssd"):
+        here.configure(presets("ssd"), [], None, None, str(tmp_path))
 
 
 def test_the_machine_is_read_from_proc_and_nvidia_smi(tmp_path):

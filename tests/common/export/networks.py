@@ -52,15 +52,17 @@ class Made:
         self.path = checkpoint.save(types.SimpleNamespace(state=state, config=config, task=task), folder)
         self.serving = benchmarks.module(benchmark, "serving").serving(task, state.model, labels)
 
-    def answers(self, values) -> dict[str, np.ndarray]:
-        """What the saved network itself says of inputs."""
-        function = tf.function(self.serving.function, autograph=False)
-        return {name: np.asarray(value) for name, value in function(tf.constant(values)).items()}
+    def answers(self, calls) -> dict[str, np.ndarray]:
+        """What the saved network itself says of the inputs of each call."""
+        signature = list(self.serving.inputs.values())
+        function = tf.function(self.serving.function, input_signature=signature, autograph=False)
+        found = [function(tf.constant(values)) for values in calls]
+        return {name: np.concatenate([answer[name].numpy() for answer in found]) for name in found[0]}
 
 
-def inputs(kind: str, count: int, config) -> np.ndarray:
-    """Random inputs: pictures of several sizes and forms, frames of a video, token sequences or texts."""
-    rng = np.random.default_rng(1)
+def inputs(kind: str, count: int, config, seed: int = 1) -> np.ndarray:
+    """Random inputs: pictures of several sizes and forms, frames of one video, token sequences or texts."""
+    rng = np.random.default_rng(seed)
     if kind in ("classes", "objects", "video"):
         sizes = [(40, 56), (56, 40), (48, 48)] if kind != "video" else [(48, 64)]
         shown = [

@@ -68,6 +68,7 @@ def pickled(arrays, legacy):
     sys.modules |= {"torch": torch, "torch._utils": utils}
     try:
         tensors = collections.OrderedDict((n, Tensor(str(i), a)) for i, (n, a) in enumerate(arrays.items()))
+        tensors._metadata = collections.OrderedDict(bn1={"version": 2})  # As a module's state_dict() has it.
         Pickler(out, protocol=2).dump(tensors)
     finally:
         for name, module in before.items():
