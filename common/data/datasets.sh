@@ -7,7 +7,7 @@
 # instead and ends the script.
 set -euo pipefail
 # Makes the caller's relative paths absolute.
-for name in DATA_DIR RAW_DIR COCO_DIR ILSVRC_DIR VIDEOS_DIR LISTS_DIR CODES VOCABULARY SHA256SUMS; do
+for name in WEIGHTS_DIR WEIGHTS_FILE DATA_DIR RAW_DIR COCO_DIR ILSVRC_DIR VIDEOS_DIR LISTS_DIR CODES VOCABULARY SHA256SUMS; do
   [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
 done
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -54,6 +54,11 @@ def _define_flags() -> None:
     flags.DEFINE_string(
         "tensorboard_dir", None, "write loss, learning rate, rate and quality for TensorBoard here"
     )
+    flags.DEFINE_string(
+        "profile_steps",
+        None,
+        "keep a trace of the steps A:B for TensorBoard beside the log, and say what it shows",
+    )
     flags.DEFINE_integer(
         "examples",
         0,

@@ -16,6 +16,7 @@ class RunOptions:
       checkpoint_dir: checkpoints are saved here, and the run resumes from the newest one; None saves none.
       keep_checkpoints: how many of the newest checkpoints stay.
       tensorboard_dir: scalars for TensorBoard go here; None writes none.
+      profile_steps: steps A:B of which a trace is kept beside the log (common/train/profile.py); None keeps none.
       examples: so many evaluated examples are kept as pictures beside the log, with what the network said of them.
       cache_cleared: the system's caches were cleared before this run.
       allow_cpu: a preset for GPUs trains on the CPU where it finds none (common/run/devices.py).
@@ -28,5 +29,6 @@ class RunOptions:
     keep_checkpoints: int = 2
     cache_cleared: bool = False
     tensorboard_dir: str | None = None
+    profile_steps: str | None = None
     examples: int = 0
     allow_cpu: bool = False

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from common.config import benchmarks, here
+from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.launch.process import Process
@@ -38,6 +39,11 @@ class Training:
         self._training = False
         self._replicas: Any = None
         self._start = 0
+        self._span: Any = None
+        if options.profile_steps is not None:
+            from common.train.profile import Span
+
+            self._span = Span.parse(options.profile_steps, Clock.of(config).train_steps)
 
     def execute(self) -> int:
         """Returns the exit status: 0 when the target was reached, or the run was trained to its end without one."""
@@ -86,11 +92,19 @@ class Training:
         loop = Loop(task, self._replicas)
         loop.compile()
         self.loop = loop
+        if self._span is not None:
+            from common.train.profile import Profile
+
+            loop.profile = Profile(self._span, self._profile_folder())
         if config.init:
             self._take_weights(loop)
         if self._stopped_by:
             loop.stop(self._stopped_by)
         return loop
+
+    def _profile_folder(self) -> pathlib.Path | None:
+        """Returns the folder of a trace; None in a process other than the first, which records nothing."""
+        return None
 
     def _take_weights(self, loop: Any) -> None:
         from common.train import start
@@ -133,6 +147,8 @@ class Training:
             if isinstance(event, events.Progress):
                 heartbeat.at_step(event.step)
             self._record(event)
+        if self.loop.profile is not None:
+            self.loop.profile.close()
         try:
             self._replicas.close()
         except Exception as error:
@@ -234,6 +250,22 @@ class Run(Training):
     def _record_weights(self, facts: dict[str, Any]) -> None:
         self.facts["weights"] = facts
 
+    def _profile_folder(self) -> pathlib.Path | None:
+        return self.folder / f"profile_{self.index}"
+
+    def _profiled(self) -> list[str]:
+        """Returns the line about the recorded steps, if there are to be any."""
+        profile = self.loop.profile
+        if profile is None:
+            return []
+        from common.train import trace
+
+        found = trace.read(profile.folder) if profile.steps else None
+        if found is None:
+            return [f"profile  none: the run had no step of {self.options.profile_steps}"]
+        self.facts["profile"] = {"steps": profile.steps, **dataclasses.asdict(found)}
+        return [f"profile  {profile.folder}: {found.line(profile.steps)}"]
+
     def _initialise(self) -> None:
         super()._initialise()
         self.facts["compiled"] = str(self.loop.compiled)
@@ -283,6 +315,7 @@ class Run(Training):
     def _finish(self, stopped: Any) -> int:
         scored = stopped.status == "success" and not self._start
         minutes = (stopped.time - self.curve.start) / 60
+        profiled = self._profiled()
         self._write_record(stopped.status, minutes if scored else None)
         try:
             self.kept.close()
@@ -300,7 +333,7 @@ class Run(Training):
         else:
             print(f"verdict  {_verdict(self.path)}")
         print(f"curve    {curve}")
-        for line in self.kept.summary():
+        for line in [*profiled, *self.kept.summary()]:
             print(line)
         return _status(stopped)
 

@@ -30,6 +30,7 @@ from common.train.agreement import Agreement
 from common.train.batch_shapes import in_turn, summed
 from common.train.compilation import Compiled, plan
 from common.train.evaluation_pool import POLL_SECONDS, Evaluator
+from common.train.profile import Profile
 from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
 from common.train.step_timing import StepTiming
 from common.train.task import Task
@@ -80,6 +81,7 @@ class Loop:
         self._agreement = Agreement(replicas)
         self._look: Any = None  # Traced when it is asked for.
         self._stop_reason, self._stop_time = "", 0.0
+        self.profile: Profile | None = None  # Set before `run`, in all processes alike.
         with tf.device("CPU:0"):  # The last step's loss, which the main thread shows while a block runs.
             self._last_loss = tf.Variable(math.nan, dtype=tf.float64, trainable=False, name="last_loss")
 
@@ -280,6 +282,22 @@ class Loop:
             arrays={name: value.numpy() for name, value in raw["arrays"].items()},
         )
 
+    def _train_block(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
+        """As `_call`; a block with steps to record is cut in parts, and the last one evaluates."""
+        if self.profile is None:
+            return self._call(train, evaluation, num_steps, eval_steps)
+        done, results = int(self.state.step), []
+        parts = self.profile.parts(done, num_steps)
+        for i, steps in enumerate(parts):
+            with self.profile.around(done, steps):
+                last = i == len(parts) - 1
+                results.append(self._call(train, evaluation, steps, eval_steps if last else 0))
+            if not results[-1].complete:
+                break
+            done += steps
+        joined = {name: np.concatenate([getattr(r, name) for r in results]) for name in ("losses", "times")}
+        return dataclasses.replace(results[-1], **joined)
+
     def run(self, save: Callable[[int], None] | None = None) -> Iterator[events.Event]:
         """Trains from `state.step` on. `save(step)` is called between blocks and when the run is stopped.
 
@@ -301,7 +319,7 @@ class Loop:
                 yield events.BlockStarted(time.time(), block)
                 sizes = block.num_steps, self.clock.eval_steps
                 self._timing.begin()
-                future = thread.submit(self._call, train, iter(held_out), *sizes)
+                future = thread.submit(self._train_block, train, iter(held_out), *sizes)
                 success = yield from self._watch(future, block, evaluator)
                 result = future.result()
                 if self._agreement.decide(bool(success), self._stop_reason, self._stop_time).success:

@@ -79,16 +79,18 @@ def pickled(arrays, legacy):
     return out.getvalue(), {str(i): a.tobytes() for i, a in enumerate(arrays.values())}
 
 
-def torch_file(path, legacy):
-    content, storages = pickled(ARRAYS, legacy)
+def torch_file(path, legacy, arrays=ARRAYS):
+    """Writes `arrays` as torch.save does, in the form before torch 1.6 or after."""
+    content, storages = pickled(arrays, legacy)
     if not legacy:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("net/data.pkl", content)
+            archive.writestr("net/version", "3\n")
             for key, data in storages.items():
                 archive.writestr(f"net/data/{key}", data)
         return
     head = [pickle.dumps(x, 2) for x in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
-    sizes = [struct.pack("<q", a.size) + data for a, data in zip(ARRAYS.values(), storages.values())]
+    sizes = [struct.pack("<q", a.size) + data for a, data in zip(arrays.values(), storages.values())]
     path.write_bytes(b"".join([*head, content, pickle.dumps(list(storages), 2), *sizes]))
 
 

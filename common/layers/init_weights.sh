@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Fills WEIGHTS_DIR with the ImageNet weights that a network starts from: downloads, verifies, converts. Run it again
+# after an interruption.
+# For BENCHMARK/init_weights.sh: common/layers/init_weights.sh BENCHMARK URL
+#
+#   WEIGHTS_DIR     folder for the weights                                                       (required)
+#   WEIGHTS_FILE    a file of torch.save that you have: nothing is downloaded                    (none)
+#   WEIGHTS_URL     where the file is downloaded from                                            (torchvision's)
+#   WEIGHTS_SHA256  the file's SHA-256, or its first digits, eight or more      (those in the file's name: torch.hub's
+#                   check_hash compares the same; without any the weights are called unverified)
+#   TORCH_PYTHON    a Python with PyTorch: both networks compute an image, and must agree        (PYTHON, where it has it)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if [[ -z ${WEIGHTS_DIR:-} ]]; then
+  echo "error: WEIGHTS_DIR is not set; name a folder for the weights (200 MB)" >&2
+  exit 2
+fi
+DATA_DIR=$WEIGHTS_DIR SYSTEM=
+source "$root/common/data/datasets.sh" "$1" "the weights"
+
+url=${WEIGHTS_URL:-$2}
+name=$(basename "${WEIGHTS_FILE:-$url}")
+converted=$WEIGHTS_DIR/${name%.*}.npz
+if [[ -f $converted ]]; then
+  echo "$converted is there; remove it to make it anew" >&2
+  exit 0
+fi
+if [[ -z ${WEIGHTS_SHA256:-} && $name =~ -([0-9a-f]{8,64})\.[^.]*$ ]]; then WEIGHTS_SHA256=${BASH_REMATCH[1]}; fi
+
+mkdir -p "$WEIGHTS_DIR" || refuse "WEIGHTS_DIR=$WEIGHTS_DIR cannot be made; name a folder that can be written"
+file=${WEIGHTS_FILE:-$WEIGHTS_DIR/$name.unverified}
+if [[ -z ${WEIGHTS_FILE:-} ]]; then
+  download "$url" "$file" "set WEIGHTS_URL to another copy, or WEIGHTS_FILE to a file that you have"
+fi
+status=0
+"$PYTHON" -m "$package$1.starting_weights" "$file" "$converted" --sha256="${WEIGHTS_SHA256:-}" \
+  --torch-python="${TORCH_PYTHON:-}" || status=$?
+# What was downloaded is not kept: the next call would take a wrong file for a finished download.
+[[ -n ${WEIGHTS_FILE:-} ]] || rm -f "$file"
+exit "$status"

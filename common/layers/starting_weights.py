@@ -1,0 +1,210 @@
+"""Turns a downloaded ResNet into the file that training starts from: digest, layout, forward pass; or one line.
+
+`BENCHMARK/init_weights.sh` calls `python -m BENCHMARK.starting_weights FILE OUT.npz`, which is `main` here. The file is
+one of torch.save with torchvision's names; OUT.npz holds its arrays unchanged, as `config.backbone`,
+`config.initial_weights` and `--init` read them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from common.errors import UserError
+from common.files import FIX, whole
+from common.layers import weight_files
+
+WIDTH, CLASSES = 64, 1000  # Of torchvision's ResNets, trained on ImageNet.
+EPSILON = 1e-5  # torch.nn.BatchNorm2d's.
+DIGITS = 8  # torch.hub.load_state_dict_from_url: a file's name has "the first eight or more digits" of its SHA-256.
+SIDE, TOLERANCE = 96, 1e-9  # Of the picture that both networks compute in float64, and of their difference.
+_TORCH = pathlib.Path(__file__).with_name("torch_resnet.py")
+# (file, an image [1, SIDE, SIDE, 3] float64) -> the outputs of the benchmark's stages, [1, h, w, c] each.
+Stages = Callable[[pathlib.Path, np.ndarray], list[np.ndarray]]
+
+
+class Network(NamedTuple):
+    """A ResNet of torchvision.
+
+    Attributes:
+      name: for people.
+      blocks: of its four stages.
+      bottleneck: its blocks are 1x1, 3x3, 1x1 with four times the channels; else two 3x3.
+    """
+
+    name: str
+    blocks: tuple[int, int, int, int]
+    bottleneck: bool
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns {name: shape} of its state dict, without the counters of batch norm."""
+        found: dict[str, tuple[int, ...]] = {}
+
+        def conv(name: str, norm: str, inputs: int, outputs: int, size: int) -> None:
+            found[f"{name}.weight"] = (outputs, inputs, size, size)
+            for part in ("weight", "bias", "running_mean", "running_var"):
+                found[f"{norm}.{part}"] = (outputs,)
+
+        conv("conv1", "bn1", 3, WIDTH, 7)
+        inputs = WIDTH
+        for stage, blocks in enumerate(self.blocks):
+            width = WIDTH * 2**stage
+            sizes = [(1, width), (3, width), (1, 4 * width)] if self.bottleneck else [(3, width), (3, width)]
+            for block in range(blocks):
+                name, within, outputs = f"layer{stage + 1}.{block}", inputs, sizes[-1][1]
+                for i, (size, channels) in enumerate(sizes, 1):
+                    conv(f"{name}.conv{i}", f"{name}.bn{i}", within, channels, size)
+                    within = channels
+                if inputs != outputs:
+                    conv(f"{name}.downsample.0", f"{name}.downsample.1", inputs, outputs, 1)
+                inputs = outputs
+        return found | {"fc.weight": (CLASSES, inputs), "fc.bias": (CLASSES,)}
+
+
+RESNET34 = Network("ResNet-34", (3, 4, 6, 3), False)
+RESNET50 = Network("ResNet-50", (3, 4, 6, 3), True)
+
+
+def main(
+    network: Network, stages: Stages, strides: Sequence[int], module: str, argv: Sequence[str] | None = None
+) -> int:
+    """Runs `python -m BENCHMARK.starting_weights FILE OUT`; returns the exit status.
+
+    Args:
+      network: what the file must hold.
+      stages: computes the benchmark's own network from OUT.
+      strides: of the stages of that network, which may be fewer than four.
+      module: BENCHMARK.starting_weights, for the help.
+      argv: arguments, by default those of the process.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=f"Converts a {network.name}.")
+    parser.add_argument("file", type=pathlib.Path, help="file of torch.save, a state dict of torchvision's")
+    parser.add_argument("out", type=pathlib.Path, help="the .npz file to write")
+    parser.add_argument("--sha256", default="", help="SHA-256 of FILE or its first digits; none: unverified")
+    parser.add_argument("--torch-python", default="", help="a Python with PyTorch, for the forward pass")
+    options = parser.parse_args(argv)
+    try:
+        for line in convert(network, stages, strides, options):
+            print(line, flush=True)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def convert(
+    network: Network, stages: Stages, strides: Sequence[int], options: argparse.Namespace
+) -> list[str]:
+    """Writes `options.out` from `options.file`; returns what was found, in lines. OUT is whole or absent.
+
+    Raises:
+      UserError: another digest, layout or forward pass, a damaged file, or a folder that cannot be written.
+    """
+    lines = [_digest(options.file, options.sha256)]
+    try:
+        arrays = weight_files.torch_arrays(options.file)
+    except weight_files.DAMAGE as error:
+        raise UserError(f"{options.file}: no whole file of torch.save ({error}); get a sound copy") from error
+    arrays = checked(arrays, network, options.file)
+    lines.append(f"layout     {network.name}, {len(arrays)} arrays")
+    try:
+        with whole(options.out) as made:
+            # A file object: savez would append .npz to another name.
+            with open(made, "wb") as file:
+                np.savez(file, **arrays)
+            lines.append(_compared(stages, strides, options, made))
+    except OSError as error:
+        raise UserError(f"{options.out}: cannot write: {error.strerror}; {FIX}") from error
+    return [*lines, f"weights    {options.out}"]
+
+
+def _digest(path: pathlib.Path, expected: str) -> str:
+    """Returns a line about the SHA-256 of the file; raises UserError where it is another than expected."""
+    expected = expected.strip().lower()
+    if expected and (not DIGITS <= len(expected) <= 64 or set(expected) - set("0123456789abcdef")):
+        raise UserError(f"WEIGHTS_SHA256={expected}: give the SHA-256, or its first {DIGITS} digits or more")
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; name a file of weights") from error
+    if not expected:
+        return f"unverified SHA-256 {found}: no digest was published with this name; give yours as WEIGHTS_SHA256"
+    if not found.startswith(expected):
+        raise UserError(f"{path}: SHA-256 is {found}, must begin with {expected}; download it again")
+    return f"verified   SHA-256 {found}, by {len(expected)} digits"
+
+
+def checked(arrays: Mapping[str, np.ndarray], network: Network, path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of `network`, without counters.
+
+    Raises:
+      UserError: an array is missing, has another shape, is not finite, or belongs to another network.
+    """
+    wanted = network.shapes()
+    found = {n: a for n, a in arrays.items() if not n.endswith(".num_batches_tracked")}
+    fix = f"give torchvision's {network.name}"
+    for name, shape in wanted.items():
+        if name not in found:
+            raise UserError(f"{path}: no {name}; {fix}")
+        if found[name].shape != shape:
+            raise UserError(f"{path}: {name} has shape {list(found[name].shape)}, not {list(shape)}; {fix}")
+        if found[name].dtype.kind != "f" or not np.isfinite(found[name]).all():
+            raise UserError(f"{path}: {name} holds values that are no finite numbers; {fix}")
+    other = sorted(set(found) - set(wanted))
+    if other:
+        raise UserError(f"{path}: {other[0]} is no array of this network; {fix}")
+    return found
+
+
+def _compared(stages: Stages, strides: Sequence[int], options: argparse.Namespace, made: pathlib.Path) -> str:
+    """Computes an image with PyTorch and with the benchmark's network; raises UserError where they differ."""
+    python = options.torch_python or (sys.executable if importlib.util.find_spec("torch") else "")
+    if not python:
+        return "forward    not compared: no PyTorch here; TORCH_PYTHON names a Python that has it"
+    images = np.random.default_rng(0).normal(size=[1, SIDE, SIDE, 3])
+    with tempfile.TemporaryDirectory() as folder:
+        given, answer = pathlib.Path(folder, "images.npy"), pathlib.Path(folder, "stages.npz")
+        np.save(given, images)
+        command = [python, _TORCH, options.file, given, answer, str(EPSILON), *map(str, strides)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise UserError(f"TORCH_PYTHON={python}: {error.strerror}; name a Python with PyTorch") from error
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise UserError(f"TORCH_PYTHON={python}: {last}; name a Python with PyTorch")
+        with np.load(answer) as file:
+            theirs = [file[f"arr_{i}"].transpose(0, 2, 3, 1) for i in range(len(strides))]
+    ours = stages(made, images)
+    worst = 0.0
+    for number, (mine, other) in enumerate(zip(ours, theirs, strict=True), 1):
+        error = float(np.abs(mine - other).max() / np.abs(other).max())
+        if mine.shape != other.shape or not error < TOLERANCE:
+            raise UserError(
+                f"{options.file}: stage {number} differs from PyTorch's by {error:.2g} of its maximum"
+            )
+        worst = max(worst, error)
+    return f"forward    {len(ours)} stages equal PyTorch's within {worst:.1g} of their maximum"
+
+
+def block_outputs(network: tf_keras.Model, names: Sequence[str]) -> list[tf.Tensor]:
+    """Returns the outputs of residual blocks, by their last batch norms: of the ReLU behind the sum behind each."""
+    found = []
+    for name in names:
+        layer = network.get_layer(name)
+        for _ in range(2):
+            layer = layer.outbound_nodes[0].outbound_layer
+        found.append(layer.output)
+    return found

@@ -1,0 +1,186 @@
+"""Reads what a recorded trace says: how long the device was idle, how long steps waited for input, what took longest.
+
+The trace is TensorFlow's XSpace (`*.xplane.pb`): a plane of each device with a line of each stream, and a plane of the
+host with a line of each thread, on which each operation is an event `NAME:TYPE`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from common.train.profile import MARK
+
+LARGEST = 3  # Operations that the line names.
+INPUT = ("IteratorGetNext", "IteratorGetNextSync", "MultiDeviceIteratorGetNextFromShard", "OptionalGetValue")
+_FETCH = "IteratorGetNextOp::DoCompute"  # Where the kernel waits, on a thread of its own.
+# They hold others, or wait for other processes: they keep no core busy by themselves.
+_HOLDERS = (
+    *("While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall", "Merge"),
+    *(
+        "Switch",
+        "Enter",
+        "Exit",
+        "NextIteration",
+        "LoopCond",
+        "NoOp",
+        "_Send",
+        "_Recv",
+        "_HostSend",
+        "_HostRecv",
+    ),
+)
+_EXCHANGES = re.compile(r"horovod|collective|nccl", re.IGNORECASE)
+_OPERATION = re.compile(r"(?P<name>[\w./>-]+):(?P<kind>_?[A-Z]\w*)(#.*)?$")
+# Parts of a graph's names that say nothing of a layer.
+_SCAFFOLD = re.compile(
+    r"(Stateful)?PartitionedCall(_\d+)?|while(_\d+)?|body|cond|_\d+|gradient_tape|gradients?|train_step|replica_\d+"
+)
+_STREAM = re.compile(r"Stream|XLA Ops|tf_XLA")
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """An operation on a device or a thread: nanoseconds, and its name and type as TensorFlow writes them."""
+
+    begin: int
+    end: int
+    name: str
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a trace says of its recorded steps.
+
+    Attributes:
+      device: the plane whose operations were read.
+      seconds: of all recorded steps.
+      idle, waiting: parts of that time in which no operation ran, and in which a step waited for its batch.
+      exchanging: the part in which a collective operation was under way.
+      largest: [(layer and operation, part of the operations' summed time)], the largest first.
+    """
+
+    device: str
+    seconds: float
+    idle: float
+    waiting: float
+    exchanging: float
+    largest: list[tuple[str, float]]
+
+    def line(self, steps: int) -> str:
+        """Returns the same as one line for people."""
+        names = ", ".join(f"{name} {part:.0%}" for name, part in self.largest)
+        exchange = f", exchanging {self.exchanging:.0%}" if self.exchanging else ""
+        return (
+            f"{steps} steps of {1000 * self.seconds / steps:.3g} ms; {self.device} idle {self.idle:.0%}, "
+            f"waiting for input {self.waiting:.0%}{exchange}; largest: {names or 'none'}"
+        )
+
+
+def read(folder: pathlib.Path) -> Found | None:
+    """Returns what the newest trace under `folder` says; None where there is none with recorded steps."""
+    files = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        return None
+    # TensorFlow has no public name for it; the reader tensorboard-plugin-profile is no dependency.
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(files[-1].read_bytes())
+    return found(space)
+
+
+def found(space: Any) -> Found | None:
+    """As `read`, of an XSpace."""
+    host = [plane for plane in space.planes if plane.name.startswith("/host:CPU")]
+    marks = [(b, e) for plane in host for b, e, name, _ in _events(plane) if name == MARK]
+    if not marks:
+        return None
+    on_host = list(_operations(host))
+    devices = [plane for plane in space.planes if plane.name.startswith("/device:GPU")]
+    kernels = [e for plane in devices for e in _kernels(plane)]
+    ran = kernels or [
+        e for e in on_host if e.kind not in (*_HOLDERS, *INPUT) and not _EXCHANGES.search(e.kind)
+    ]
+    total = sum(e - b for b, e in marks)
+    exchanges = [e for e in [*on_host, *kernels] if _EXCHANGES.search(f"{e.name} {e.kind}")]
+    sums: collections.Counter[str] = collections.Counter()
+    for event in _within(ran, marks):
+        sums[_called(event)] += event.end - event.begin
+    whole = sum(sums.values()) or 1
+    return Found(
+        device=devices[0].name.removeprefix("/device:") if kernels else "CPU",
+        seconds=total / 1e9,
+        idle=1 - _covered(ran, marks) / total,
+        waiting=_covered([e for e in on_host if e.kind in INPUT], marks) / total,
+        exchanging=_covered(exchanges, marks) / total,
+        largest=[(name, time / whole) for name, time in sums.most_common(LARGEST)],
+    )
+
+
+def _events(plane: Any) -> Iterator[tuple[int, int, str, Any]]:
+    """Yields (begin, end in ns, name, event) of all lines of a plane."""
+    for line in plane.lines:
+        for event in line.events:
+            begin = line.timestamp_ns * 1000 + event.offset_ps
+            name = plane.event_metadata[event.metadata_id].name
+            yield begin // 1000, (begin + event.duration_ps) // 1000, name, event
+
+
+def _operations(planes: Iterable[Any]) -> Iterator[Event]:
+    for plane in planes:
+        for begin, end, name, _ in _events(plane):
+            if name == _FETCH:
+                yield Event(begin, end, name, INPUT[0])
+            elif match := _OPERATION.match(name):
+                yield Event(begin, end, match["name"], match["kind"])
+
+
+def _kernels(plane: Any) -> Iterator[Event]:
+    """Yields the kernels of a GPU's streams; `tf_op`, where the trace has it, names the operation that started one."""
+    names = {number: meta.name for number, meta in plane.stat_metadata.items()}
+    streams = [line for line in plane.lines if _STREAM.match(line.name)]
+    for line in [line for line in streams if line.name.startswith("Stream")] or streams:
+        for event in line.events:
+            meta = plane.event_metadata[event.metadata_id]
+            begin = line.timestamp_ns * 1000 + event.offset_ps
+            end = begin + event.duration_ps
+            started = ""
+            for stat in [*event.stats, *meta.stats]:
+                if names.get(stat.metadata_id) == "tf_op":
+                    started = stat.str_value or names.get(stat.ref_value, "")
+            name, _, kind = started.partition(":")
+            yield Event(begin // 1000, end // 1000, name or meta.name, kind)
+
+
+def _called(event: Event) -> str:
+    """Returns an operation's layer and type, without the parts of its name that the loop gave it."""
+    parts = [part for part in event.name.split("/") if part and not _SCAFFOLD.fullmatch(part)]
+    *layer, last = parts or [event.name]
+    return " ".join([*layer[-1:], event.kind or re.sub(r"_\d+$", "", last)])
+
+
+def _within(events: Iterable[Event], marks: list[tuple[int, int]]) -> Iterator[Event]:
+    """Yields the parts of `events` that lie in `marks`."""
+    for event in events:
+        for begin, end in marks:
+            first, last = max(begin, event.begin), min(end, event.end)
+            if first < last:
+                yield dataclasses.replace(event, begin=first, end=last)
+
+
+def _covered(events: Iterable[Event], marks: list[tuple[int, int]]) -> int:
+    """Returns the nanoseconds of `marks` in which at least one of `events` was under way."""
+    spans = np.array(sorted((e.begin, e.end) for e in _within(events, marks)), np.int64).reshape(-1, 2)
+    if not len(spans):
+        return 0
+    reached = np.maximum.accumulate(spans[:, 1])
+    before = np.concatenate([[spans[0, 0]], reached[:-1]])
+    return int(np.maximum(spans[:, 1] - np.maximum(spans[:, 0], before), 0).sum())

@@ -1,0 +1,35 @@
+"""Converts torchvision's ResNet-50 for Mask R-CNN: `python -m maskrcnn.starting_weights FILE OUT.npz`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import sys
+
+import numpy as np
+import tf_keras
+
+from common.distributed.replicas.single import Single
+from common.layers import starting_weights as common
+from common.layers.precision import precision
+from maskrcnn import backbone
+from maskrcnn.parts import Parts
+from maskrcnn.presets import PRESETS
+
+
+def stages(path: pathlib.Path, images: np.ndarray) -> list[np.ndarray]:
+    """Returns the outputs of the four stages, [1, h, w, c] in float64, of an image [1, h, w, 3].
+
+    Batch norm has PyTorch's epsilon here; presets have Google's (docs/sources.md, mlperf 2).
+    """
+    changes = {"backbone_width": common.WIDTH, "batch_norm_epsilon": common.EPSILON, "batch_norm": "frozen"}
+    config = dataclasses.replace(PRESETS["cpu-tiny"], global_batch_size=1, **changes)
+    image = tf_keras.Input(images.shape[1:], batch_size=1, dtype="float64")
+    maps = backbone.stages(Parts.of(config, Single(), precision("fp64")), image)
+    network = tf_keras.Model(image, list(maps.values()))
+    backbone.load(network, path, Single())
+    return [x.numpy() for x in network(images)]
+
+
+if __name__ == "__main__":
+    sys.exit(common.main(common.RESNET50, stages, (1, 2, 2, 2), "maskrcnn.starting_weights"))
