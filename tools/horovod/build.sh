@@ -14,7 +14,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 python=$(realpath -s "${1:-$root/.venv/bin/python}")
 
-fail() { echo "error: horovod: $1" >&2; exit 1; }
+fail() { echo "error: horovod: $1" >&2; exit 2; }
 
 source "$here/nccl.sh"
 

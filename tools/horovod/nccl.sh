@@ -1,6 +1,7 @@
 # Finds what a build of Horovod with NCCL needs. Sourced by build.sh, which defines `fail` and `python`.
 #
-# HOROVOD_GPU_OPERATIONS: NCCL builds with it or ends in one line; none builds without; not set: with it where all is there.
+# HOROVOD_GPU_OPERATIONS: NCCL builds with it or ends in one line; none builds without; not set: with it where all is
+# there.
 # HOROVOD_CUDA_HOME, HOROVOD_NCCL_HOME: the folders of the CUDA toolkit and of NCCL; else the usual places are searched.
 
 # Sets `cuda_home` to the folder of a CUDA toolkit; "" where there is none.
@@ -21,17 +22,18 @@ find_toolkit() {
 find_nccl() {
   local home folder
   # The wheel nvidia-nccl-cu12 of requirements/gpu.lock: the library that TensorFlow itself loads.
-  home=$("$python" -c 'import importlib.util as u; s = u.find_spec("nvidia.nccl"); print(list(s.submodule_search_locations)[0])' 2>/dev/null || true)
+  home=$("$python" -c 'import importlib.util as u; print(*u.find_spec("nvidia.nccl").submodule_search_locations)' \
+    2>/dev/null || true)
   nccl_include= nccl_library=
   for folder in "${HOROVOD_NCCL_HOME:-}" "$home" /usr /usr/local; do
-    [[ -n $folder && -f $folder/include/nccl.h ]] || continue
-    nccl_include=$folder/include
-    nccl_library=$(compgen -G "$folder/lib*/libnccl.so*" | head -n 1 || compgen -G "$folder/lib/*/libnccl.so*" | head -n 1 || true)
-    [[ -n $nccl_library ]] && return
+    # Debian has libraries one folder deeper.
+    nccl_library=$(compgen -G "$folder/lib*/libnccl.so*" || compgen -G "$folder/lib/*/libnccl.so*" || true)
+    nccl_library=${nccl_library%%$'\n'*} nccl_include=$folder/include
+    [[ -n $folder && -n $nccl_library && -f $nccl_include/nccl.h ]] && return
+    [[ -n $folder && $folder == "${HOROVOD_NCCL_HOME:-}" ]] &&
+      fail "HOROVOD_NCCL_HOME=$folder: no include/nccl.h and lib/libnccl.so in it"
   done
   nccl_include= nccl_library=
-  [[ -n ${HOROVOD_NCCL_HOME:-} ]] && fail "HOROVOD_NCCL_HOME=$HOROVOD_NCCL_HOME: no include/nccl.h and lib/libnccl.so in it"
-  return 0
 }
 
 # Prints NCCL's version, as in 2.32.3, from its header.
@@ -56,15 +58,22 @@ choose_operations() {
     cuda_version=$("$cuda_home/bin/nvcc" --version | sed -nE 's/.*release ([0-9.]+),.*/\1/p')
     # Compute capabilities that this nvcc compiles for: 70 is a V100's, which nvcc 13 has dropped.
     capabilities=$("$cuda_home/bin/nvcc" --list-gpu-arch | sed -nE 's/^compute_([0-9]+)$/\1/p' | sort -n | paste -sd,)
+    local here
+    here=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -n | head -n 1 || true)
+    if [[ $here =~ ^[0-9]+$ && $here -lt ${capabilities%%,*} ]]; then
+      fail "CUDA $cuda_version in $cuda_home makes no code for this node's GPUs (compute capability ${here%?}.${here: -1}); \
+give an older toolkit's folder as HOROVOD_CUDA_HOME"
+    fi
   elif [[ ${HOROVOD_GPU_OPERATIONS-} == NCCL ]]; then fail "HOROVOD_GPU_OPERATIONS=NCCL: $without"; fi
 }
 
 # Prints what the build sums with, in one line.
 describe_operations() {
   if [[ -z $gpu ]]; then echo "horovod  Gloo on CPUs, nothing for GPUs: $without"; return; fi
-  local v100="its code for V100 included"
-  [[ ,$capabilities, == *,70,* ]] || v100="none for V100, which needs CUDA 12's nvcc: HOROVOD_CUDA_HOME"
-  echo "horovod  Gloo on CPUs, NCCL $(nccl_version) on GPUs: allreduce, allgather, broadcast, alltoall, reducescatter; CUDA $cuda_version, $v100"
+  local v100="code for V100 included"
+  [[ ,$capabilities, == *,70,* ]] || v100="no code for V100, which needs CUDA 12: give HOROVOD_CUDA_HOME"
+  echo "horovod  Gloo on CPUs, NCCL $(nccl_version) on GPUs (allreduce, allgather, broadcast, alltoall, reducescatter);" \
+    "CUDA $cuda_version, $v100"
 }
 
 # Sets the variables with which Horovod's CMake files find CUDA and NCCL; WORK: a folder for links.
