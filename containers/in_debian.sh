@@ -3,7 +3,8 @@
 #
 # Usage, as root: containers/in_debian.sh cpu|gpu|tpu FOLDER     FOLDER: new; an image's root is made there
 #
-# MIRROR: Debian's archive (http://deb.debian.org/debian). Variables PIP_* and *_proxy are passed on.
+# MIRROR: Debian's archive (http://deb.debian.org/debian). Variables PIP_* and *_proxy are passed on. CA: a file with the
+# certificate of a proxy that the root shall trust.
 set -euo pipefail
 fail() { echo "error: containers/in_debian.sh: $1" >&2; exit 2; }
 [[ $# == 2 ]] || fail "give cpu, gpu or tpu, and a new folder"
@@ -17,6 +18,10 @@ root=$(cd "$root" && pwd)
 debootstrap --variant=minbase bookworm "$root" "${MIRROR:-http://deb.debian.org/debian}" >"$root.log" 2>&1 ||
   fail "debootstrap failed; all it said: $root.log"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
+if [[ -n ${CA:-} ]]; then
+  mkdir -p "$root/usr/local/share/ca-certificates"
+  cp "$CA" "$root/usr/local/share/ca-certificates/proxy.crt"
+fi
 # What git tracks, as the Apptainer definitions take it; changes that are not committed are left out.
 mkdir -p "$root/opt/timetotrain"
 git -C "$here" archive HEAD | tar -x -C "$root/opt/timetotrain"
