@@ -66,7 +66,7 @@ lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 --python-platform x86_64-manylinux_2_28 pyproject.toml --extra train --extra text --extra gpu -o requirements/gpu.lock
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra xlsx --extra dev -o requirements/dev.lock
 
-horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, about two minutes)
+horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, minutes); with NCCL after make gpu
 
 aot: .cache/aot/.installed ## install the compilers of TPUs and GPUs, which need no device
 
@@ -85,7 +85,7 @@ $(VENV)/bin/python:
 	  { echo "error: $(PYTHON) is no Python 3.11 or 3.12, which TensorFlow 2.20 and the lock file need; set PYTHON=" >&2; exit 1; }
 	@if [ -n "$(UV)" ]; then $(UV) venv -q --python $(PYTHON) $(VENV); else $(PYTHON) -m venv $(VENV); fi
 
-$(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.txt tools/horovod/*.patch) $(VENV)/.train
+$(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.txt tools/horovod/*.patch tools/horovod/*.sh $(VENV)/.gpu) $(VENV)/.train
 	@tools/horovod/build.sh $(PY)
 	@touch $@
 

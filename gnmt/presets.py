@@ -1,8 +1,8 @@
 """Defines the presets of the GNMT benchmark, and the hyperparameters that its log's header has. TensorFlow-free.
 
 docs/presets/gnmt.md says for each preset where its values come from and which closed rule, if any, it breaks.
-Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV6 = the NVIDIA/
-folder of G6; other paths start in Google/; `mlperf_facts N` = docs/sources.md, mlperf N.
+Abbreviations in `source`: G6 = mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7, NV6 and
+NV7 = their NVIDIA/ folders; other paths start in Google/; `mlperf_facts N` = docs/sources.md, mlperf N.
 """
 
 from __future__ import annotations
@@ -115,6 +115,29 @@ _V07 = Config(
     schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
 
+# Network, smoothing and decay are the reference's, on which NVIDIA's code is built.
+_V100_8 = Config(
+    hardware="v100-8",
+    source="NV6 results/dgx1_ngc19.05_pytorch/gnmt; batch and rate of its v0.7 run are the same (mlperf_facts 4)",
+    ruleset="0.7.0",
+    replicas="horovod",
+    precision="fp16",
+    loss_scale=1024.0,
+    num_replicas=8,
+    global_batch_size=2048,
+    eval_batch_size=1024,
+    max_sequence_length=75,
+    bucket_limits=(15, 30, 45, 60, 75),
+    wiring="reference",
+    output_bias=True,
+    smoothing_over="all",
+    train_epochs=8.0,
+    optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_replica_norm=5.0),
+    schedule=replace(
+        _HALVINGS, warmup_steps=200.0, decay_start_step=6453, decay_interval=809, decay_at_start=True
+    ),
+)
+
 _V07_PRESETS = {
     "tpu-v4-16": replace(
         _V07,
@@ -147,26 +170,21 @@ _V07_PRESETS = {
         num_replicas=512,
         train_steps=15 * 420,
     ),
-    # Network, smoothing and decay are the reference's, on which NVIDIA's code is built.
-    "v100-8": Config(
-        hardware="v100-8",
-        source="NV6 results/dgx1_ngc19.05_pytorch/gnmt; batch and rate of its v0.7 run are the same (mlperf_facts 4)",
-        ruleset="0.7.0",
-        replicas="horovod",
-        precision="fp16",
-        loss_scale=1024.0,
-        num_replicas=8,
-        global_batch_size=2048,
-        eval_batch_size=1024,
-        max_sequence_length=75,
-        bucket_limits=(15, 30, 45, 60, 75),
-        wiring="reference",
-        output_bias=True,
-        smoothing_over="all",
-        train_epochs=8.0,
-        optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_replica_norm=5.0),
+    "v100-8": _V100_8,
+    "dgx-1": replace(
+        _V100_8,
+        hardware="dgx-1",
+        source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX1.sh and results/dgx1_ngc20.06_pytorch/gnmt",
+    ),
+    "dgx-2h": replace(
+        _V100_8,
+        hardware="dgx-2h",
+        source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2.sh and results/dgx2h_ngc20.06_pytorch/gnmt",
+        num_replicas=16,
+        global_batch_size=3072,
+        optimizer=Optimizer(name="adam", base_learning_rate=0.002875, epsilon=1e-8, clip_replica_norm=5.0),
         schedule=replace(
-            _HALVINGS, warmup_steps=200.0, decay_start_step=6453, decay_interval=809, decay_at_start=True
+            _HALVINGS, warmup_steps=200.0, decay_start_step=4054, decay_interval=506, decay_at_start=True
         ),
     ),
 }

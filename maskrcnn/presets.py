@@ -132,6 +132,28 @@ _V07_256 = Config(
     ),
 )
 
+_V100_8 = Config(
+    hardware="v100-8",
+    source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh; mlperf_facts 4",
+    ruleset="0.7.0",
+    replicas="horovod",
+    precision="fp16",
+    loss_scale=128.0,
+    num_replicas=8,
+    num_train_examples=117266,
+    global_batch_size=48,
+    eval_batch_size=8,
+    train_epochs=20.0,
+    optimizer=replace(_SGD, base_learning_rate=0.06),
+    schedule=Schedule(
+        kind="step",
+        warmup_epochs=0.0,
+        warmup_steps=625.0,
+        boundaries=(24000 * 48 / 117266, 32000 * 48 / 117266),
+    ),
+    data=Data(skip_empty=True),
+)
+
 _V07_PRESETS = {
     "tpu-v4-16": replace(
         _V07_128,
@@ -168,26 +190,28 @@ _V07_PRESETS = {
         train_epochs=30.0,
         train_steps=30 * 462,
     ),
-    "v100-8": Config(
-        hardware="v100-8",
-        source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh; mlperf_facts 4",
-        ruleset="0.7.0",
-        replicas="horovod",
-        precision="fp16",
-        loss_scale=128.0,
-        num_replicas=8,
-        num_train_examples=117266,
-        global_batch_size=48,
-        eval_batch_size=8,
-        train_epochs=20.0,
-        optimizer=replace(_SGD, base_learning_rate=0.06),
+    "v100-8": _V100_8,
+    "dgx-1": replace(
+        _V100_8,
+        hardware="dgx-1",
+        source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh and "
+        "results/dgx1_ngc20.06_pytorch/maskrcnn",
+    ),
+    "dgx-2h": replace(
+        _V100_8,
+        hardware="dgx-2h",
+        source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX2.sh and "
+        "results/dgx2h_ngc20.06_pytorch/maskrcnn",
+        num_replicas=16,
+        global_batch_size=96,
+        eval_batch_size=16,
+        optimizer=replace(_SGD, base_learning_rate=0.12),
         schedule=Schedule(
             kind="step",
             warmup_epochs=0.0,
             warmup_steps=625.0,
-            boundaries=(24000 * 48 / 117266, 32000 * 48 / 117266),
+            boundaries=(12000 * 96 / 117266, 16000 * 96 / 117266),
         ),
-        data=Data(skip_empty=True),
     ),
 }
 

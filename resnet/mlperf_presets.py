@@ -1,8 +1,8 @@
-"""Defines presets of ResNet-50 as Google submitted it to MLPerf Training v0.6 and v0.7. TensorFlow-free.
+"""Defines presets of ResNet-50 as Google and NVIDIA submitted it to MLPerf Training v0.6 and v0.7. TensorFlow-free.
 
 docs/presets/resnet.md says for each preset where its values come from. Abbreviations in `source`: G6 =
-mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7; paths start in their Google/ folders. Where a
-script and its log disagree, the preset follows the log, because MLPerf scored the log.
+mlcommons/training_results_v0.6, G7 = mlcommons/training_results_v0.7; paths start in their Google/ folders; NV7 is the
+NVIDIA/ folder of G7. Where a script and its log disagree, the preset follows the log, because MLPerf scored the log.
 """
 
 from __future__ import annotations
@@ -160,6 +160,21 @@ _V07_TF2 = Config(
     kernel_initializer="he_normal",
 )
 
+# NVIDIA's MXNet code: 208 images a GPU; each GPU rounds the steps of its share of an epoch up; convolutions start as in
+# the TensorFlow 2 code; evaluations come after epoch 1, then every 4.
+_NVIDIA = Config(
+    ruleset="0.7.0",
+    replicas="horovod",
+    precision="fp16",
+    loss_scale=128.0,
+    epochs_per_block=4.0,
+    first_block_epochs=1.0,
+    zero_init_last_gamma=False,
+    kernel_initializer="he_normal",
+    batch_norm_span=208,
+    data=Data(area_range=(0.05, 1.0)),
+)
+
 _V07_PRESETS = {
     "v100-8": replace(
         _V07_TF2,
@@ -181,6 +196,40 @@ _V07_PRESETS = {
             kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 513, power=2.0, end_learning_rate=1e-4
         ),
         data=Data(aspect_range=(0.75, 1.33), private_threads=32),
+    ),
+    "dgx-1": replace(
+        _NVIDIA,
+        hardware="dgx-1",
+        source="NV7 benchmarks/resnet/implementations/mxnet/config_DGX1.sh and results/dgx1_ngc20.06_mxnet/resnet "
+        "(which logs the decay's steps in epochs: 37)",
+        num_replicas=8,
+        global_batch_size=1664,
+        eval_batch_size=1664,
+        train_epochs=37.0,
+        train_steps=37 * 770,
+        first_block_steps=770,
+        steps_per_block=4 * 770,
+        optimizer=Optimizer(name="lars", base_learning_rate=7.4, weight_decay=1e-4),
+        schedule=Schedule(
+            kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 770, power=2.0, end_learning_rate=1e-4
+        ),
+    ),
+    "dgx-2h": replace(
+        _NVIDIA,
+        hardware="dgx-2h",
+        source="NV7 benchmarks/resnet/implementations/mxnet/config_DGX2.sh and results/dgx2h_ngc20.06_mxnet/resnet "
+        "(which logs the decay's steps in epochs: 42)",
+        num_replicas=16,
+        global_batch_size=3328,
+        eval_batch_size=3328,
+        train_epochs=42.0,
+        train_steps=42 * 385,
+        first_block_steps=385,
+        steps_per_block=4 * 385,
+        optimizer=Optimizer(name="sgd", base_learning_rate=6.0, weight_decay=2.5e-5),
+        schedule=Schedule(
+            kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 385, power=2.0, end_learning_rate=1e-4
+        ),
     ),
     "tpu-v3-32-v0.7": replace(
         _V07_TF2,

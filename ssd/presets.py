@@ -142,6 +142,26 @@ _V07_1024 = replace(
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=577.0, boundaries=(40.0, 50.0)),
 )
 
+_V100_8 = Config(
+    hardware="v100-8",
+    source="NV7 benchmarks/ssd/implementations/pytorch/config_DGX1.sh: batch, rate, decay and warmup; mlperf_facts "
+    "4; NV6 results/dgx1_ngc19.05_pytorch/ssd, of the same values: span, max_samples, first drop in epoch 44",
+    ruleset="0.7.0",
+    replicas="horovod",
+    precision="fp16",
+    loss_scale=128.0,
+    num_replicas=8,
+    global_batch_size=960,
+    eval_batch_size=1280,
+    train_epochs=80.0,
+    first_block_epochs=40.0,
+    epochs_per_block=5.0,
+    batch_norm_span=120,
+    optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
+    schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
+    data=Data(crop_attempts=1),
+)
+
 _V07_PRESETS = {
     "tpu-v4-16": replace(
         _V07_1024,
@@ -180,24 +200,21 @@ _V07_PRESETS = {
         optimizer=replace(_SGD, base_learning_rate=1.25e-3 * 4096 / 32),
         schedule=Schedule(kind="step", warmup_epochs=25.0, warmup_steps=721.0, boundaries=(72.0, 90.0)),
     ),
-    "v100-8": Config(
-        hardware="v100-8",
-        source="NV7 benchmarks/ssd/implementations/pytorch/config_DGX1.sh: batch, rate, decay and warmup; mlperf_facts "
-        "4; NV6 results/dgx1_ngc19.05_pytorch/ssd, of the same values: span, max_samples, first drop in epoch 44",
-        ruleset="0.7.0",
-        replicas="horovod",
-        precision="fp16",
-        loss_scale=128.0,
-        num_replicas=8,
-        global_batch_size=960,
-        eval_batch_size=1280,
-        train_epochs=80.0,
-        first_block_epochs=40.0,
-        epochs_per_block=5.0,
-        batch_norm_span=120,
-        optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
-        schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
-        data=Data(crop_attempts=1),
+    "v100-8": _V100_8,
+    "dgx-1": replace(
+        _V100_8,
+        hardware="dgx-1",
+        source="NV7 benchmarks/ssd/implementations/pytorch/config_DGX1.sh and results/dgx1_ngc20.06_pytorch/ssd",
+    ),
+    "dgx-2h": replace(
+        _V100_8,
+        hardware="dgx-2h",
+        source="NV7 benchmarks/ssd/implementations/pytorch/config_DGX2.sh and results/dgx2h_ngc20.06_pytorch/ssd",
+        num_replicas=16,
+        global_batch_size=896,
+        eval_batch_size=2560,
+        batch_norm_span=56,
+        optimizer=replace(_SGD, base_learning_rate=0.09, weight_decay=1.3e-4),
     ),
 }
 

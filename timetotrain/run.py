@@ -27,6 +27,9 @@ benchmarks: {names}
 Flags beside those of the benchmark:
   --launcher=NAME   {launchers}; default auto, the preset's own
   --runs=N          so many runs, with the seeds --seed, --seed + 1, ...
+  --partition, --account, --time   of a SLURM job
+  --project, --zone                of a TPU in Google's cloud
+  --container=IMAGE [--container_runtime=docker|apptainer|pyxis]   start the processes in this image
   --clear_caches    drop the system's page cache before each run (needs root)
   --print_command   print the command, run nothing"""
 

@@ -81,6 +81,11 @@ def logs() -> dict[str, tuple[str, str]]:
     }
     for name, (round_, folder) in nvidia.items():
         found[f"{name}/v100-8"] = (round_, f"NVIDIA/results/{folder}/{name}/result_0.txt")
+    for name in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt"):
+        framework = "mxnet" if name == "resnet" else "pytorch"
+        for preset, system in (("dgx-1", "dgx1"), ("dgx-2h", "dgx2h")):
+            path = f"NVIDIA/results/{system}_ngc20.06_{framework}/{name}/result_0.txt"
+            found[f"{name}/{preset}"] = ("0.7", path)
     return found
 
 

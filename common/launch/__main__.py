@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from common.errors import UserError
-from common.launch import plan
+from common.launch import plan, settings
 from common.launch.local import Job, launch
 from common.launch.watch.loop import Limits
 
@@ -42,6 +42,16 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--min_processes", type=int, default=1, help="with --elastic: so many must be left (%(default)s)"
+    )
+    made.add_argument(
+        "--settings", default="", metavar="NAME", help="set the variables of systems/launch/NAME.json"
+    )
+    made.add_argument(
+        "--bind",
+        choices=("auto", "off"),
+        default="auto",
+        help="bind each process to the cores and memory next to its GPU, where the host has several memory nodes "
+        "(%(default)s)",
     )
     made.add_argument("--print_command", action="store_true", help="print what would be started, and end")
     for field in dataclasses.fields(Limits):
@@ -104,6 +114,8 @@ def job(arguments: argparse.Namespace) -> Job:
         limits,
         arguments.elastic,
         arguments.min_processes,
+        settings.environment(arguments.settings),
+        arguments.bind == "auto",
     )
 
 
@@ -113,8 +125,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         requested = job(arguments)
         if arguments.print_command:
+            pairs = [f"{name}={value}" for name, value in requested.environment.items()]
+            words = [*(["env", *pairs] if pairs else []), *requested.command]
             for rank in plan.ranks(requested.hosts):
-                print(f"rank {rank.rank} on {rank.host}: {shlex.join(requested.command)}")
+                print(f"rank {rank.rank} on {rank.host}: {shlex.join(words)}")
             return 0
         return launch(requested)
     except UserError as error:

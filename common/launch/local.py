@@ -7,10 +7,10 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from common.errors import UserError
-from common.launch import plan
+from common.launch import binding, plan
 from common.launch.children import adopt_orphans
 from common.launch.elastic import Membership
 from common.launch.watch import unfinished_log
@@ -22,7 +22,8 @@ from common.launch.watch.worker import Worker
 class Job:
     """The run to launch: `hosts` are those of all launchers, of which this is number `launcher`.
 
-    `elastic`: when processes are lost, the others go on, while `min_processes` are left.
+    `elastic`: when processes are lost, the others go on, while `min_processes` are left. `environment` is added to that
+    of each process; with `bind`, each is bound to the cores and memory next to its GPU.
     """
 
     replicas: str
@@ -33,6 +34,8 @@ class Job:
     limits: Limits = Limits()
     elastic: bool = False
     min_processes: int = 1
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    bind: bool = False
 
 
 def launch(job: Job) -> int:
@@ -40,12 +43,17 @@ def launch(job: Job) -> int:
     adopt_orphans()
     ranks = plan.ranks(job.hosts)
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
+    # Several launchers may share a host: a process's GPU is that of its rank on the host.
+    bound = binding.prefixes(max(rank.local_rank for rank in own_ranks) + 1) if job.bind else []
     with _environments(job, ranks) as (environments, membership):
         workers: list[Worker] = []
         try:
             for rank in own_ranks:
-                environment = {**os.environ, **environments[rank.rank], "PYTHONUNBUFFERED": "1"}
-                workers.append(Worker(rank.rank, job.command, environment))
+                environment = {
+                    **os.environ, **job.environment, **environments[rank.rank], "PYTHONUNBUFFERED": "1"
+                }  # fmt: skip
+                words = [*(bound[rank.local_rank] if bound else []), *job.command]
+                workers.append(Worker(rank.rank, words, environment))
         except OSError as error:
             for worker in workers:
                 worker.kill()

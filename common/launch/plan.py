@@ -16,6 +16,8 @@ from common.errors import UserError
 BACKENDS = ("horovod", "multiworker")
 # Where several hosts meet: PORT for Horovod's rendezvous, PORT + 1 + local rank for multiworker's processes.
 PORT = 29400
+# slurm.sbatch puts the names of the job's hosts there, for containers, in which SLURM's commands are missing.
+SLURM_HOSTS = "TIMETOTRAIN_SLURM_HOSTS"
 # Horovod's default is 30 s. Gloo waits so long for a peer that says nothing, not for a slow step: while a step runs,
 # Horovod's background threads keep talking.
 GLOO_TIMEOUT_SECONDS = 20
@@ -105,6 +107,9 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
         raise UserError("--hosts=slurm: not started by srun; use it in an sbatch file's srun line") from None
     if processes % tasks:
         raise UserError(f"--processes={processes}: does not divide among the {tasks} tasks of srun")
+    counts = tasks_per_node(layout)
+    if len(told := environment.get(SLURM_HOSTS, "").split()) == len(counts):
+        return _tasks(told, counts, processes // tasks), number
     try:
         listed = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
     except OSError as error:  # In a container, srun's variables are there and its commands are not.
@@ -114,15 +119,18 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
         ) from error
     if listed.returncode:
         raise UserError(f"scontrol show hostnames {nodes}: {listed.stderr.strip()}; is SLURM running?")
-    counts, names = tasks_per_node(layout), listed.stdout.split()
+    names = listed.stdout.split()
     if len(names) != len(counts):
         raise UserError(
             f"SLURM_STEP_TASKS_PER_NODE={layout} is of {len(counts)} hosts, SLURM_STEP_NODELIST={nodes} of "
             f"{len(names)}; start the launcher with srun itself"
         )
-    return [
-        Host(name, processes // tasks) for name, count in zip(names, counts) for _ in range(count)
-    ], number
+    return _tasks(names, counts, processes // tasks), number
+
+
+def _tasks(names: Sequence[str], counts: Sequence[int], slots: int) -> list[Host]:
+    """Returns an entry for each task: `counts` tells how many a host has."""
+    return [Host(name, slots) for name, count in zip(names, counts) for _ in range(count)]
 
 
 def tasks_per_node(layout: str) -> list[int]:

@@ -1,12 +1,14 @@
-"""Starts a preset: python -m common.launch.preset BENCHMARK [--launcher=L] [--print_command] -- FLAGS
+"""Starts a preset: python -m common.launch.preset BENCHMARK [--launcher=L] [--print_command] [OPTIONS] -- FLAGS
 
 run_and_time.sh calls it. It starts `python -m BENCHMARK FLAGS` in as many processes as the configuration needs, by the
-launcher that fits the preset's system.
+launcher that fits the preset's system. OPTIONS are a cluster's, and count on either side of --: --partition, --account,
+--time, --project, --zone, --container, --container_runtime.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
 import shutil
@@ -17,7 +19,7 @@ from common.config import benchmarks, here, own_data
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.launch import commands
+from common.launch import commands, containers
 
 
 def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
@@ -39,18 +41,20 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     return own_data.filled(config, known.data_dir, overrides)
 
 
-def plan(benchmark: str, launcher_name: str, flags: Sequence[str]) -> list[str]:
+def plan(
+    benchmark: str, launcher_name: str, flags: Sequence[str], options: commands.Options = commands.NO_OPTIONS
+) -> list[str]:
     """Returns the command line that starts a run; the launcher "auto" is the preset's own."""
     config = configure(benchmark, flags)
     where = commands.shape(config, commands.describe(config.hardware))
     if launcher_name == "auto":
         launcher_name = commands.launcher(config, where)
     program = [os.environ.get("PYTHON", "python"), "-m", benchmarks.command(benchmark), *flags]
-    return commands.command(config, where, launcher_name, program)
+    return commands.command(config, where, launcher_name, program, options)
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Returns (this command's arguments, the run's flags behind --); --print_command counts on either side."""
+    """Returns (this command's arguments, the run's flags behind --); a cluster's options count on either side."""
     parser = argparse.ArgumentParser(
         prog="python -m common.launch.preset", usage="%(prog)s BENCHMARK [options] -- FLAGS"
     )
@@ -61,19 +65,39 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         default="auto",
         help="in place of the preset's own",
     )
-    parser.add_argument("--print_command", action="store_true", help="show the command, run nothing")
     behind = argv.index("--") if "--" in argv else len(argv)
-    arguments = parser.parse_args(argv[:behind])
-    flags = list(argv[behind + 1 :])
-    arguments.print_command |= "--print_command" in flags
-    return arguments, [flag for flag in flags if flag != "--print_command"]
+    chosen, flags = options_parser().parse_known_args(argv[behind + 1 :])
+    parser = argparse.ArgumentParser(
+        parents=[parser, options_parser()], prog=parser.prog, usage=parser.usage, add_help=False
+    )
+    parser.set_defaults(**vars(chosen))
+    return parser.parse_args(argv[:behind]), flags
+
+
+def options_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the flags that a launcher reads, wherever they stand."""
+    made = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    made.add_argument("--print_command", action="store_true", help="show the command, run nothing")
+    made.add_argument("--partition", default="", help="SLURM's partition")
+    made.add_argument("--account", default="", help="SLURM's account")
+    made.add_argument("--time", default="", help="SLURM's limit of the job, as HH:MM:SS")
+    made.add_argument("--project", default="", help="Google Cloud's project of a TPU")
+    made.add_argument("--zone", default="", help="Google Cloud's zone of a TPU")
+    made.add_argument(
+        "--container", default="", metavar="IMAGE", help="start the run's processes in this image"
+    )
+    runtimes = ("auto", *containers.RUNTIMES)
+    made.add_argument("--container_runtime", choices=runtimes, default="auto", help="what starts it")
+    return made
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints the command, or replaces this process by it; returns the exit status."""
     arguments, flags = parse(argv)
     try:
-        line = plan(arguments.benchmark, arguments.launcher, flags)
+        names = [field.name for field in dataclasses.fields(commands.Options)]
+        options = commands.Options(**{name: getattr(arguments, name) for name in names})
+        line = plan(arguments.benchmark, arguments.launcher, flags, options)
         if arguments.print_command:
             print(shlex.join(line))
             return 0

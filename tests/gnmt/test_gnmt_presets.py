@@ -24,6 +24,8 @@ LOGS = {
     "tpu-v3-1024-v0.7": (8192, 0.0045, 150, 1924, 241, 48),
     "tpu-v4-512": (8192, 0.0045, 150, 1924, 241, 48),
     "v100-8": (2048, 0.002, 200, 6453, 809, 75),
+    "dgx-1": (2048, 0.002, 200, 6453, 809, 75),
+    "dgx-2h": (3072, 0.002875, 200, 4054, 506, 75),
 }
 # Batch, rate, warmup, decay start and interval, most epochs, decode batch (docs/sources.md, mlperf 1.5).
 ROWS = {

@@ -37,9 +37,18 @@ DIFFERENT = {
         "opt_learning_rate_warmup_factor",
     ): "their log says 0; their code warms up from it",
     ("maskrcnn/v100-8", "num_image_candidates"): "their number before suppression; ours is the one after it",
+    ("maskrcnn/dgx-1", "num_image_candidates"): "as at v100-8",
+    ("maskrcnn/dgx-2h", "num_image_candidates"): "as at v100-8",
     ("transformer/v100-8", "global_batch_size"): "tokens there, packed sequences here",
     ("transformer/v100-8", "opt_base_learning_rate"): "the peak there, the factor of the schedule here",
     ("transformer/v100-8", "max_sequence_length"): "PyTorch's pairs end at 64; the packed data at 80",
+    ("transformer/dgx-1", "global_batch_size"): "as at v100-8",
+    ("transformer/dgx-1", "opt_base_learning_rate"): "as at v100-8",
+    ("transformer/dgx-1", "max_sequence_length"): "as at v100-8",
+    ("transformer/dgx-2h", "global_batch_size"): "as at v100-8",
+    ("transformer/dgx-2h", "opt_base_learning_rate"): "as at v100-8",
+    ("resnet/dgx-1", "lars_opt_learning_rate_decay_steps"): "the run's epochs there, the decay's steps here",
+    ("resnet/dgx-2h", "sgd_opt_learning_rate_decay_steps"): "the run's epochs there, the decay's steps here",
 }
 for _size in (32, 128, 256, 512, 1024, 2048):
     DIFFERENT[f"ssd/tpu-v3-{_size}", "max_samples"] = (
@@ -67,14 +76,29 @@ def test_a_preset_logs_what_its_published_log_says(name: str) -> None:
     assert set(wrong) == {key for where, key in DIFFERENT if where == name}, wrong
 
 
-def test_the_transformer_of_one_node_takes_nvidia_s_tokens_and_peak() -> None:
-    config, theirs = preset_of("transformer/v100-8"), PUBLISHED["transformer/v100-8"]["values"]
+@pytest.mark.parametrize("preset", ["v100-8", "dgx-1", "dgx-2h"])
+def test_the_transformer_of_one_node_takes_nvidia_s_tokens_and_peak(preset: str) -> None:
+    config, theirs = preset_of(f"transformer/{preset}"), PUBLISHED[f"transformer/{preset}"]["values"]
     assert config.global_batch_size * config.packed_length == theirs["global_batch_size"]
     peak = (
         config.optimizer.base_learning_rate
         * (config.width * theirs["opt_learning_rate_warmup_steps"]) ** -0.5
     )
     assert peak == pytest.approx(theirs["opt_base_learning_rate"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["resnet/dgx-1", "resnet/dgx-2h"])
+def test_a_resnet_of_nvidia_s_trains_and_evaluates_as_its_log_says(name: str) -> None:
+    """The log gives the length of the run in epochs, under the key of the decay, and an evaluation after epoch 1."""
+    config, published = preset_of(name), PUBLISHED[name]
+    key = f"{config.optimizer.name}_opt_learning_rate_decay_steps"
+    assert config.train_epochs == published["values"][key]
+    # Each GPU rounds the steps of its share up (NVIDIA's common/fit.py).
+    share = config.num_train_examples // config.num_replicas
+    epoch_steps = -(-share // config.micro_batch_size)
+    assert config.train_steps == config.train_epochs * epoch_steps
+    assert header(config)[key] == config.train_steps - config.schedule.warmup_epochs * epoch_steps + 1
+    assert [block.last_epoch for block in Clock.of(config).blocks()][:4] == published["evaluated_at"]
 
 
 def _group(config: RunConfig) -> float:

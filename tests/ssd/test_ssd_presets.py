@@ -23,6 +23,8 @@ LOGS = {
     "tpu-v4-16": (1024, 64, 0.0031, 32.0, 577, 5e-4, 50),
     "tpu-v4-512": (2048, 64, 0.0025, 64.0, 1155, 5e-4, 50),
     "v100-8": (960, 120, 0.0875, 0.0, 650, 1.6e-4, 1),
+    "dgx-1": (960, 120, 0.0875, 0.0, 650, 1.6e-4, 1),
+    "dgx-2h": (896, 56, 0.09, 0.0, 650, 1.3e-4, 1),
 }
 # Groups of replicas, replicas that share an image, peak rate, epochs, boundaries, batch-norm group, space-to-depth,
 # steps per loop (docs/sources.md, mlperf 1.2).

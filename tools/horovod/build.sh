@@ -7,13 +7,16 @@
 # alone, though it works only with the TensorFlow it was built against. Wheels are kept in .cache/wheels/, by the
 # versions of TensorFlow and Python. A build takes two minutes on two cores, an installation from a kept wheel seconds.
 #
-# HOROVOD_GPU_OPERATIONS=NCCL and Horovod's other variables are passed on (a GPU build has not been tried here).
+# With NCCL where the environment has it (make gpu) and a CUDA toolkit is found: nccl.sh says where it looks, and which
+# variables choose. Horovod's other variables are passed on.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 python=$(realpath -s "${1:-$root/.venv/bin/python}")
 
-fail() { echo "error: horovod: $1" >&2; exit 1; }
+fail() { echo "error: horovod: $1" >&2; exit 2; }
+
+source "$here/nccl.sh"
 
 [[ -x $python ]] || fail "no $python; run make setup first, or name the environment's Python"
 key=$(TF_CPP_MIN_LOG_LEVEL=3 "$python" -c 'import sys, tensorflow as tf
@@ -21,7 +24,8 @@ print("tf{}-cp{}{}-{}".format(tf.__version__, *sys.version_info[:2], sys.platfor
   fail "$python cannot import tensorflow; run make setup first"
 # The key includes the patch's checksum, so that another patch gives another wheel.
 key+=-p$(cksum <"$here/process_sets.patch" | cut -d' ' -f1)
-[[ -n ${HOROVOD_GPU_OPERATIONS:-} ]] && key+=-${HOROVOD_GPU_OPERATIONS,,}
+choose_operations
+[[ -n $gpu ]] && key+=-nccl$(nccl_version)-cuda$cuda_version-p$(cksum <"$here/nccl.patch" | cut -d' ' -f1)
 wheels=$root/.cache/wheels/horovod-$key
 uv=$(command -v uv || true)
 
@@ -41,10 +45,12 @@ build() (
   # The tools include pip, because an environment made by uv has none.
   install --target "$work/tools" -r "$here/build-requirements.txt"
   export PATH=$work/tools/bin:$PATH PYTHONPATH=$work/tools${PYTHONPATH:+:$PYTHONPATH}
+  LDFLAGS="-Wl,-s ${LDFLAGS:-}"
+  if [[ -n $gpu ]]; then export_nccl "$work"; else unset HOROVOD_GPU_OPERATIONS; fi
   # MPI is off: neither Gloo, which Horovod bundles, nor NCCL needs it. -Wl,-s strips the library from 15 MB to 1 MB.
   export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 \
     HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 \
-    CXXFLAGS="-I$here/include ${CXXFLAGS:-}" LDFLAGS="-Wl,-s ${LDFLAGS:-}" MAKEFLAGS=-j$(nproc) \
+    CXXFLAGS="-I$here/include ${CXXFLAGS:-}" LDFLAGS MAKEFLAGS=-j$(nproc) \
     CMAKE_POLICY_VERSION_MINIMUM=3.5
   local pip=("$python" -m pip --disable-pip-version-check)
   {
@@ -52,6 +58,7 @@ build() (
       -d "$work" -r "$here/requirements.txt" &&
       tar -xzf "$work"/horovod-*.tar.gz -C "$work/source" --strip-components=1 &&
       patch -d "$work/source" -p1 <"$here/process_sets.patch" &&
+      { [[ -z $gpu ]] || patch -d "$work/source" -p1 <"$here/nccl.patch"; } &&
       nice "${pip[@]}" wheel --no-build-isolation --no-cache-dir --no-deps -w "$work/out" "$work/source"
   } >"$work/log.txt" 2>&1 ||
     { tail -n 20 "$work/log.txt" >&2; fail "the build failed; all of it: $work/log.txt"; }
@@ -63,5 +70,6 @@ compgen -G "$wheels/horovod-*.whl" >/dev/null || build
 install -r "$here/runtime-requirements.txt"
 if [[ -n $uv ]]; then install --no-deps --reinstall "$wheels"/horovod-*.whl
 else install --no-deps --force-reinstall "$wheels"/horovod-*.whl; fi
-"$python" -c 'import horovod.tensorflow' 2>/dev/null ||
+"$python" -c 'import sys, horovod.tensorflow as hvd; sys.exit(len(sys.argv) > 1 and not hvd.nccl_built())' $gpu 2>/dev/null ||
   fail "the wheel in $wheels does not load; remove that folder and build again"
+describe_operations >&2

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from resnet.presets import PRESETS
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BENCHMARKS = sorted(path.parent.name for path in ROOT.glob("*/config.py") if path.parent.name != "common")
 EVERY = [(b, name) for b in BENCHMARKS for name in importlib.import_module(f"{b}.presets").PRESETS]
+# What a user's shell has set: mpirun and docker pass some of it on.
+ENVIRONMENT = {"HOME": "/h", "LD_LIBRARY_PATH": "/l", "NCCL_DEBUG": "INFO", "PATH": "/p"}
 
 
 def flag(line, name):
@@ -68,19 +71,25 @@ def test_the_printed_command_fits_the_preset_s_system(benchmark, name):
 
 
 def test_every_launcher_of_an_eight_gpu_host():
-    lines = {
-        by: shlex.join(command_of("resnet", "v100-8", by)) for by in commands.LAUNCHERS if by != "tpu-vm"
-    }
     run = "python -m resnet --system=v100-8 --data_dir=D"
+    lines = {by: line_of(PRESETS["v100-8"], by, run.split()) for by in commands.LAUNCHERS if by != "tpu-vm"}
+    ours = f"--replicas=horovod --processes=8 --settings=v100-8 -- {run}"
     assert lines == {
         "none": run,
-        "local": f"python -m common.launch --replicas=horovod --processes=8 -- {run}",
-        "slurm": "sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 common/launch/slurm.sbatch "
-        f"--replicas=horovod --processes=8 -- {run}",
-        "horovodrun": f"horovodrun --gloo -np 8 -H localhost:8 {run}",
-        "mpirun": "mpirun -np 1 --bind-to none "
-        f"python -m common.launch --replicas=horovod --processes=8 -- {run}",
+        "local": f"python -m common.launch {ours}",
+        "slurm": f"sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 common/launch/slurm.sbatch {ours}",
+        "horovodrun": "env TF_GPU_THREAD_MODE=gpu_private TF_GPU_THREAD_COUNT=2 "
+        f"horovodrun --gloo -np 8 -H localhost:8 {run}",
+        "mpirun": "mpirun -np 1 --bind-to none -x LD_LIBRARY_PATH -x NCCL_DEBUG -x PATH "
+        f"python -m common.launch {ours}",
     }
+
+
+def line_of(config, by, program=("python", "-m", "x"), environment=ENVIRONMENT, **options):
+    """The line of a launcher under `environment`."""
+    where = commands.shape(config, commands.describe(config.hardware))
+    line = commands.command(config, where, by, list(program), commands.Options(**options), environment)
+    return shlex.join(line)
 
 
 def test_every_launcher_of_several_hosts():
@@ -89,19 +98,119 @@ def test_every_launcher_of_several_hosts():
     )
     where = commands.shape(config, commands.describe("summit-2"))
     assert where == commands.Shape(processes=12, hosts=2, accelerators=6, processes_per_host=6)
-    lines = {
-        by: shlex.join(commands.command(config, where, by, ["python", "-m", "x"]))
-        for by in ("local", "mpirun")
-    }
-    ours = "python -m common.launch --replicas=horovod --processes=12 --hosts=@hosts.txt -- python -m x"
+    lines = {by: line_of(config, by) for by in ("local", "mpirun")}
+    ours = "python -m common.launch --replicas=horovod --processes=12 --settings=summit --hosts=@hosts.txt"
+    ours += " -- python -m x"
+    passed_on = "-x LD_LIBRARY_PATH -x NCCL_DEBUG -x PATH"
     assert lines == {
         "local": ours,
-        "mpirun": f"mpirun -np 2 --hostfile hosts.txt --map-by ppr:1:node --bind-to none {ours}",
+        "mpirun": f"mpirun -np 2 --hostfile hosts.txt --map-by ppr:1:node --bind-to none {passed_on} {ours}",
     }
     assert commands.launcher(config, where) == "slurm"
     assert "--nodes=2 --ntasks-per-node=1 --gpus-per-node=6" in shlex.join(
         commands.command(config, where, "slurm", ["python"])
     )
+
+
+def test_slurm_s_and_google_s_options_stand_in_the_line():
+    slurm = line_of(PRESETS["v100-8"], "slurm", partition="gpu", account="me", time="02:00:00")
+    assert slurm.startswith(
+        "sbatch --wait --partition=gpu --account=me --time=02:00:00 --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 "
+    )
+    flags = {"project": "ours", "zone": "europe-west4-a"}
+    start = "gcloud compute tpus tpu-vm ssh tpu-v3-32 --project=ours --zone=europe-west4-a --worker=0 "
+    variables = "TPU_NAME=tpu-v3-32 TPU_LOAD_LIBRARY=0"
+    assert line_of(PRESETS["tpu-v3-32"], "tpu-vm", **flags) == (
+        f"{start}'--command=cd timetotrain && {variables} python -m x'"
+    )
+    line = line_of(PRESETS["tpu-v3-32"], "tpu-vm", container="ttt-tpu:1", **flags)
+    assert line == (
+        f"{start}'--command=cd timetotrain && sudo docker run --rm --init --privileged --network=host --ipc=host "
+        '--volume="$PWD:$PWD" --workdir="$PWD" --env=TPU_NAME=tpu-v3-32 --env=TPU_LOAD_LIBRARY=0 ttt-tpu:1 '
+        "python -m x'"
+    )
+
+
+def test_every_launcher_starts_containers(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "getuid", lambda: 7)
+    monkeypatch.setattr(os, "getgid", lambda: 8)
+    program = [".venv/bin/python", "-m", "x", "--data_dir=/data", "--result_dir=results"]
+    run, here = "python -m x --data_dir=/data --result_dir=results", tmp_path
+    ours = f"--replicas=horovod --processes=8 --settings=v100-8 -- {run}"
+    docker = (
+        "docker run --rm --init --network=host --ipc=host --ulimit=memlock=-1 --gpus=all --user=7:8 "
+        f"--volume={here}:{here} --volume=/data:/data --workdir={here} --env=NCCL_DEBUG image:1"
+    )
+    apptainer = f"apptainer exec --nv --bind={here} --bind=/data --pwd={here} image.sif"
+    config = PRESETS["v100-8"]
+    assert line_of(config, "none", program, container="image:1") == f"{docker} {run}"
+    assert (
+        line_of(config, "local", program, container="image:1") == f"{docker} python -m common.launch {ours}"
+    )
+    assert line_of(config, "local", program, container="image.sif", container_runtime="apptainer") == (
+        f"{apptainer} python -m common.launch {ours}"
+    )
+    assert line_of(config, "mpirun", program, container="image.sif") == (
+        "mpirun -np 1 --bind-to none -x LD_LIBRARY_PATH -x NCCL_DEBUG -x PATH "
+        f"{apptainer} python -m common.launch {ours}"
+    )
+    slurm = "sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 common/launch/slurm.sbatch"
+    assert line_of(config, "slurm", program, container="image:1") == (
+        f"{slurm} --container-image=image:1 --container-mounts={here}:{here},/data:/data "
+        f"--container-workdir={here} :: {ours}"
+    )
+    assert line_of(config, "slurm", program, container="image.sif", container_runtime="apptainer") == (
+        f"{slurm} {apptainer} :: {ours}"
+    )
+    assert line_of(config, "horovodrun", program, container="image:1") == (
+        f"{docker} env TF_GPU_THREAD_MODE=gpu_private TF_GPU_THREAD_COUNT=2 "
+        f"horovodrun --gloo -np 8 -H localhost:8 {run}"
+    )
+
+
+def test_a_cpu_s_container_asks_for_no_gpus():
+    line = line_of(PRESETS["cpu-tiny"], "none", container="image:1")
+    assert line.startswith("docker run --rm --init --network=host") and "--gpus" not in line
+
+
+@pytest.mark.parametrize(
+    "by, options, message",
+    [
+        (
+            "local",
+            {"partition": "gpu"},
+            "--partition=gpu: LAUNCHER=local has no such option; use LAUNCHER=slurm",
+        ),
+        ("mpirun", {"time": "1:00"}, "--time=1:00: LAUNCHER=mpirun has no such option"),
+        ("slurm", {"zone": "z"}, "--zone=z: LAUNCHER=slurm has no such option; use LAUNCHER=tpu-vm"),
+        ("local", {"container_runtime": "docker"}, "--container_runtime=docker: give --container=IMAGE too"),
+        (
+            "mpirun",
+            {"container": "i", "container_runtime": "docker"},
+            "--container_runtime=docker: LAUNCHER=mpirun starts apptainer; use that",
+        ),
+        (
+            "local",
+            {"container": "i", "container_runtime": "pyxis"},
+            "--container_runtime=pyxis: LAUNCHER=local starts docker or apptainer; use that",
+        ),
+    ],
+)
+def test_an_option_that_a_launcher_does_not_read_is_an_error(by, options, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        line_of(PRESETS["v100-8"], by, **options)
+
+
+def test_options_count_on_either_side_of_the_dashes(capsys):
+    lines = []
+    for argv in (
+        ["--partition=p", "--launcher=slurm", "--print_command", "--", "--system=v100-8"],
+        ["--launcher=slurm", "--", "--system=v100-8", "--partition=p", "--print_command"],
+    ):
+        assert preset.main(["resnet", *argv]) == 0
+        lines.append(capsys.readouterr().out)
+    assert lines[0] == lines[1] and lines[0].startswith("sbatch --wait --partition=p --nodes=1 ")
 
 
 def test_multiworker_has_one_process_per_host_with_accelerators_and_one_per_replica_without():
@@ -160,8 +269,8 @@ def test_run_and_time_shows_its_command_and_runs_nothing(how, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout == (
-        "python3 -m common.launch --replicas=horovod --processes=8 -- python3 -m resnet --system=v100-8 "
-        f"--data_dir=DATA_DIR --result_dir={tmp_path}/r\n"
+        "python3 -m common.launch --replicas=horovod --processes=8 --settings=v100-8 -- python3 -m resnet "
+        f"--system=v100-8 --data_dir=DATA_DIR --result_dir={tmp_path}/r\n"
     )
     assert not (tmp_path / "r").exists()
 

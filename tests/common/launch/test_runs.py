@@ -207,3 +207,68 @@ def test_the_sbatch_file_runs_two_tasks(data, tmp_path, backend):
     result = subprocess.run(submit, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert result.returncode == 1, output.read_text()  # The status of rank 0, whose target is out of reach.
     assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
+
+
+def start_preset(data, folder, backend, launcher, *options, **variables):
+    """Starts the run by the command that run_and_time.sh takes for a launcher, and returns it."""
+    flags = command(data, folder, backend, 2)
+    flags = flags[flags.index("mnist") + 1 :]
+    line = [
+        sys.executable,
+        "-m",
+        "common.launch.preset",
+        "mnist",
+        f"--launcher={launcher}",
+        *options,
+        "--",
+        *flags,
+    ]
+    # A launcher that refuses root: Open MPI's.
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    variables = {**environment(), **root, "PYTHON": sys.executable, **variables}
+    return subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.skipif(not slurm_runs(), reason="no SLURM is running here (docs/reliability.md starts one)")
+def test_slurm_runs_a_preset_with_its_options_behind_a_container_s_words(data, tmp_path):
+    """`env` stands for a container's command: the words go to srun, and Python is found on the PATH."""
+    need("horovod")
+    output = tmp_path / "out"
+    tool = tmp_path / "apptainer"
+    tool.write_text(
+        f'#!/bin/sh\necho "$@" >{tmp_path}/words\nwhile [ "$1" != image ]; do shift; done\nshift\nexec "$@"\n'
+    )
+    tool.chmod(0o755)
+    path = f"{tmp_path}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    options = ["--partition=main", "--time=00:10:00", "--container=image", "--container_runtime=apptainer"]
+    done = start_preset(data, tmp_path, "horovod", "slurm", *options, SBATCH_OUTPUT=str(output), PATH=path)
+    assert done.returncode == 1, done.stderr + output.read_text()  # The target is out of reach.
+    assert (tmp_path / "words").read_text().startswith(f"exec --bind={ROOT} --bind=")
+    assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here (apt-get install openmpi-bin)")
+@pytest.mark.parametrize("backend", ["horovod", "multiworker"])
+def test_mpirun_runs_a_preset(data, tmp_path, backend, alone):
+    need(backend)
+    done = start_preset(data, tmp_path, backend, "mpirun")
+    assert done.returncode == 1, done.stdout + done.stderr
+    for name, value in weights(tmp_path).items():
+        np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here (apt-get install openmpi-bin)")
+def test_two_launchers_of_mpirun_meet(data, tmp_path):
+    """Each of mpirun's processes is a launcher of one host; here both names are this machine's."""
+    need("horovod")
+    line = command(data, tmp_path, "horovod", 2, f"--hosts=localhost:1,{socket.gethostname()}:1")
+    line.remove("--processes=2")
+    # Open MPI takes nothing of the environment to other hosts but what -x names.
+    started = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", "-x", "FAULT_MARK"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    variables = {**environment(), **root, "FAULT_MARK": "here"}
+    done = subprocess.run(
+        [*started, *line], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert log_records(tmp_path)[-1]["metadata"]["reason"].startswith("the target was not reached")
