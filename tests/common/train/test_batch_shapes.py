@@ -105,8 +105,8 @@ def test_compiled_by_xla_it_is_compiled_once_per_shape():
     task.loss = lambda model, batch: plain(task, model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
     loop = Loop(task, replicas.make(task.config))
     loop.compile()
-    assert loop._train_step.experimental_get_tracing_count() == 3
-    assert len(list(loop.run())) and loop._train_step.experimental_get_tracing_count() == 3
+    assert loop._block._train_step.experimental_get_tracing_count() == 3
+    assert len(list(loop.run())) and loop._block._train_step.experimental_get_tracing_count() == 3
 
 
 class Evaluating(toy.Task):

@@ -63,6 +63,8 @@ def require(backend: str) -> None:
     """Skips the test where the backend is not installed."""
     if backend == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed (make horovod)")
+    if backend == "pjrt" and importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed (make pjrt)")
 
 
 def run(

@@ -34,11 +34,17 @@ WORLDS = [
     ("mirrored", 1),
     ("mirrored", 2),
     ("mirrored", 4),
+    ("pjrt", 1),
+    ("pjrt", 2),
+    ("pjrt", 4),
+    ("pjrt", 8),
     ("horovod", 2),
     ("horovod", 4),
     ("multiworker", 2),
     ("multiworker", 4),
 ]
+# Backends whose replicas are all in this process.
+HERE = ("mirrored", "pjrt")
 GROUPS = [1, 2, 4]
 LARGEST = 4
 
@@ -120,9 +126,10 @@ class Worlds:
     def __call__(self, backend, number, resnets=False):
         """Results by name; `resnets`: those of ResNet-50, which has its own start of the processes."""
         key = backend, number, resnets
+        processes.require(backend)
         if key not in self._ran:
             calls = (self._resnets if resnets else self._small)(backend, number)
-            if backend == "mirrored":
+            if backend in HERE:
                 self._ran[key] = Here(calls)
             else:
                 self._ran[key] = processes.run(backend, number, calls, timeout=580)
