@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from common.train.block import Result
 from common.train.compilation import Compiled
 from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
 from common.train.step_timing import StepTiming
-from common.train.task import Task
+from common.train.task import Shape, Task
 
 # Steps that are started and not yet read: the devices never wait for Python.
 _UNDER_WAY = 2
@@ -48,6 +48,7 @@ class HostBlock:
         self._timing, self._alone, self._last_loss = timing, agreement.alone, last_loss
         self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)
         self._prepare_eval = make_prepare_eval(state)
+        self._shapes, self._eval_shapes = task.batch_shapes, task.eval_batch_shapes
         with self.replicas.scope():  # The step's number on the devices; `state.step` is the host's.
             self._count = tf.Variable(0, dtype=state.step.dtype, trainable=False, name="devices_step")
 
@@ -81,7 +82,7 @@ class HostBlock:
         going = not stopped
         while going or under_way:
             if going and started < num_steps:
-                batch = self._timing.of_batch(lambda: _next(batches))
+                batch = self._timing.of_batch(lambda: _next(batches, self._shapes))
                 under_way.append(self.replicas.run(self._train_once, (batch, *self._stop_flag())))
                 started += 1
                 if len(under_way) < _UNDER_WAY and started < num_steps:
@@ -137,7 +138,7 @@ class HostBlock:
             if started < eval_steps and len(under_way) < _UNDER_WAY:
                 if self._stop_of_all():
                     break
-                under_way.append(self.replicas.run(self._evaluate_once, (_next(batches),)))
+                under_way.append(self.replicas.run(self._evaluate_once, (_next(batches, self._eval_shapes),)))
                 started += 1
                 continue
             step_sums, step_arrays = under_way.popleft()
@@ -168,8 +169,19 @@ class HostBlock:
         return {name: np.asarray(value) for name, value in counted.items()}
 
 
-def _next(batches: Iterator[Any]) -> Any:
+def _next(batches: Iterator[Any], shapes: Sequence[Shape]) -> Any:
+    """Returns the next batch, of one of `shapes` where there are any: those are compiled before the clock starts.
+
+    Raises:
+      OutOfRangeError: there is none.
+      InvalidArgumentError: it has another shape.
+    """
     batch = next(batches, None)
     if batch is None:
         raise tf.errors.OutOfRangeError(None, None, "End of sequence")
+    found = [{name: batch[name].array.shape[1:] for name in shape} for shape in shapes[:1]]
+    if found and not any(found[0] == {n: tuple(size) for n, size in shape.items()} for shape in shapes):
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"A batch of shape {found[0]} is not compatible with expected shapes {list(shapes)}"
+        )
     return batch
