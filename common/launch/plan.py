@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from common.errors import UserError
 
-BACKENDS = ("horovod", "multiworker")
+BACKENDS = ("horovod", "multiworker", "pjrt")
 # Where several hosts meet: PORT for Horovod's rendezvous, PORT + 1 + local rank for multiworker's processes.
 PORT = 29400
 # Horovod's default is 30 s. Gloo waits so long for a peer that says nothing, not for a slow step: while a step runs,

@@ -8,9 +8,6 @@ program's new values take the memory of the old ones, and the variables of Tenso
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,12 +18,12 @@ import tensorflow as tf
 
 from common.distributed import pjrt, stablehlo
 from common.distributed.replicas.base import Shard, UnsupportedError
+from common.distributed.replicas.pjrt_client import ASKED, processes, start
 from common.distributed.replicas.xla import Xla
 from common.errors import UserError
 
-# Where compiled programs are kept between runs; jax's own variable names another folder.
-_CACHE = pathlib.Path("~/.cache/timetotrain/pjrt")
-_ASKED = "config.replicas=pjrt"
+# What jax says where another process has ended, or no longer answers.
+_LOST = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|[Gg]loo|Connection (closed|reset)|heartbeat")
 
 
 class Value:
@@ -117,18 +114,20 @@ tf.register_tensor_conversion_function(
 
 
 class Pjrt(Xla):
-    """`num_replicas` devices of this process's PJRT client.
+    """`num_replicas` devices: of this process's PJRT client, or of all processes of the run, equally many of each.
 
     Raises:
-      UserError: jax is missing, has fewer devices, or already runs with another number of CPU devices.
+      UserError: jax is missing, has fewer devices, or already runs with another number of CPU devices; TF_CONFIG is
+        wrong, or a process does not come up.
     """
 
     name = "pjrt"
     drives_from_host = True
 
     def __init__(self, num_replicas: int):
-        devices = _devices(num_replicas)
-        _keep_programs()
+        cluster = processes()
+        self.process_index, self.num_processes = cluster.index, len(cluster.workers)
+        devices = start(num_replicas, cluster)
         # The devices are jax's: TensorFlow describes the network and reads the data on the CPU.
         if tf.config.list_physical_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")
@@ -175,7 +174,7 @@ class Pjrt(Xla):
         """
         if not tf.executing_eagerly():
             raise UnsupportedError(
-                f"{_ASKED}: each call is a program of its own; call it outside of tf.function"
+                f"{ASKED}: each call is a program of its own; call it outside of tf.function"
             )
         leaves = tf.nest.flatten(args)
         given = [leaf if isinstance(leaf, Value) else self._placed(leaf) for leaf in leaves]
@@ -195,7 +194,7 @@ class Pjrt(Xla):
         if id(captured) in self._held:
             return self._held[id(captured)]
         if captured.dtype == tf.resource:
-            raise UserError(f"{_ASKED}: the step uses a variable made outside of the replicas' scope")
+            raise UserError(f"{ASKED}: the step uses a variable made outside of the replicas' scope")
         if id(captured) not in self._constants:
             held = _Held(None, self._placement, [captured.numpy()] * len(self._placement.local))
             self._constants[id(captured)] = captured, held
@@ -223,6 +222,28 @@ class Pjrt(Xla):
 
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Batches:
         return Batches(make(Shard(self.process_index, self.num_processes)), self._placement)
+
+    def agree(self, value: int) -> int:
+        return value if self.num_processes == 1 else int(_of_all_processes(np.int64(value)).max())
+
+    def all_values(self, variable: tf.Variable) -> np.ndarray:
+        own = super().all_values(variable)
+        if self.num_processes == 1:
+            return own
+        return _of_all_processes(own).reshape(self.num_replicas, *own.shape[1:])
+
+    def peer_lost(self, error: BaseException) -> bool:
+        if self.num_processes == 1:
+            return False
+        return super().peer_lost(error) or (
+            isinstance(error, _jax_errors()) and bool(_LOST.search(str(error)))
+        )
+
+    def close(self) -> None:
+        if self.num_processes > 1:
+            import jax
+
+            jax.distributed.shutdown()
 
     def compile(self, function: Callable, enabled: bool) -> Callable:
         """Returns `function` unchanged, because `run` compiles it."""
@@ -254,7 +275,7 @@ class _Program:
     def __init__(self, replicas: Pjrt, function: Callable, args: Any):
         compiled = tf.function(lambda args: function(*args), jit_compile=True, autograph=False)
         with tf.device("CPU:0"):
-            lowered = stablehlo.lower(compiled, args, "step", _ASKED)
+            lowered = stablehlo.lower(compiled, args, "step", ASKED)
         self._captured = [replicas.held(tensor) for tensor in lowered.captured]
         self._check_number(replicas, lowered, len(tf.nest.flatten(args)))
         given = len(lowered.arguments) - len(self._captured)
@@ -278,45 +299,19 @@ class _Program:
         name = f"%arg{given + self._captured.index(number)}"
         if name not in re.findall(r"%arg\d+\b(?!: )", lowered.text):
             raise UserError(
-                f"{_ASKED}: XLA takes the replica's number as a constant; cut with Replicas.cut where a start depends "
+                f"{ASKED}: XLA takes the replica's number as a constant; cut with Replicas.cut where a start depends "
                 "on it"
             )
 
 
-def _devices(count: int) -> list[Any]:
-    """Returns the first `count` of jax's devices; of CPUs, as many are made.
+def _of_all_processes(value: Any) -> np.ndarray:
+    """Returns the values that all processes give, [processes, *shape]; called by every one of them."""
+    from jax.experimental import multihost_utils
 
-    Raises:
-      UserError: jax is not installed, or there are fewer.
-    """
-    try:
-        import jax
-    except ImportError:
-        raise UserError(f"{_ASKED}: jax is not installed here; run `make pjrt`") from None
-    jax.config.update("jax_enable_x64", True)
-    if jax.config.jax_num_cpu_devices < count:
-        with contextlib.suppress(RuntimeError):  # jax has started; its devices are counted below.
-            jax.config.update("jax_num_cpu_devices", count)
-    try:
-        devices = jax.devices()
-    except RuntimeError as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0]
-        raise UserError(
-            f"{_ASKED}: jax finds no device ({reason}); JAX_PLATFORMS=cpu takes the CPU"
-        ) from error
-    if len(devices) < count:
-        fix = f"set --config.num_replicas={len(devices)}"
-        if devices[0].platform == "cpu":
-            fix = "jax has started before; start anew"
-        raise UserError(
-            f"config.num_replicas={count}: jax has {len(devices)} {devices[0].platform.upper()} devices here; {fix}"
-        )
-    return devices[:count]
+    return np.asarray(multihost_utils.process_allgather(np.asarray(value)))
 
 
-def _keep_programs() -> None:
-    """Has jax keep compiled programs between runs, where nobody has chosen a folder for them."""
+def _jax_errors() -> tuple[type[BaseException], ...]:
     import jax
 
-    if not jax.config.jax_compilation_cache_dir and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(_CACHE.expanduser()))
+    return (jax.errors.JaxRuntimeError,)

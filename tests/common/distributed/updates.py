@@ -122,8 +122,9 @@ class Runner:
 
         def on_one(step: tf.Tensor) -> tf.Tensor:
             start = self.replicas.replica_id() * size
-            mine = self.replicas.cut(x[step], [start, 0], [size, toy.FEATURES])
-            return train({"x": mine, "label": self.replicas.cut(label[step], [start], [size])}, step)
+            mine = self.replicas.cut(tf.gather(x, step), [start, 0], [size, toy.FEATURES])
+            labels = self.replicas.cut(tf.gather(label, step), [start], [size])
+            return train({"x": mine, "label": labels}, step)
 
         def run(step: tf.Tensor) -> tf.Tensor:
             return self.replicas.sum(self.replicas.run(on_one, (step,)))
