@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup gpu text demo test quick e2e e2e-pods e2e-own mutate study bench docs lint lock clean horovod aot
+.PHONY: help setup gpu text demo test quick e2e e2e-pods e2e-own mutate study bench docs lint lock clean horovod aot pjrt
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -18,6 +18,9 @@ setup: $(VENV)/.train ## install what a run needs into .venv
 
 gpu: $(VENV)/.gpu ## install TensorFlow's CUDA libraries and NCCL besides, several GB; shows the GPUs that it sees
 	@$(PY) -c 'import tensorflow as tf; print("GPUs     ", len(tf.config.list_physical_devices("GPU")))'
+
+pjrt: $(VENV)/.pjrt ## install jax besides, for --replicas=pjrt; shows the devices that it sees
+	@$(PY) -c 'import jax; print("devices  ", *jax.devices())'
 
 text: $(VENV)/.text ## install what the translation benchmarks need besides
 
@@ -64,6 +67,7 @@ lock: ## write the lock files anew from pyproject.toml (needs uv)
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text -o requirements/text.lock
 	@uv pip compile -q --no-header --python-version 3.11 --python-platform x86_64-manylinux_2_28 pyproject.toml --extra train --extra text --extra gpu -o requirements/gpu.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra pjrt -o requirements/pjrt.lock
 	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra xlsx --extra dev -o requirements/dev.lock
 
 horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, minutes); with NCCL after make gpu

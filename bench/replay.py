@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from bench.harness import ROOT
-from bench.programs import on_devices
 from bench.programs.figures import peak_of, show, speed, verdict
 from bench.programs.replayed import Replay
+from common.distributed import pjrt
 
 FORMAT = 2
 
@@ -42,7 +42,7 @@ def read(folder: Path) -> dict:
 
 def devices(count: int) -> list[Any]:
     """jax's devices, at least `count`; ends the program where there are fewer."""
-    on_devices.prepare(count)
+    pjrt.prepare(count)
     try:
         import jax
     except ImportError:

@@ -1,4 +1,4 @@
-"""Defines settings and fixtures of all tests, and eight logical CPU devices where TensorFlow is imported."""
+"""Defines settings and fixtures of all tests, and eight CPU devices of TensorFlow and of jax."""
 
 import contextlib
 import ctypes
@@ -14,6 +14,8 @@ from tests import journal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGICAL_CPUS = 8
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(LOGICAL_CPUS))
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
 # Rewritten assertions show their values, like those of a test module.
 pytest.register_assert_rewrite("tests.benchmarks", "tests.translation")

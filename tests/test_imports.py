@@ -27,7 +27,18 @@ HIDDEN = (
 )
 # Modules that a benchmark's command line calls.
 ENTRIES = ("common.run.cli",)
-BACKENDS = ("single", "mirrored", "multiworker", "horovod", "tpu", "strategy", "keyed", "cluster", "xla")
+BACKENDS = (
+    "single",
+    "mirrored",
+    "multiworker",
+    "horovod",
+    "tpu",
+    "strategy",
+    "keyed",
+    "cluster",
+    "xla",
+    "pjrt",
+)
 
 
 @functools.cache

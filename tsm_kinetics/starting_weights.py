@@ -22,7 +22,13 @@ def stages(path: pathlib.Path, images: np.ndarray) -> list[np.ndarray]:
     The image is a clip of one frame: TSM's shift only moves channels between frames, so TSN has the same layers.
     """
     blocks = common.RESNET50.blocks
-    changes = {"model": "tsn", "num_frames": 1, "width": common.WIDTH, "blocks": blocks, "global_batch_size": 1}
+    changes = {
+        "model": "tsn",
+        "num_frames": 1,
+        "width": common.WIDTH,
+        "blocks": blocks,
+        "global_batch_size": 1,
+    }
     config = dataclasses.replace(PRESETS["cpu-tiny"], image_size=images.shape[1], **changes)
     network = model.build(config, Single(), precision("fp64"))
     pretrained.load(network, path, config.inflation, Single())

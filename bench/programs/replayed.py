@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.programs import on_devices
+from common.distributed import pjrt
 from common.export import rules
 
 
@@ -41,7 +41,7 @@ class Replay:
         if self._count == 1:
             self.compiled = compiled_alone(artifact, program, donated)
         else:
-            self.compiled = on_devices.OnDevices(artifact, jax.devices()[: self._count], donated)
+            self.compiled = pjrt.OnDevices(artifact, jax.devices()[: self._count], donated)
         self.compile_seconds = time.perf_counter() - began
         self._written = [(i, names.index(name)) for i, name in enumerate(updates) if name]
         self.buffers: list[Any] = []
@@ -73,7 +73,7 @@ class Replay:
 
     def _parts(self, buffer: Any) -> list[np.ndarray]:
         """The values of all replicas."""
-        return [np.asarray(buffer)] if self._count == 1 else on_devices.parts(buffer)
+        return [np.asarray(buffer)] if self._count == 1 else pjrt.parts(buffer)
 
     def step(self) -> list[Any]:
         """One call; what it updates is put where it was, in the same memory."""

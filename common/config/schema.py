@@ -14,7 +14,7 @@ from common.errors import UserError, near
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 RULESETS = ("0.6.0", "0.7.0")
-REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu")
+REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu", "pjrt")
 SUMMATIONS = ("flat", "hierarchical", "2d")
 WIRES = ("full", "bf16")
 LARGEST_SEED = 2**32 - 1  # The largest that np.random.seed takes.

@@ -89,7 +89,7 @@ def safetensors(trained: Trained, folder: pathlib.Path) -> None:
 
 def stablehlo(trained: Trained, folder: pathlib.Path) -> None:
     """Writes the network alone as a portable StableHLO artifact; `model.json` says the order of its arguments."""
-    from common.export.stablehlo import lower
+    from common.distributed.stablehlo import lower
 
     serving = trained.serving
     specs = list(serving.core.values())

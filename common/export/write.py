@@ -20,8 +20,9 @@ import tensorflow as tf
 
 from common.config.digest import digest, to_dict
 from common.config.schema import RunConfig
+from common.distributed import stablehlo
 from common.errors import UserError
-from common.export import cost, reference, stablehlo
+from common.export import cost, reference
 from common.export.steps import Argument, Steps, batch_of
 from common.files import whole
 from common.train.describe import forward_macs

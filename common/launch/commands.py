@@ -118,6 +118,8 @@ def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
     if config.replicas == "multiworker":
         processes = hosts if hosts > 1 or accelerators else config.num_replicas
         per_host = processes // max(hosts, 1)
+    elif config.replicas == "pjrt":
+        processes, per_host = max(hosts, 1), 1
     elif config.replicas == "horovod":
         processes, per_host = config.num_replicas, config.num_replicas // hosts if hosts else 0
         if hosts and processes % hosts:
@@ -133,7 +135,9 @@ def launcher(config: RunConfig, where: Shape) -> str:
     """Returns the launcher that a preset is meant for: the first of LAUNCHERS that fits."""
     if config.replicas == "tpu":
         return "tpu-vm"
-    if config.replicas not in ("horovod", "multiworker"):
+    if config.replicas == "pjrt" and where.processes == 1:
+        return "none"
+    if config.replicas not in ("horovod", "multiworker", "pjrt"):
         return "none"
     return "local" if where.hosts == 1 else "slurm"
 
@@ -180,7 +184,7 @@ def command(
         )
     if launcher_name == "tpu-vm":
         return _tpu_vm(config, where, program, options, environment)
-    if config.replicas not in ("horovod", "multiworker"):
+    if config.replicas not in ("horovod", "multiworker", "pjrt"):
         raise UserError(
             f"LAUNCHER={launcher_name}: config.replicas={config.replicas} is one process; use LAUNCHER=none"
         )

@@ -88,7 +88,7 @@ def _environments(
     """Yields the environment of each rank and an elastic run's membership; the rendezvous server runs meanwhile."""
     alone = len(job.hosts) == 1
     first = "127.0.0.1" if alone else job.hosts[0].name
-    if job.replicas == "multiworker":
+    if job.replicas in ("multiworker", "pjrt"):
         if alone:
             addresses = [f"{first}:{port}" for port in plan.free_ports(len(ranks))]
         else:

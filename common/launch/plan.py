@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from common.errors import UserError
 
-BACKENDS = ("horovod", "multiworker")
+BACKENDS = ("horovod", "multiworker", "pjrt")
 # Where several hosts meet: PORT for Horovod's rendezvous, PORT + 1 + local rank for multiworker's processes.
 PORT = 29400
 # slurm.sbatch puts the names of the job's hosts there, for containers, in which SLURM's commands are missing.

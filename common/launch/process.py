@@ -47,6 +47,8 @@ def of(config: RunConfig) -> Process:
       UserError: a backend of several processes was started without its launcher.
     """
     variable = {"horovod": "HOROVOD_RANK", "multiworker": "TF_CONFIG"}.get(config.replicas)
+    if config.replicas == "pjrt" and "TF_CONFIG" in os.environ:
+        variable = "TF_CONFIG"
     if variable is None:
         return Process()
     if variable not in os.environ:

@@ -1,4 +1,4 @@
-"""Explains TensorFlow's errors of failed steps as errors that a person can act on."""
+"""Explains TensorFlow's and jax's errors of failed steps as errors that a person can act on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def explained(
     """
     if replicas is not None and replicas.peer_lost(error):
         return PeerLostError()
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    if isinstance(error, tf.errors.ResourceExhaustedError) or str(error).startswith("RESOURCE_EXHAUSTED"):
         return UserError(f"out of memory; use a smaller --config.{batch_field}, or more replicas", 1)
     if diagnose is None or not isinstance(error, tf.errors.OpError):
         return None

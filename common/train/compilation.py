@@ -41,8 +41,14 @@ def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
     """Returns what is compiled in a run.
 
     Raises:
-      UserError: config.compile=on, and nothing can be.
+      UserError: config.compile=on, and nothing can be; or off, under a backend that compiles all that it runs.
     """
+    if replicas.drives_from_host:
+        if config.compile == "off":
+            raise UserError(
+                f"config.compile=off: config.replicas={replicas.name} compiles every step; use auto or on"
+            )
+        return Plan(Compiled.STEP)
     if config.compile == "off":
         return Plan(Compiled.NOTHING, "config.compile=off")
     if config.compile == "auto" and not tf.config.list_physical_devices("GPU") and replicas.name != "tpu":

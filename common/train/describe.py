@@ -38,6 +38,7 @@ class _OnPaper(Single):
 
     def __init__(self, config: RunConfig):
         self.num_replicas, self.name = config.num_replicas, config.replicas
+        self.drives_from_host = config.replicas == "pjrt"
         self.compiles_between = config.replicas in ("horovod", "multiworker")
 
     def compiles_collectives(self) -> bool:

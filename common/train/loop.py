@@ -1,11 +1,7 @@
-"""Runs the fused train-and-eval loop: one call per block trains, evaluates and returns only sums.
+"""Runs blocks of training steps and an evaluation (block.py), and makes a generator of events of them.
 
-This is "distribute evaluation computation" in section 2 of the pods paper (docs/sources.md). `Loop.run` makes a
-generator of events of it.
-
-A block runs in a worker thread. Its loop condition reads a stop variable and the finiteness of the loss, so the main
-thread, which polls the step counter for progress and signals, can end a long block at the next step. Where there are
-several processes, the stop variable is summed with each step's loss, so that all end the block after the same step.
+A block runs in a worker thread. The main thread polls the step counter for progress and signals, and ends a long block
+at the next step by the state's variable `stop`.
 """
 
 from __future__ import annotations
@@ -23,30 +19,19 @@ import tensorflow as tf
 from common.config.clock import Block, Clock
 from common.data import pipeline
 from common.distributed.replicas.base import Replicas, Shard
-from common.distributed.spatial.sharing import counted_once, shared_input
+from common.distributed.spatial.sharing import shared_input
 from common.layers.precision import precision as make_precision
 from common.train import events
 from common.train.agreement import Agreement
-from common.train.batch_shapes import in_turn, summed
-from common.train.compilation import Compiled, plan
+from common.train.batch_shapes import in_turn
+from common.train.block import FusedBlock, Result, batch_size
+from common.train.compilation import plan
 from common.train.evaluation_pool import POLL_SECONDS, Evaluator
+from common.train.host_block import HostBlock
 from common.train.profile import Profile
-from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
+from common.train.step import State
 from common.train.step_timing import StepTiming
 from common.train.task import Task
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """A block's outputs as numpy, of the steps that ran; `complete` where all steps and the whole evaluation ran."""
-
-    complete: bool
-    losses: np.ndarray
-    times: np.ndarray
-    eval_start: float
-    eval_stop: float
-    sums: Mapping[str, np.ndarray]
-    arrays: Mapping[str, np.ndarray]
 
 
 class Loop:
@@ -62,154 +47,29 @@ class Loop:
         policy = make_precision(config.precision)
         self.state = State(task, replicas, policy)
         self.compiled = plan(config, replicas, self.state.model)
-        how = self.compiled.compiled
-        self._summed = summed(replicas, task.batch_shapes, self._batch_size(True))
         self._timing = StepTiming(replicas.num_processes > 1)
-        train_step = make_train_step(
-            task, self.state, self.clock, self._timing.of_gradients, how is Compiled.BETWEEN
-        )
-        self._train_step = replicas.compile(train_step, how is Compiled.STEP)
-        self._evaluated = summed(
-            replicas,
-            task.eval_batch_shapes,
-            self._batch_size(False),
-            lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
-        )
-        self._eval_step = replicas.compile(make_eval_step(task, self.state), how is not Compiled.NOTHING)
-        self._prepare_eval = make_prepare_eval(self.state)
-        self._block = tf.function(self._fused_block, autograph=False)
         self._agreement = Agreement(replicas)
         self._look: Any = None  # Traced when it is asked for.
         self._stop_reason, self._stop_time = "", 0.0
         self.profile: Profile | None = None  # Set before `run`, in all processes alike.
         with tf.device("CPU:0"):  # The last step's loss, which the main thread shows while a block runs.
             self._last_loss = tf.Variable(math.nan, dtype=tf.float64, trainable=False, name="last_loss")
+        block = HostBlock if replicas.drives_from_host else FusedBlock
+        self._block = block(
+            task,
+            self.state,
+            self.clock,
+            self.compiled.compiled,
+            self._timing,
+            self._agreement,
+            self._last_loss,
+        )
 
     def stop(self, reason: str, at: float | None = None) -> None:
         """Ends the run at the next step; the first reason counts. `at`: seconds since 1970, by default now."""
         if not self._stop_reason:
             self._stop_time = time.time() if at is None else at
             self._stop_reason = reason
-
-    # -- the device's side ---------------------------------------------------------------------------------------
-
-    def _fused_block(self, train: Any, evaluation: Any, num_steps: tf.Tensor, eval_steps: tf.Tensor) -> dict:
-        """Runs `num_steps` training steps, then `eval_steps` evaluation steps unless the training was cut short."""
-        losses = tf.TensorArray(tf.float64, num_steps, element_shape=[])
-        times = tf.TensorArray(tf.float64, num_steps, element_shape=[])
-
-        def going(i: tf.Tensor, finite: tf.Tensor, stop: tf.Tensor, *_: Any) -> tf.Tensor:
-            return (i < num_steps) & finite & ~self._stopping(stop)
-
-        def body(
-            i: tf.Tensor, finite: tf.Tensor, stop: tf.Tensor, losses: tf.TensorArray, times: tf.TensorArray
-        ) -> tuple:
-            step = self.state.step.read_value()
-            batch = self._timing.of_batch(lambda: next(train))
-            loss, stop = self._train_once(batch, step)
-            with tf.control_dependencies([loss]):
-                self._last_loss.assign(tf.cast(loss, tf.float64))
-                self.state.step.assign_add(1)
-                now = tf.timestamp()
-            self._timing.step_ended(now)
-            return (
-                i + 1,
-                tf.math.is_finite(loss),
-                stop,
-                losses.write(i, tf.cast(loss, tf.float64)),
-                times.write(i, now),
-            )
-
-        variables = tf.constant(0), tf.constant(True), self._stop_of_all(), losses, times
-        done, finite, stop, losses, times = tf.while_loop(going, body, variables, parallel_iterations=1)
-        complete = (done == num_steps) & finite & ~self._stopping(stop)
-        with tf.control_dependencies([done]):
-            eval_start = tf.timestamp()
-            done_evals, sums, arrays = self._fused_eval(evaluation, tf.where(complete, eval_steps, 0), stop)
-        with tf.control_dependencies(tf.nest.flatten((sums, arrays))):
-            eval_stop = tf.timestamp()
-        return {
-            "done": done,
-            "complete": complete & (done_evals == eval_steps),
-            "losses": losses.stack(),
-            "times": times.stack(),
-            "eval_start": eval_start,
-            "eval_stop": eval_stop,
-            "sums": sums,
-            "arrays": arrays,
-        }
-
-    def _train_once(self, batch: Any, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Runs one step; returns (loss, whether any process is to stop), equal in all processes."""
-        if self._agreement.alone:
-            return self._summed(self._train_step, (batch, step)), tf.constant(False)
-
-        def train_step(batch: Any, step: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-            loss = self._train_step(batch, step)
-            return tf.stack([loss, tf.cast(stop, loss.dtype)])
-
-        arguments = batch, step, self.state.stop.read_value()
-        loss, stops = tf.unstack(self._summed(train_step, arguments))
-        return loss, stops > 0
-
-    def _stopping(self, stop: tf.Tensor) -> tf.Tensor:
-        """Whether to stop: the processes' common `stop` or, of a process alone, what its main thread wrote last."""
-        return self.state.stop.read_value() if self._agreement.alone else stop
-
-    def _stop_of_all(self) -> tf.Tensor:
-        """Whether any process is to stop."""
-        if self._agreement.alone:
-            return tf.constant(False)
-        stops = self.replicas.run(lambda stop: tf.cast(stop, tf.float32), (self.state.stop.read_value(),))
-        return self.replicas.sum(stops) > 0
-
-    def _fused_eval(
-        self, evaluation: Any, eval_steps: tf.Tensor, stop: tf.Tensor
-    ) -> tuple[tf.Tensor, dict, dict]:
-        """Evaluates `eval_steps` batches unless stopped; returns their number, their sums and concatenated arrays."""
-        with tf.control_dependencies(
-            tf.nest.flatten(self.replicas.local_results(self.replicas.run(self._prepare_eval)))
-        ):
-            zero_sums, array_specs = self._eval_outputs(evaluation)
-        arrays = {
-            name: tf.TensorArray(
-                spec.dtype, eval_steps, infer_shape=False, element_shape=[None, *spec.shape[1:]]
-            )
-            for name, spec in array_specs.items()
-        }
-
-        def going(i: tf.Tensor, stop: tf.Tensor, *_: Any) -> tf.Tensor:
-            return (i < eval_steps) & ~self._stopping(stop)
-
-        def body(i: tf.Tensor, stop: tf.Tensor, sums: dict, arrays: dict) -> tuple:
-            stop = self._stop_of_all()
-            step_sums, gathered = self._evaluated(self._eval_step, (next(evaluation),))
-            sums = tf.nest.map_structure(tf.add, sums, step_sums)
-            return i + 1, stop, sums, {name: arrays[name].write(i, gathered[name]) for name in arrays}
-
-        done, _, sums, arrays = tf.while_loop(
-            going, body, (tf.constant(0), stop, zero_sums, arrays), parallel_iterations=1
-        )
-        # Of an evaluation that was stopped nothing is used, and batches that are missing cannot be joined.
-        joined = {
-            name: tf.cond(
-                done == eval_steps, array.concat, lambda spec=spec: tf.zeros([0, *spec.shape[1:]], spec.dtype)
-            )
-            for (name, array), spec in zip(arrays.items(), array_specs.values(), strict=True)
-        }
-        return done, sums, joined
-
-    def _eval_outputs(self, evaluation: Any) -> tuple[dict, dict]:
-        """Returns zero sums and the specs of the arrays, from tracing an evaluation step without running it."""
-
-        @tf.function(autograph=False)
-        def one_step(iterator: Any) -> tuple[dict, dict]:
-            return self._evaluated(self._eval_step, (next(iterator),))
-
-        sums, arrays = one_step.get_concrete_function(evaluation).structured_outputs
-        return {name: tf.zeros(s.shape, s.dtype) for name, s in sums.items()}, arrays
-
-    # -- the host's side -----------------------------------------------------------------------------------------
 
     def compile(self) -> None:
         """Traces and compiles every program on synthetic data, then restores every variable as it was."""
@@ -261,26 +121,11 @@ class Loop:
         shared = shared_input(make, self.config.partitions, self.replicas)
         return self.replicas.dataset(lambda shard: pipeline.untuned(shared(shard)))
 
-    def _gather(self, arrays: Any) -> dict[str, tf.Tensor]:
-        """As `Replicas.gather`, for an evaluation's arrays; the examples of a group are there once."""
-        return counted_once(self.replicas.gather(arrays), self.config.num_groups, self.config.partitions)
-
     def _batch_size(self, training: bool) -> int:
-        whole = self.config.global_batch_size if training else self.config.eval_batch_size
-        return whole // self.config.num_groups
+        return batch_size(self.config, training)
 
     def _call(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        raw = self._block(train, evaluation, tf.constant(num_steps), tf.constant(eval_steps))
-        done = int(raw["done"])
-        return Result(
-            complete=bool(raw["complete"]),
-            losses=raw["losses"].numpy()[:done],
-            times=raw["times"].numpy()[:done],
-            eval_start=float(raw["eval_start"]),
-            eval_stop=float(raw["eval_stop"]),
-            sums={name: value.numpy() for name, value in raw["sums"].items()},
-            arrays={name: value.numpy() for name, value in raw["arrays"].items()},
-        )
+        return self._block(train, evaluation, num_steps, eval_steps)
 
     def _train_block(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
         """As `_call`; a block with steps to record is cut in parts, and the last one evaluates."""

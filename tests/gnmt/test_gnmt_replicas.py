@@ -67,7 +67,7 @@ def test_two_replicas_equal_one_and_compile_nothing_on_the_clock(make, alone):
     """Dropout is on."""
     loop = make(replicas="mirrored", num_replicas=2)
     both = loops.train_compiled(loop)
-    assert loop._block.experimental_get_tracing_count() == 1
+    assert loop._block._block.experimental_get_tracing_count() == 1
     assert len(set(both[0])) == 4
     loops.assert_alike(both, alone, 1e-8, 1e-6, 1e-9)
     assert both[2] == alone[2] and len(both[2]) == 5

@@ -34,6 +34,10 @@ def make(config: RunConfig) -> Replicas:
         from common.distributed.replicas.multiworker import MultiWorker
 
         return MultiWorker(config.num_replicas)
+    if config.replicas == "pjrt":
+        from common.distributed.replicas.pjrt import Pjrt
+
+        return Pjrt(config.num_replicas)
     from common.distributed.replicas.tpu import Tpu
 
     return Tpu(config.num_replicas)

@@ -47,6 +47,8 @@ class Replicas(abc.ABC):
         `assign`.
       compiles_between: whether a compiled program may stand between two exchanges inside `run`.
       loops_hold_collectives: whether collectives may stand inside control flow within `run`.
+      drives_from_host: whether Python starts each `run`, a program of its own, so that the loop around the steps is
+        Python's (common/train/host_block.py).
       narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
       process_index, num_processes: this process among those of the run; process 0 writes the log.
     """
@@ -56,6 +58,7 @@ class Replicas(abc.ABC):
     updates_in_place: bool = False
     compiles_between: bool = False
     loops_hold_collectives: bool = False
+    drives_from_host: bool = False
     narrow: bool = False
     process_index: int = 0
     num_processes: int = 1

@@ -1,4 +1,4 @@
-"""Reads the processes of a multiworker run from TF_CONFIG, and waits until all of them have started."""
+"""Reads the processes of a run from TF_CONFIG, and waits until all of them have started."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from common.errors import UserError
@@ -27,16 +28,14 @@ class Cluster:
     index: int
 
 
-def from_environment(text: str | None) -> Cluster:
-    """Parses the environment variable TF_CONFIG.
+def from_environment(text: str | None, backend: str = "multiworker") -> Cluster:
+    """Parses the environment variable TF_CONFIG, for a backend that errors name.
 
     Raises:
       UserError: the variable is missing or not JSON, or a field is missing or wrong.
     """
     if not text:
-        raise UserError(
-            f"config.replicas=multiworker: the environment variable TF_CONFIG is not set; {LAUNCH}"
-        )
+        raise UserError(f"config.replicas={backend}: the environment variable TF_CONFIG is not set; {LAUNCH}")
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError as error:
@@ -82,10 +81,31 @@ def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
     Raises:
       UserError: this process's port is taken, or another process does not answer in time.
     """
+    with _listening(cluster):
+        _reach_all(cluster, seconds, "multiworker")
+
+
+@contextlib.contextmanager
+def met(cluster: Cluster, backend: str, seconds: float = START_SECONDS) -> Iterator[None]:
+    """Context that begins once every process listens on its address, for a `backend` with a server in process 0 alone.
+
+    The port of process 0 is free within; the others listen on theirs, so that slower processes reach them.
+
+    Raises:
+      UserError: as `rendezvous`.
+    """
+    with _listening(cluster) as listening:
+        _reach_all(cluster, seconds, backend)
+        if cluster.index == 0:
+            listening.close()
+        yield
+
+
+def _listening(cluster: Cluster) -> socket.socket:
     host, port = _address(cluster.workers[cluster.index])
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
-        listening = socket.create_server(
+        return socket.create_server(
             ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=len(cluster.workers)
         )
     except OSError as error:
@@ -93,17 +113,19 @@ def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
             f"TF_CONFIG: cannot listen on port {port} of cluster.worker[{cluster.index}]={host}:{port} "
             f"({error.strerror}); choose a free port, or {LAUNCH}"
         ) from None
-    with listening:
-        missing = [i for i in range(len(cluster.workers)) if i != cluster.index]
-        deadline = time.monotonic() + seconds
-        while missing := [i for i in missing if not _answers(cluster.workers[i])]:
-            if time.monotonic() > deadline:
-                names = ", ".join(f"{i} ({cluster.workers[i]})" for i in missing)
-                raise UserError(
-                    f"multiworker: process {cluster.index} got no answer from process {names} of TF_CONFIG within "
-                    f"{seconds:g} s; start every process, and check its address and the firewall"
-                )
-            time.sleep(_POLL_SECONDS)
+
+
+def _reach_all(cluster: Cluster, seconds: float, backend: str) -> None:
+    missing = [i for i in range(len(cluster.workers)) if i != cluster.index]
+    deadline = time.monotonic() + seconds
+    while missing := [i for i in missing if not _answers(cluster.workers[i])]:
+        if time.monotonic() > deadline:
+            names = ", ".join(f"{i} ({cluster.workers[i]})" for i in missing)
+            raise UserError(
+                f"{backend}: process {cluster.index} got no answer from process {names} of TF_CONFIG within "
+                f"{seconds:g} s; start every process, and check its address and the firewall"
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def _address(worker: str) -> tuple[str, int]:

@@ -1,6 +1,6 @@
 """Tests gradient sums against numpy: buckets, routes, and the bf16 wire within its error bound.
 
-The tests here run on mirrored replicas; test_sharded_update.py also runs `sums` in several processes.
+The tests here run on the devices of one process; test_sharded_update.py also runs `sums` in several processes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from common.config.schema import Communication
 from common.distributed import gradient_sum
 from common.distributed.gradient_sum import Route, bytes_moved, route
 from common.errors import UserError
+from tests.common.distributed.replicas import processes
 from tests.common.distributed.updates import replicas_of
 
 SHAPES = [(3, 5), (7,), (), (2, 2, 2), (11, 3), (1,), (64,)]
@@ -43,7 +44,6 @@ def sums(backend: str, number: int, dtype: str) -> dict[str, list[list[np.ndarra
     replicas = replicas_of(backend, number)
     columns = [np.stack(c) for c in zip(*(gradients_of(r, np.dtype(dtype)) for r in range(number)))]
 
-    @tf.function(autograph=False)
     def run():
         def one():
             mine = [tf.gather(tf.constant(c), replicas.replica_id()) for c in columns]
@@ -51,7 +51,7 @@ def sums(backend: str, number: int, dtype: str) -> dict[str, list[list[np.ndarra
 
         return tf.nest.map_structure(replicas.local_results, replicas.run(one))
 
-    results = run()
+    results = run() if replicas.drives_from_host else tf.function(run, autograph=False)()
     local = number // replicas.num_processes
     return {n: [[v[j].numpy() for v in results[n]] for j in range(local)] for n in CASES}
 
@@ -74,8 +74,10 @@ def check_sums(results: dict[str, list[list[np.ndarray]]], number: int, dtype: s
 
 
 @pytest.mark.parametrize("number, dtype", [(2, "float64"), (4, "float64"), (4, "float32")])
-def test_every_route_and_wire_sums_as_numpy_does(number, dtype):
-    check_sums(sums("mirrored", number, dtype), number, dtype)
+@pytest.mark.parametrize("backend", ["mirrored", "pjrt"])
+def test_every_route_and_wire_sums_as_numpy_does(backend, number, dtype):
+    processes.require(backend)
+    check_sums(sums(backend, number, dtype), number, dtype)
 
 
 def test_one_replica_returns_its_gradients_unchanged():

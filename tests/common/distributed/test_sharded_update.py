@@ -48,8 +48,10 @@ def test_sharded_equals_whole_over_20_steps(optimizer, number):
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("optimizer", ["lars", "lazy_adam"])
-def test_every_route_equals_the_whole_update(optimizer, route):
-    check(updates.free_run("mirrored", 4, optimizer, ROUTES[route]), optimizer)
+@pytest.mark.parametrize("backend", ["mirrored", "pjrt"])
+def test_every_route_equals_the_whole_update(backend, optimizer, route):
+    processes.require(backend)
+    check(updates.free_run(backend, 4, optimizer, ROUTES[route]), optimizer)
 
 
 def test_one_replica_equals_the_whole_update_without_a_backend():

@@ -122,12 +122,14 @@ class Runner:
 
         def on_one(step: tf.Tensor) -> tf.Tensor:
             start = self.replicas.replica_id() * size
-            mine = tf.slice(x[step], [start, 0], [size, toy.FEATURES])
-            return train({"x": mine, "label": tf.slice(label[step], [start], [size])}, step)
+            mine = self.replicas.cut(tf.gather(x, step), [start, 0], [size, toy.FEATURES])
+            labels = self.replicas.cut(tf.gather(label, step), [start], [size])
+            return train({"x": mine, "label": labels}, step)
 
-        self._run = tf.function(
-            lambda step: self.replicas.sum(self.replicas.run(on_one, (step,))), autograph=False
-        )
+        def run(step: tf.Tensor) -> tf.Tensor:
+            return self.replicas.sum(self.replicas.run(on_one, (step,)))
+
+        self._run = run if self.replicas.drives_from_host else tf.function(run, autograph=False)
 
     def steps(self, count: int = STEPS, first: int = 0) -> list[float]:
         """The losses."""

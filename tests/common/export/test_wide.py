@@ -5,7 +5,8 @@ import importlib
 
 import pytest
 
-from common.export import cost, stablehlo
+from common.distributed import stablehlo
+from common.export import cost
 from common.export.steps import Steps, batch_of, to_export
 from tests.common.export.test_export import SMALL
 

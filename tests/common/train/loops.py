@@ -24,9 +24,9 @@ def train(loop: Loop) -> Trained:
 def train_compiled(loop: Loop) -> Trained:
     """Like `train`, and asserts that nothing is traced once the loop is compiled."""
     loop.compile()
-    traced = loop._block.experimental_get_tracing_count()
+    traced = loop._block._block.experimental_get_tracing_count()
     found = train(loop)
-    assert loop._block.experimental_get_tracing_count() == traced
+    assert loop._block._block.experimental_get_tracing_count() == traced
     return found
 
 

@@ -105,8 +105,32 @@ def test_compiled_by_xla_it_is_compiled_once_per_shape():
     task.loss = lambda model, batch: plain(task, model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
     loop = Loop(task, replicas.make(task.config))
     loop.compile()
-    assert loop._train_step.experimental_get_tracing_count() == 3
-    assert len(list(loop.run())) and loop._train_step.experimental_get_tracing_count() == 3
+    assert loop._block._train_step.experimental_get_tracing_count() == 3
+    assert len(list(loop.run())) and loop._block._train_step.experimental_get_tracing_count() == 3
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_programs_of_pjrt_are_compiled_before_the_clock_one_for_each_shape(count):
+    processes.require("pjrt")
+    config = toy.config(
+        train_epochs=2, precision="fp64", quality_target=2.0, replicas="pjrt", num_replicas=count
+    )
+    task = Both(config)
+    plain = toy.Task.loss
+    task.loss = lambda model, batch: plain(task, model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
+    loop = Loop(task, replicas.make(config))
+    loop.compile()
+    programs = list(loop.replicas._programs)
+    assert len(programs) == 3 + 3 + 1  # Training, evaluation, and the moments' merge before it.
+    losses = [x for e in loop.run() if isinstance(e, events.Trained) for x in e.losses]
+    assert list(loop.replicas._programs) == programs
+    np.testing.assert_allclose(losses, trained(toy.Task(config))[0], rtol=1e-12)
+
+    task.batch_shapes = task.batch_shapes[:2]
+    loop = Loop(task, replicas.make(config))
+    loop.compile()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected shape"):
+        list(loop.run())
 
 
 class Evaluating(toy.Task):

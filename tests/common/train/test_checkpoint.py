@@ -20,6 +20,7 @@ from common.train.loop import Loop
 from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.distributed import updates
+from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
 NEVER = 2.0
@@ -47,9 +48,10 @@ def run_until(loop, folder, step=None):
     return event
 
 
-@pytest.mark.parametrize("replicas, number", [("single", 1), ("mirrored", 4)])
+@pytest.mark.parametrize("replicas, number", [("single", 1), ("mirrored", 4), ("pjrt", 1), ("pjrt", 4)])
 def test_resumed_toy_equals_the_uninterrupted_one(tmp_path, replicas, number):
     """Equality is bitwise on one replica. Four in one process once differed in a last bit, on a busy machine."""
+    processes.require(replicas)
     changes = {"batch_norm_span": 8, "train_epochs": 4}
     whole = toy_loop(replicas, number, **changes)
     list(whole.run())
@@ -111,6 +113,34 @@ def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
     first.state.stop.assign(False)
     list(first.run())
     assert everything(first) == everything(whole) and int(first.state.step) == 30
+
+
+@pytest.mark.parametrize("here, there", [("pjrt", "mirrored"), ("mirrored", "pjrt"), ("single", "pjrt")])
+def test_a_run_goes_on_under_another_backend(tmp_path, here, there):
+    """Four steps under one backend, four under another with a sharded update: those of the first alone."""
+    processes.require("pjrt")
+    communication = Communication(shard_weight_update=True)
+
+    def made(replicas):
+        changes = {"communication": communication} if replicas != "single" else {}
+        number = 1 if replicas == "single" else 4
+        return toy_loop(replicas, number, precision="fp64", batch_norm_span=16, train_epochs=2, **changes)
+
+    whole, first = made(here), made(here)
+    list(whole.run())
+    for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
+        if isinstance(event, events.BlockStarted) and event.block.index == 1:
+            break
+    resumed = made(there)
+    resumed.compile()
+    assert checkpoint.restore_latest(resumed, tmp_path) == 4
+    seen = list(resumed.run())
+    assert [e.value for e in seen if isinstance(e, events.Evaluated)]
+    checkpoint.save(resumed, tmp_path)
+    again = made(here)
+    assert checkpoint.restore_latest(again, tmp_path) == 8
+    for mine, theirs in zip(again.state.snapshot(), whole.state.snapshot(), strict=True):
+        np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -1,4 +1,7 @@
-"""Tests the fused loop against a naive one: stops, faults, evaluation in a worker; equal seeds, equal losses."""
+"""Tests the loop against a naive one: stops, faults, evaluation in a worker; equal seeds, equal losses.
+
+Each test runs with the loop around the steps in TensorFlow (`single`) and in Python (`pjrt`).
+"""
 
 import contextlib
 import os
@@ -15,18 +18,29 @@ from common.layers.precision import precision
 from common.train import events
 from common.train.loop import Loop
 from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
+from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
 NEVER = 2.0
+BACKEND = {"replicas": "single"}
+
+
+@pytest.fixture(params=["single", "pjrt"], autouse=True)
+def backend(request):
+    """The backend of `make`."""
+    processes.require(request.param)
+    BACKEND["replicas"] = request.param
+    yield request.param
+    BACKEND["replicas"] = "single"
 
 
 def make(task=toy.Task, worker=False, **changes):
-    config = toy.config(**changes)
+    config = toy.config(**BACKEND, **changes)
     return Loop(task(config, worker), backends.make(config))
 
 
 def weights(state):
-    return [v.numpy() for v in state.variables()]
+    return [state.replicas.local_results(v)[0].numpy() for v in state.variables()]
 
 
 def of(kind, seen):
@@ -60,7 +74,7 @@ def naive(config):
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
-def test_fused_loop_equals_a_naive_one(accumulation):
+def test_loop_equals_a_naive_one(accumulation):
     changes = {"precision": "fp64", "quality_target": NEVER, "accumulation_steps": accumulation}
     loop = make(**changes)
     loop.compile()
@@ -106,9 +120,14 @@ def test_compile_restores_every_variable_and_the_run_traces_nothing_more():
     loop.compile()
     for mine, other in zip(weights(loop.state), before, strict=True):
         np.testing.assert_array_equal(mine, other)
-    traces = loop._block.experimental_get_tracing_count()
+    if BACKEND["replicas"] == "pjrt":
+        programs = list(loop.replicas._programs)
+        list(loop.run())
+        assert list(loop.replicas._programs) == programs and len(programs) == 3
+        return
+    traces = loop._block._block.experimental_get_tracing_count()
     list(loop.run())
-    assert loop._block.experimental_get_tracing_count() == traces == 1
+    assert loop._block._block.experimental_get_tracing_count() == traces == 1
 
 
 def test_a_run_that_compiled_equals_one_that_did_not():

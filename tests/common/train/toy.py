@@ -76,16 +76,21 @@ class Task(task.Task):
         return {"x": x, "label": np.argmax(x @ directions.T, -1).astype(np.int32), "weight": np.ones(count)}
 
     def _dataset(
-        self, arrays: Mapping[str, np.ndarray], batch_size: int, shard: Shard | None = None
+        self, arrays: Mapping[str, np.ndarray], batch_size: int, shard: Shard | None = None, step: int = 0
     ) -> tf.data.Dataset:
-        """Batches in order; process i takes batches i, i + count, ..., so that all see the same sequence."""
+        """Batches in order; process i takes the i-th part of every `step` examples: all see the same sequence."""
         kind = np.float64 if self.config.precision == "fp64" else np.float32
         arrays = {k: v.astype(kind) if v.dtype == np.float64 else v for k, v in arrays.items()}
-        batches = tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size, drop_remainder=True)
-        return batches.shard(shard.count, shard.index) if shard else batches
+        if shard and shard.count > 1:
+            arrays = {
+                k: np.concatenate(np.split(v.reshape(-1, step, *v.shape[1:]), shard.count, 1)[shard.index])
+                for k, v in arrays.items()
+            }
+        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size, drop_remainder=True)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        whole = self._dataset(self.examples(0, 64, 0), batch_size, shard).repeat()
+        examples = self.examples(0, 64, 0)
+        whole = self._dataset(examples, batch_size, shard, self.config.global_batch_size).repeat()
         return whole.skip(start_step * shard.batches_per_step(self.config.global_batch_size, batch_size))
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
@@ -94,7 +99,7 @@ class Task(task.Task):
         padded = {
             k: np.concatenate([v, np.zeros([padding, *v.shape[1:]], v.dtype)]) for k, v in arrays.items()
         }
-        return self._dataset(padded, batch_size, shard)
+        return self._dataset(padded, batch_size, shard, self.config.eval_batch_size)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
         return self._dataset(self.examples(0, batch_size, 2), batch_size).repeat()

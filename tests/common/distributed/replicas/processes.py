@@ -1,4 +1,4 @@
-"""Runs functions of a test module in several local processes, under horovod or multiworker.
+"""Runs functions of a test module in several local processes, under horovod, multiworker or pjrt.
 
     results = processes.run("horovod", 4, {"sum": functools.partial(check_sum, 3.0), "other": check_other})
     assert results["sum"][2] == 12.0        # what process 2 returned: anything that pickles
@@ -63,6 +63,8 @@ def require(backend: str) -> None:
     """Skips the test where the backend is not installed."""
     if backend == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed (make horovod)")
+    if backend == "pjrt" and importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed (make pjrt)")
 
 
 def run(
@@ -75,7 +77,7 @@ def run(
     """Runs all `calls` (functions of modules, or functools.partial of them) in each of `processes` processes.
 
     Args:
-      backend: "horovod" or "multiworker".
+      backend: "horovod", "multiworker" or "pjrt".
       processes: their number, all on this machine.
       calls: by name; made in this order.
       timeout: seconds after which all are killed; the report then has their stacks.
@@ -160,7 +162,7 @@ def _report(path: pathlib.Path, codes: Sequence[int], timeout: float | None) -> 
 
 @contextlib.contextmanager
 def _environments(backend: str, processes: int) -> Iterator[list[dict[str, str]]]:
-    if backend == "multiworker":
+    if backend in ("multiworker", "pjrt"):
         workers = [f"localhost:{port}" for port in free_ports(processes)]
         yield [
             {

@@ -29,16 +29,23 @@ from resnet.task import Task
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
-# (backend, replicas). In the last four worlds each replica is a process.
+# (backend, replicas). In the last four worlds each replica is a process; "pjrt x 2" is pjrt in two processes.
 WORLDS = [
     ("mirrored", 1),
     ("mirrored", 2),
     ("mirrored", 4),
+    ("pjrt", 1),
+    ("pjrt", 2),
+    ("pjrt", 4),
+    ("pjrt", 8),
+    ("pjrt x 2", 4),
     ("horovod", 2),
     ("horovod", 4),
     ("multiworker", 2),
     ("multiworker", 4),
 ]
+# Backends whose replicas are all in this process.
+HERE = ("mirrored", "pjrt")
 GROUPS = [1, 2, 4]
 LARGEST = 4
 
@@ -50,7 +57,7 @@ def difference(x, y):
 
 
 def on(backend, number, config):
-    return dataclasses.replace(config, replicas=backend, num_replicas=number)
+    return dataclasses.replace(config, replicas=backend.partition(" ")[0], num_replicas=number)
 
 
 def groups_of(number):
@@ -120,12 +127,14 @@ class Worlds:
     def __call__(self, backend, number, resnets=False):
         """Results by name; `resnets`: those of ResNet-50, which has its own start of the processes."""
         key = backend, number, resnets
+        name, _, count = backend.partition(" x ")
+        processes.require(name)
         if key not in self._ran:
             calls = (self._resnets if resnets else self._small)(backend, number)
-            if backend == "mirrored":
+            if backend in HERE:
                 self._ran[key] = Here(calls)
             else:
-                self._ran[key] = processes.run(backend, number, calls, timeout=580)
+                self._ran[key] = processes.run(name, int(count or number), calls, timeout=580)
         return self._ran[key]
 
     def _small(self, backend, number):

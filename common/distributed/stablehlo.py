@@ -59,8 +59,13 @@ class Lowered:
         return sorted(set(re.findall(r"custom_call @([\w.]+)", self.text)))
 
 
-def lower(function: Callable, batch: Any, what: str) -> Lowered:
-    """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it; `what` names it in errors.
+def lower(function: Callable, batch: Any, what: str, asked: str = "--export") -> Lowered:
+    """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it.
+
+    Args:
+      function, batch: what is traced, and its only argument.
+      what: names the program in errors.
+      asked: the flag that asked for it, which errors name.
 
     Raises:
       UserError: XLA cannot compile it; the message names the operation.
@@ -69,10 +74,10 @@ def lower(function: Callable, batch: Any, what: str) -> Lowered:
         traced = function.get_concrete_function(batch)
         text = function.experimental_get_compiler_ir(batch)(stage="stablehlo")
     except (tf.errors.OpError, ValueError, NotImplementedError, TypeError) as error:
-        raise UserError(f"--export: XLA cannot compile the {what}: {_reason(error)}") from error
+        raise UserError(f"{asked}: XLA cannot compile the {what}: {_reason(error)}") from error
     aliases, text = _aliases(text), _portable(text)
     if re.search(r"tensor<[^>]*\?", text):
-        raise UserError(f"--export: the {what} holds tensors of unknown size; give the network fixed shapes")
+        raise UserError(f"{asked}: the {what} holds tensors of unknown size; give the network fixed shapes")
     head = re.search(r"func\.func @main\((.*?)\) -> (.*?) \{\n", text).groups()
     arguments, results = (_types(part) for part in head)
     captured = list(traced.captured_inputs)
@@ -80,7 +85,7 @@ def lower(function: Callable, batch: Any, what: str) -> Lowered:
     given, kept = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
     if (len(arguments), len(results)) != (given + len(captured), kept + len(aliases)):
         raise UserError(
-            f"--export: TensorFlow lowered the {what} with {len(arguments)} arguments and {len(results)} results, "
+            f"{asked}: TensorFlow lowered the {what} with {len(arguments)} arguments and {len(results)} results, "
             f"{given + len(captured)} and {kept + len(aliases)} were expected"
         )
     return Lowered(text, arguments, results, aliases, captured, returned)

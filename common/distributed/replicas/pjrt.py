@@ -1,0 +1,317 @@
+"""Backend on the devices of a PJRT client: what jax reaches, CPUs, GPUs and TPUs, each device one replica.
+
+TensorFlow traces a step once, as the backend `xla` does, and it becomes StableHLO with the exchanges inside; jax's
+client compiles it and runs it on every device. Each call of `run` is one program. The state lives on the devices: a
+program's new values take the memory of the old ones, and the variables of TensorFlow keep what they were made with.
+`run` returns before the devices have finished; whoever reads a value waits for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.distributed import pjrt, stablehlo
+from common.distributed.replicas.base import Shard, UnsupportedError
+from common.distributed.replicas.pjrt_client import ASKED, processes, start
+from common.distributed.replicas.xla import Xla
+from common.errors import UserError
+
+# What jax says where another process has ended, or no longer answers.
+_LOST = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|[Gg]loo|Connection (closed|reset)|heartbeat")
+
+
+class Value:
+    """A tensor of which each replica has its own value, on the devices.
+
+    Attributes:
+      array: of `pjrt.Placement`.
+    """
+
+    def __init__(self, array: Any):
+        self.array = array
+
+    def local(self) -> list[np.ndarray]:
+        """Returns copies of the values of this process's replicas; waits for them."""
+        return [np.array(x) for x in pjrt.parts(self.array)]
+
+    def first(self) -> np.ndarray:
+        """Returns a copy of the value of this process's first replica; waits for it."""
+        return np.array(pjrt.first(self.array))
+
+
+class _Held:
+    """A variable's values on the devices; placed there when first asked for, as TensorFlow's variable has them."""
+
+    def __init__(
+        self, variable: tf.Variable, placement: pjrt.Placement, initial: Sequence[Any] | None = None
+    ):
+        self._placement = placement
+        self._variable, self._initial = variable, initial
+        self._array: Any = None
+        self._pieces: list[Any] | None = None
+
+    @property
+    def array(self) -> Any:
+        if self._array is None:
+            if self._pieces is None:
+                values = self._initial or [np.asarray(self._variable.numpy())] * len(self._placement.local)
+                self._array = self._placement.place(values)
+            else:
+                self._array, self._pieces = self._placement.joined(self._pieces), None
+        return self._array
+
+    @array.setter
+    def array(self, array: Any) -> None:
+        self._array, self._pieces = array, None
+
+    def read(self, index: int) -> np.ndarray:
+        """Returns a copy of the value of this process's replica `index`."""
+        # The devices write the next value into this memory.
+        return np.array(pjrt.pieces(self.array)[index])
+
+    def write(self, index: int, value: Any) -> None:
+        """Puts a value on the device of this process's replica `index`."""
+        import jax
+
+        if self._pieces is None:
+            self._pieces = pjrt.pieces(self.array)
+        shape, dtype = tuple(self._variable.shape), self._variable.dtype.as_numpy_dtype
+        value = np.asarray(value).astype(dtype, copy=True)
+        if value.shape != shape:
+            raise ValueError(f"{self._variable.name} is {list(shape)}, the value {list(value.shape)}")
+        self._pieces[index] = jax.device_put(value, self._placement.local[index])
+        self._array = None
+
+
+class Copy:
+    """One replica's copy of a variable, or of what `run` returned; read and, of a variable, written."""
+
+    def __init__(self, read: Callable[[], np.ndarray], write: Callable[[Any], None] | None = None):
+        self._read, self._write = read, write
+
+    def numpy(self) -> np.ndarray:
+        return self._read()
+
+    def assign(self, value: Any) -> None:
+        self._write(value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self._read().astype(dtype) if dtype else self._read()
+
+    def __float__(self) -> float:
+        return float(self._read())
+
+
+tf.register_tensor_conversion_function(
+    Copy, lambda copy, dtype=None, name=None, as_ref=False: tf.constant(copy.numpy(), dtype)
+)
+
+
+class Pjrt(Xla):
+    """`num_replicas` devices: of this process's PJRT client, or of all processes of the run, equally many of each.
+
+    Raises:
+      UserError: jax is missing, has fewer devices, or already runs with another number of CPU devices; TF_CONFIG is
+        wrong, or a process does not come up.
+    """
+
+    name = "pjrt"
+    drives_from_host = True
+
+    def __init__(self, num_replicas: int):
+        cluster = processes()
+        self.process_index, self.num_processes = cluster.index, len(cluster.workers)
+        devices = start(num_replicas, cluster)
+        # The devices are jax's: TensorFlow describes the network and reads the data on the CPU.
+        if tf.config.list_physical_devices("GPU"):
+            tf.config.set_visible_devices([], "GPU")
+        super().__init__(num_replicas)
+        self._placement = pjrt.Placement(devices)
+        self._held: dict[int, _Held] = {}
+        self._constants: dict[int, tuple[tf.Tensor, Any]] = {}
+        self._programs: dict[tuple, _Program] = {}
+        first = self.process_index * len(self._placement.local)
+        numbers = [np.int32(first + i) for i in range(len(self._placement.local))]
+        self._held[id(self.number.handle)] = _Held(self.number, self._placement, numbers)
+
+    @property
+    def platform(self) -> str:
+        """The devices' kind, as their compiler calls it."""
+        return self._placement.devices[0].device_kind
+
+    def scope(self) -> AbstractContextManager[Any]:
+        def create(make: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
+            variable = make(**arguments)
+            self._hold(variable)
+            return variable
+
+        return tf.variable_creator_scope(create)
+
+    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
+        variable = super().per_replica_variable(initial, name)
+        self._hold(variable)
+        return variable
+
+    def _hold(self, variable: tf.Variable) -> None:
+        self._held.setdefault(id(variable.handle), _Held(variable, self._placement))
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, function: Callable, args: tuple = ()) -> Any:
+        """Compiles `function` for all devices, unless it was with arguments of these shapes, and starts it there.
+
+        The leaves of `args` are what `dataset` yields, or tensors that are the same on every replica. The function's
+        trace is kept as long as this object lives.
+
+        Returns:
+          The structure that the function returned, of `Value`.
+        """
+        if not tf.executing_eagerly():
+            raise UnsupportedError(
+                f"{ASKED}: each call is a program of its own; call it outside of tf.function"
+            )
+        leaves = tf.nest.flatten(args)
+        given = [leaf if isinstance(leaf, Value) else self._placed(leaf) for leaf in leaves]
+        key = (function, *((v.array.shape, v.array.dtype.name) for v in given))
+        program = self._programs.get(key)
+        if program is None:
+            like = [tf.zeros(v.array.shape, v.array.dtype.name) for v in given]
+            program = self._programs[key] = _Program(self, function, tf.nest.pack_sequence_as(args, like))
+        return program([v.array for v in given])
+
+    def _placed(self, value: Any) -> Value:
+        """Returns a tensor or a number, the same on every replica, on the devices."""
+        return Value(self._placement.place([np.asarray(value)] * len(self._placement.local)))
+
+    def held(self, captured: tf.Tensor) -> _Held:
+        """Returns the state behind what a trace closes over; a constant is placed on the devices."""
+        if id(captured) in self._held:
+            return self._held[id(captured)]
+        if captured.dtype == tf.resource:
+            raise UserError(f"{ASKED}: the step uses a variable made outside of the replicas' scope")
+        if id(captured) not in self._constants:
+            held = _Held(None, self._placement, [captured.numpy()] * len(self._placement.local))
+            self._constants[id(captured)] = captured, held
+        return self._constants[id(captured)][1]
+
+    # -- outside `run` -----------------------------------------------------------------------------------------------
+
+    def local_results(self, value: Any) -> list[Any]:
+        if isinstance(value, Value):
+            return [Copy(lambda x=x: x) for x in value.local()]
+        held = self._held.get(id(value.handle)) if isinstance(value, tf.Variable) else None
+        if held is None:
+            return [value]
+
+        def copy(index: int) -> Copy:
+            return Copy(lambda: held.read(index), lambda new: held.write(index, new))
+
+        return [copy(index) for index in range(len(self._placement.local))]
+
+    def sum(self, value: Any) -> Any:
+        return tf.nest.map_structure(lambda x: tf.add_n([tf.constant(v) for v in x.local()]), value)
+
+    def gather(self, value: Any) -> Any:
+        return tf.nest.map_structure(lambda x: tf.constant(np.concatenate(x.local())), value)
+
+    def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Batches:
+        return Batches(make(Shard(self.process_index, self.num_processes)), self._placement)
+
+    def agree(self, value: int) -> int:
+        return value if self.num_processes == 1 else int(_of_all_processes(np.int64(value)).max())
+
+    def all_values(self, variable: tf.Variable) -> np.ndarray:
+        own = super().all_values(variable)
+        if self.num_processes == 1:
+            return own
+        return _of_all_processes(own).reshape(self.num_replicas, *own.shape[1:])
+
+    def peer_lost(self, error: BaseException) -> bool:
+        if self.num_processes == 1:
+            return False
+        return super().peer_lost(error) or (
+            isinstance(error, _jax_errors()) and bool(_LOST.search(str(error)))
+        )
+
+    def close(self) -> None:
+        if self.num_processes > 1:
+            import jax
+
+            jax.distributed.shutdown()
+
+    def compile(self, function: Callable, enabled: bool) -> Callable:
+        """Returns `function` unchanged, because `run` compiles it."""
+        return function
+
+
+class Batches:
+    """A dataset's batches, on the devices: consecutive batches go to consecutive replicas."""
+
+    def __init__(self, dataset: tf.data.Dataset, placement: pjrt.Placement):
+        self._dataset, self._placement = dataset, placement
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._dataset)
+        while True:
+            try:
+                own = [next(batches) for _ in self._placement.local]
+            except StopIteration:
+                return
+            yield tf.nest.map_structure(self._placed, *own)
+
+    def _placed(self, *tensors: tf.Tensor) -> Value:
+        return Value(self._placement.place([np.asarray(x) for x in tensors]))
+
+
+class _Program:
+    """A function as every device runs it, with its arguments' shapes."""
+
+    def __init__(self, replicas: Pjrt, function: Callable, args: Any):
+        compiled = tf.function(lambda args: function(*args), jit_compile=True, autograph=False)
+        with tf.device("CPU:0"):
+            lowered = stablehlo.lower(compiled, args, "step", ASKED)
+        self._captured = [replicas.held(tensor) for tensor in lowered.captured]
+        self._check_number(replicas, lowered, len(tf.nest.flatten(args)))
+        given = len(lowered.arguments) - len(self._captured)
+        self._returned, self._kept = lowered.returned, len(lowered.results) - len(lowered.aliases)
+        self._written = [(result, self._captured[a - given]) for result, a in lowered.aliases.items()]
+        donated = {argument: result for result, argument in lowered.aliases.items()}
+        devices = replicas._placement.devices
+        self._run = pjrt.OnDevices(lowered.artifact(), devices, donated, lowered.results, cached=True)
+
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        results = self._run(*arguments, *(held.array for held in self._captured))
+        for result, held in self._written:
+            held.array = results[result]
+        return tf.nest.pack_sequence_as(self._returned, [Value(x) for x in results[: self._kept]])
+
+    def _check_number(self, replicas: Pjrt, lowered: stablehlo.Lowered, given: int) -> None:
+        """Raises a UserError where XLA has read the replica's number while it compiled."""
+        number = replicas.held(replicas.number.handle)
+        if number not in self._captured:
+            return
+        name = f"%arg{given + self._captured.index(number)}"
+        if name not in re.findall(r"%arg\d+\b(?!: )", lowered.text):
+            raise UserError(
+                f"{ASKED}: XLA takes the replica's number as a constant; cut with Replicas.cut where a start depends "
+                "on it"
+            )
+
+
+def _of_all_processes(value: Any) -> np.ndarray:
+    """Returns the values that all processes give, [processes, *shape]; called by every one of them."""
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(np.asarray(value)))
+
+
+def _jax_errors() -> tuple[type[BaseException], ...]:
+    import jax
+
+    return (jax.errors.JaxRuntimeError,)

@@ -1,0 +1,187 @@
+"""A block whose loop is Python's, for backends of which each step is a program that Python starts.
+
+One step is always under way while Python reads the loss of the one before, looks whether to stop and puts the next
+batch onto the devices. So a block that is to end does so a step later than the step that showed it: the step after a
+loss that is not finite does not count, the step after a stop does.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from common.config.clock import Clock
+from common.distributed.spatial.sharing import counted_once
+from common.train.agreement import Agreement
+from common.train.block import Result
+from common.train.compilation import Compiled
+from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
+from common.train.step_timing import StepTiming
+from common.train.task import Shape, Task
+
+# Steps that are started and not yet read: the devices never wait for Python.
+_UNDER_WAY = 2
+
+
+class HostBlock:
+    """Blocks of a task's steps; the interface is that of `block.FusedBlock`."""
+
+    def __init__(
+        self,
+        task: Task,
+        state: State,
+        clock: Clock,
+        how: Compiled,
+        timing: StepTiming,
+        agreement: Agreement,
+        last_loss: tf.Variable,
+    ):
+        """Makes the steps; arguments as for `block.FusedBlock`."""
+        assert how is Compiled.STEP
+        self.config, self.state, self.replicas = task.config, state, state.replicas
+        self._timing, self._alone, self._last_loss = timing, agreement.alone, last_loss
+        self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)
+        self._prepare_eval = make_prepare_eval(state)
+        self._shapes, self._eval_shapes = task.batch_shapes, task.eval_batch_shapes
+        with self.replicas.scope():  # The step's number on the devices; `state.step` is the host's.
+            self._count = tf.Variable(0, dtype=state.step.dtype, trainable=False, name="devices_step")
+
+    def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
+        """Trains `num_steps` and evaluates `eval_steps` batches, from iterators of `Replicas.dataset`."""
+        for copy in self.replicas.local_results(self._count):
+            copy.assign(self.state.step.numpy())
+        losses, times, stopped = self._train(train, num_steps)
+        complete = len(losses) == num_steps and not stopped and all(map(math.isfinite, losses[-1:]))
+        eval_start = time.time()
+        self.replicas.run(self._prepare_eval)
+        done, sums, arrays = self._evaluate(evaluation, eval_steps if complete else 0)
+        return Result(
+            complete=complete and done == eval_steps,
+            losses=np.array(losses, np.float64),
+            times=np.array(times, np.float64),
+            eval_start=eval_start,
+            eval_stop=time.time(),
+            sums=sums,
+            arrays=arrays,
+        )
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def _train(self, batches: Iterator[Any], num_steps: int) -> tuple[list[float], list[float], bool]:
+        """Returns the losses of the steps that count, when each was known, and whether any process is to stop."""
+        losses: list[float] = []
+        times: list[float] = []
+        started, under_way = 0, collections.deque()
+        stopped = self._stop_of_all()
+        going = not stopped
+        while going or under_way:
+            if going and started < num_steps:
+                batch = self._timing.of_batch(lambda: _next(batches, self._shapes))
+                under_way.append(self.replicas.run(self._train_once, (batch, *self._stop_flag())))
+                started += 1
+                if len(under_way) < _UNDER_WAY and started < num_steps:
+                    continue
+            if not under_way:
+                break
+            loss, stops = self._read(under_way.popleft())
+            losses.append(loss)
+            times.append(time.time())
+            stopped = stopped or stops
+            self._tell(loss, times[-1])
+            if not math.isfinite(loss):
+                break
+            going = not stopped
+        return losses, times, stopped
+
+    def _train_once(self, batch: Any, *stop: tf.Tensor) -> list[tf.Tensor]:
+        """Inside `run`: one step of a replica; returns [loss over all replicas, processes that are to stop]."""
+        loss = self._step(batch, self._count.read_value())
+        with tf.control_dependencies([loss]):
+            self._count.assign_add(1)
+        parts = tf.stack([loss, *(tf.cast(s, loss.dtype) for s in stop)])
+        return self.replicas.all_reduce(parts)
+
+    def _read(self, value: Any) -> tuple[float, bool]:
+        """Waits for a step; returns its loss and whether to stop."""
+        loss, *stops = value.first().tolist()
+        return loss, bool(stops[0]) if stops else self.state.stop.numpy().item()
+
+    def _tell(self, loss: float, now: float) -> None:
+        """Shows the main thread the step that has ended."""
+        self._last_loss.assign(loss)
+        self.state.step.assign_add(1)
+        self._timing.step_ended(tf.constant(now, tf.float64))
+
+    def _stop_flag(self) -> tuple[Any, ...]:
+        """Returns what a step adds up over the processes: nothing where there is one."""
+        return () if self._alone else (np.float32(self.state.stop.numpy()),)
+
+    def _stop_of_all(self) -> bool:
+        """Whether any process is to stop."""
+        stop = int(self.state.stop.numpy())
+        return bool(stop if self._alone else self.replicas.agree(stop))
+
+    # -- evaluating --------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, batches: Any, eval_steps: int) -> tuple[int, dict, dict]:
+        """Evaluates unless stopped; returns how many batches, their sums and their concatenated arrays."""
+        sums: dict[str, np.ndarray] = {}
+        arrays: dict[str, list[np.ndarray]] = {}
+        started, done, under_way = 0, 0, collections.deque()
+        while done < eval_steps:
+            if started < eval_steps and len(under_way) < _UNDER_WAY:
+                if self._stop_of_all():
+                    break
+                under_way.append(self.replicas.run(self._evaluate_once, (_next(batches, self._eval_shapes),)))
+                started += 1
+                continue
+            step_sums, step_arrays = under_way.popleft()
+            for name, value in step_sums.items():
+                sums[name] = sums[name] + value.first() if name in sums else value.first()
+            for name, value in self._gathered(step_arrays).items():
+                arrays.setdefault(name, []).append(value)
+            done += 1
+        if done < eval_steps:  # Of an evaluation that was stopped nothing is used.
+            return done, {}, {}
+        return done, sums, {name: np.concatenate(parts) for name, parts in arrays.items()}
+
+    def _evaluate_once(self, batch: Any) -> tuple[dict, dict]:
+        """Inside `run`: sums over all replicas, and a replica's arrays, or those of all where there are processes."""
+        sums, arrays = self._eval_step(batch)
+        sums = {name: self.replicas.all_reduce(value) for name, value in sums.items()}
+        if not self._alone:
+            arrays = {name: self.replicas.all_gather(value) for name, value in arrays.items()}
+        return sums, arrays
+
+    def _gathered(self, arrays: Any) -> dict[str, np.ndarray]:
+        """Waits for the arrays of all replicas; the examples of a group are there once."""
+        joined = {
+            name: np.concatenate(value.local()) if self._alone else value.first()
+            for name, value in arrays.items()
+        }
+        counted = counted_once(joined, self.config.num_groups, self.config.partitions)
+        return {name: np.asarray(value) for name, value in counted.items()}
+
+
+def _next(batches: Iterator[Any], shapes: Sequence[Shape]) -> Any:
+    """Returns the next batch, of one of `shapes` where there are any: those are compiled before the clock starts.
+
+    Raises:
+      OutOfRangeError: there is none.
+      InvalidArgumentError: it has another shape.
+    """
+    batch = next(batches, None)
+    if batch is None:
+        raise tf.errors.OutOfRangeError(None, None, "End of sequence")
+    found = [{name: batch[name].array.shape[1:] for name in shape} for shape in shapes[:1]]
+    if found and not any(found[0] == {n: tuple(size) for n, size in shape.items()} for shape in shapes):
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"A batch of shape {found[0]} is not compatible with expected shapes {list(shapes)}"
+        )
+    return batch
