@@ -199,12 +199,14 @@ class _Group:
         return self._set_shape(tf.concat([received[i] for i in self._places], axis), x, axis, 1)
 
     def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
-        """Shift by an all-gather: Horovod has no operation that sends to a single process."""
+        """Shift by an all-to-all in which every process sends to one neighbour at most."""
         if self._size == 1 or distance == 0:
             return tf.identity(x) if distance == 0 else tf.zeros_like(x)
-        source = self._position - distance
-        row = tf.gather(self._rows(x), tf.clip_by_value(source, 0, self._size - 1))
-        return tf.where((source >= 0) & (source < self._size), row, tf.zeros_like(x))
+        # All zeros where the neighbour lies outside of the group.
+        splits = tf.cast(tf.equal(tf.constant(self._order), self._position + distance), tf.int32)
+        sent = x[None][: tf.reduce_sum(splits)]
+        received = _moved(lambda x: self._hvd.alltoall(x, splits=splits, process_set=self._set)[0], sent)
+        return tf.ensure_shape(tf.concat([received, tf.zeros_like(x)[None]], 0)[0], x.shape)
 
     def _rows(self, x: tf.Tensor) -> tf.Tensor:
         """Gathers every process's `x` as [k, *shape], in the group's order."""

@@ -110,7 +110,8 @@ class MultiWorker(StrategyReplicas):
 
         def from_earlier(distance: int) -> Callable[[tf.Tensor], tf.Tensor]:
             def function(x: tf.Tensor) -> tf.Tensor:
-                # Every replica takes part in the all-gather, also one without a neighbour.
+                # An all-gather of every replica, also of one without a neighbour: the kernel that sends to one device
+                # (CollectiveBcastSendV2) takes no ordering token (docs/sources.md, tf 1).
                 rows = self._collectives.gather(x, group, self.replica_id())
                 source = position - distance
                 return rows[source] if 0 <= source < len(group) else tf.zeros_like(x)

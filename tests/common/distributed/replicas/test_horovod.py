@@ -120,6 +120,24 @@ def constants_and_unused_results(number):
     return [v.numpy() for v in step()]
 
 
+def shifted(number):
+    """(what a shift's graph sends with, {dtype: the first element that a shift brings})."""
+    replicas = made(number)
+
+    @tf.function(autograph=False)
+    def step(x):
+        return replicas.run(lambda x: replicas.shift(x, 1), (x,))
+
+    found = {}
+    for dtype in MOVED:
+        x = tf.cast(tf.fill([2], replicas.process_index + 1), dtype)
+        found[dtype] = float(tf.cast(step(x), tf.float32).numpy()[0])
+    graph = step.get_concrete_function(tf.zeros([2])).graph
+    return sorted(
+        {op.type for op in graph.get_operations() if op.type.startswith(("Horovod", "Collective"))}
+    ), found
+
+
 def outside(number):
     replicas = made(number)
     rank = replicas.process_index
@@ -159,6 +177,7 @@ CALLS = [
     looped,
     many_at_once,
     constants_and_unused_results,
+    shifted,
     outside,
     wrong_number,
 ]
@@ -227,6 +246,13 @@ def test_collectives_of_constants_and_results_that_some_ignore(ran):
     number, results = ran
     for rank, (total, mine) in enumerate(results["constants_and_unused_results"]):
         assert total == 2 * number and mine.tolist() == [float(rank == number - 1)] * 3
+
+
+def test_a_shift_sends_to_the_neighbour_alone(ran):
+    number, results = ran
+    for rank, (operations, found) in enumerate(results["shifted"]):
+        assert operations == ["HorovodAlltoall"]
+        assert found == {dtype: min(1, rank) if dtype == "bool" else rank for dtype in found}
 
 
 def test_outside_run(ran):
