@@ -344,6 +344,14 @@ def test_a_linked_directory_is_said_to_be_unchecked(tmp_path):
     assert found.path.endswith("results/linked") and found.severity == "error"
 
 
+def test_a_linked_directory_of_code_hides_no_logs(tmp_path):
+    org = tree(tmp_path)
+    code = org / "benchmarks" / "resnet"
+    code.mkdir(parents=True, exist_ok=True)
+    (code / "linked").symlink_to(tmp_path)
+    assert only(check_paths([org]), "not-checked") == []
+
+
 def test_a_resumed_run_is_advice_and_an_error_for_the_packager(tmp_path):
     path = tmp_path / "result_0.txt"
     lines = result_logs.log("resnet", 0).splitlines(keepends=True)
