@@ -272,14 +272,15 @@ def _compare_folder(
 
 
 def trees(folder: Path, most_logs: int) -> list[tuple[Path, str]]:
-    """(submitter's folder, round) of every submitter with at most so many logs."""
+    """(submitter's folder, round) of every submitter with at most so many logs, those with few first."""
     found = []
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
         match = re.fullmatch(r"(?:training_results_)?v(\d\.\d)", place.name)
         for org in sorted(place.iterdir()) if match else ():
-            if (org / "results").is_dir() and sum(1 for _ in org.glob("results/*/*/result_*")) <= most_logs:
-                found.append((org, f"{match[1]}.0"))
-    return found
+            count = sum(1 for _ in org.glob("results/*/*/result_*"))
+            if (org / "results").is_dir() and count <= most_logs:
+                found.append((count, org, f"{match[1]}.0"))
+    return [(org, ruleset) for _, org, ruleset in sorted(found)]
 
 
 def main() -> None:
