@@ -7,19 +7,31 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from compliance.findings import ERROR, Finding, finding
+from compliance.findings import ADVICE, ERROR, Finding, finding
 
 FIRST_ROUND = (2, 0)
 # repo_checker.py, _check_file_sizes.
 _MAX_BYTES = 50 << 20
 _OWN = frozenset({".git"})  # the repository itself, in a checkout
+# What git, its hosts and pre-commit read at the top of a checkout (docs/check-in-ci.md); no part of a submission.
+_OF_CHECKOUT = frozenset(
+    (".github", ".gitlab-ci.yml", ".gitignore", ".gitattributes", ".gitmodules", ".pre-commit-config.yaml")
+)
 
 
 def repository(org: Path) -> Iterator[Finding]:
-    """Reports files and directories below a submitter's folder that the repository of results refuses."""
+    """Reports files and directories below a submitter's folder that the repository of results refuses.
+
+    Where the folder is the top of a checkout, the files that make it one are advice: they stay behind.
+    """
+    checkout = os.path.exists(org / ".git")
     for directory, names, files in os.walk(org):
-        names[:] = sorted(name for name in names if name not in _OWN)
-        for name in (*names, *sorted(files)):
+        own = _OF_CHECKOUT if checkout and Path(directory) == org else frozenset()
+        for name in sorted(own & {*names, *files}):
+            wanted, about = "results/, systems/ and benchmarks/ alone", {"wording": "tree.name.checkout"}
+            yield finding("tree.name", ADVICE, os.path.join(directory, name), wanted, name, **about)
+        names[:] = sorted({*names} - own - _OWN)
+        for name in (*names, *sorted({*files} - own)):
             path = os.path.join(directory, name)
             if name.startswith(".") or " " in name:
                 wanted = "no space, and no dot at the beginning"

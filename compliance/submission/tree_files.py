@@ -31,12 +31,12 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
 
     for directory, names, files in os.walk(root, onerror=unreadable):
         names[:] = sorted(name for name in names if not name.startswith(".") and name != "__pycache__")
-        for name in names:
+        code, deep = _is_code(directory), _too_deep(directory)
+        for name in () if code else names:  # linked code hides no logs
             path = os.path.join(directory, name)
             if os.path.islink(path):  # os.walk does not follow it
                 fix = "put the directory itself here, or check what it points to"
                 findings.append(unchecked(path, "this directory", "a symbolic link", fix))
-        code, deep = _is_code(directory), _too_deep(directory)
         if deep and any(_RESULT.fullmatch(name) for name in files):
             findings.append(_deeper(directory))
         for name in sorted(files):

@@ -118,8 +118,10 @@ def disagreements(
         logged = sorted({result.division for result in group if isinstance(result.division, str)})
         # A word that is no division, "close" or "Closed", is a wrong word (system.field), not another division.
         if division in DIVISIONS and logged and logged != [division]:
+            # Logs that obey the closed rules may be submitted as open: rounds 2.1 to 3.1 published such entries.
+            severity = ADVICE if (division, logged) == ("open", ["closed"]) else ERROR
             wanted, found = f"{division} (systems/{source.name})", " and ".join(logged)
-            yield finding("tree.division", ERROR, path, wanted, found, wording="tree.division.system")
+            yield finding("tree.division", severity, path, wanted, found, wording="tree.division.system")
     names = [system]
     if description is not None and isinstance(description.get("system_name"), str):
         names.append(description["system_name"])

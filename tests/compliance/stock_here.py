@@ -31,7 +31,7 @@ def keep_rules(replace=setattr):
     replace(mlp_compliance.yaml, "load", cached)
 
 
-class _Lines:
+class Lines:
     """Stands for `re` in a stock parser, whose one substitution on a line is quadratic in the line's length.
 
     It drops what is before a line's last token, and is called only on a line that has one and no line end within.
@@ -60,7 +60,7 @@ def make_fast(replace=setattr):
     for found in pkgutil.iter_modules(mlp_parser.__path__):
         parser = importlib.import_module(f"{mlp_parser.__name__}.{found.name}")
         if isinstance(getattr(parser, "re", None), types.ModuleType):
-            replace(parser, "re", _Lines(parser.re))
+            replace(parser, "re", Lines(parser.re))
 
 
 def config(path, ruleset):

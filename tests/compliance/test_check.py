@@ -126,7 +126,7 @@ def test_a_directory_of_an_unknown_benchmark_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "rule", "severity"),
     [
-        ({"division": "open"}, "tree.division", "error"),
+        ({"division": "open"}, "tree.division", "advice"),
         ({"system_name": "dgx-2"}, "tree.system", "advice"),
         ({"accelerators_per_node": ""}, "system.field", "advice"),
         ({"division": None, "divison": "closed"}, "system.field", "error"),
@@ -342,6 +342,24 @@ def test_a_linked_directory_is_said_to_be_unchecked(tmp_path):
     (org / "results" / "linked").symlink_to(org / "results" / SYSTEM)
     (found,) = only(check_paths([org]), "not-checked")
     assert found.path.endswith("results/linked") and found.severity == "error"
+
+
+def test_open_logs_are_not_submitted_as_closed(tmp_path):
+    org = tree(tmp_path)
+    for path in (org / "results" / SYSTEM / "resnet").iterdir():
+        text = path.read_text()
+        path.write_text(
+            text.replace('"submission_division", "value": "closed"', '"submission_division", "value": "open"')
+        )
+    assert "tree.division" in rules_of(check_paths([org]), "error")
+
+
+def test_a_linked_directory_of_code_hides_no_logs(tmp_path):
+    org = tree(tmp_path)
+    code = org / "benchmarks" / "resnet"
+    code.mkdir(parents=True, exist_ok=True)
+    (code / "linked").symlink_to(tmp_path)
+    assert only(check_paths([org]), "not-checked") == []
 
 
 def test_a_resumed_run_is_advice_and_an_error_for_the_packager(tmp_path):

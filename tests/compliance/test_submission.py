@@ -229,6 +229,23 @@ def test_names_sizes_and_links_that_a_repository_refuses(tmp_path, stock_package
     assert rules_of(judged(old)) in ([], ["tree.benchmark-unknown"])
 
 
+def test_what_makes_a_folder_a_checkout_is_no_part_of_the_submission(tmp_path):
+    org = made.tree(tmp_path)
+    (org / ".github" / "workflows").mkdir(parents=True)
+    (org / ".github" / "workflows" / "a file.yml").write_text("")
+    (org / ".pre-commit-config.yaml").write_text("")
+    assert [one.rule for one in judged(org).findings] == ["tree.name"] * 3, (
+        "no checkout: it would be submitted"
+    )
+    (org / ".git").mkdir()
+    outcome = judged(org)
+    assert outcome.verdict.line == "go"
+    assert {os.path.basename(one.path) for one in outcome.findings} == {".github", ".pre-commit-config.yaml"}
+    assert {one.severity for one in outcome.findings} == {"advice"}
+    (org / "benchmarks" / ".github").mkdir()
+    assert judged(org).verdict.answer == verdict.NO_GO
+
+
 def test_several_submitters_have_one_verdict(tmp_path):
     org = made.tree(tmp_path)
     shutil.copytree(org, org.with_name("Another"))

@@ -20,7 +20,16 @@ CLASSES: dict[str, tuple[str, str]] = {
         "division); ours names the file and refuses the tree.",
         "ours",
     ),
-    "traceback": ("The stock tools end with another traceback.", "ours"),
+    "traceback": (
+        "The stock tools end with another traceback (KeyError), on a folder without logs or a log that names no "
+        "benchmark; ours names the file and refuses the tree.",
+        "ours",
+    ),
+    "few runs": (
+        "Of one or two runs the olympic mean leaves none. The stock convergence test fails; ours says that it was not "
+        "made, and that there are too few runs. Both refuse the tree.",
+        "ours",
+    ),
     "seeds": (
         "The stock checker asks every closed run since 1.0 for a seed; the written rules ask from 4.1 on. Ours is "
         "advice before that: these submissions were published.",
@@ -68,9 +77,11 @@ def _class_of_tree(row: dict) -> str:
     return "other"
 
 
-def _class_of_folder(row: dict, kind: str, name: str, theirs: object) -> str:
+def _class_of_folder(row: dict, kind: str, name: str, ours: object, theirs: object) -> str:
     if row["round"] == "0.6.0":
         return "v0.6"
+    if kind == "convergence" and (ours, theirs) == ("not checked", "fail"):
+        return "few runs"
     if kind == "convergence" and str(theirs).startswith("crash"):
         return "dlrm" if name.endswith("/dlrm") else "traceback"
     if kind == "score" and "runs" in row["our_kinds"]:
@@ -126,8 +137,8 @@ def classes() -> Table:
 
 
 def _folders(row: dict) -> Iterator[str]:
-    for kind, name, _, theirs in row["differences"]:
-        yield _class_of_folder(row, kind, name, theirs)
+    for kind, name, ours, theirs in row["differences"]:
+        yield _class_of_folder(row, kind, name, ours, theirs)
 
 
 def _stock(row: dict) -> str:
