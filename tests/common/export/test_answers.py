@@ -69,6 +69,19 @@ def test_objects_have_names_boxes_and_masks_over_the_picture(photo, tmp_path):
     assert pictures.draw(answer, tmp_path / "out").name == "photo-1.png"  # Nothing is overwritten.
 
 
+def test_a_label_that_hides_an_object_or_a_label_is_left_out(tmp_path):
+    Image.new("RGB", (480, 480)).save(tmp_path / "black.png")
+    alone, best, beside = [400, 20, 440, 60], [100, 100, 140, 140], [84, 110, 100, 126]
+    objects = [{"name": "cat", "score": 0.9, "box": box} for box in (alone, best, beside)]
+    path = pictures.draw({"file": str(tmp_path / "black.png"), "objects": objects}, tmp_path / "out")
+    with Image.open(path) as drawn:
+        pixels = np.asarray(drawn.convert("RGB")).any(-1)
+    assert pixels[390, 30]  # The label of an object that stands alone.
+    assert not pixels[92, 160]  # The best one's would hide the object beside it,
+    assert pixels[74, 160]  # whose own hides none.
+    assert pixels[[100, 84], [120, 118]].all()  # Every box is there.
+
+
 def test_classes_are_a_strip_below_the_picture(photo, tmp_path):
     (answer,) = answers.ask(network("classes", classifier), [photo])
     assert answer["classes"] == [{"name": "dog", "score": 0.75}, {"name": "cat", "score": 0.25}]
