@@ -28,7 +28,7 @@ def four_commands() -> Table:
                 load_before,
             )
         )
-    return ("data", "benchmark", "examples", "epochs", *_VERBS, "best", "load"), rows
+    return ("set", "benchmark", "examples", "epochs", *_VERBS, "best", "load"), rows
 
 
 def fine_tuning() -> Table:
