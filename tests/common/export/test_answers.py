@@ -1,5 +1,6 @@
 """Tests answers about files: plain values, pictures, videos by time, texts, and one line for what is no picture."""
 
+import gzip
 import io
 import json
 
@@ -131,6 +132,11 @@ def test_text_in_text_out(tmp_path):
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
     with pytest.raises(UserError, match="latin.txt: byte 0 is not UTF-8"):
         list(answers.ask(reverse, [str(tmp_path / "latin.txt")]))
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"3 4\n"))
+    assert [a["translation"] for a in answers.ask(reverse, [str(tmp_path / "text.gz")])] == ["4 3"]
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"3 4\n")[:-6])
+    with pytest.raises(UserError, match="cut.gz: not a whole gzip file"):
+        list(answers.ask(reverse, [str(tmp_path / "cut.gz")]))
 
 
 def test_what_is_no_picture_is_named(photo, tmp_path):
