@@ -111,23 +111,29 @@ def timetotrain(*words: str | Path) -> float:
 def four_commands(case: Case, folder: Path, flags: Sequence[str] = ()) -> Answered:
     """Goes from files to a prediction in `folder`; `flags` are the run's.
 
+    A command that has ended well in `folder` before is not given again; its seconds are kept.
+
     Raises:
       UserError: a command failed, or the run's log has no end.
     """
     sources, new = case.files(folder)
     places = {name: folder / name for name in ("records", "checkpoints", "results", "model")}
-    seconds = {"data": timetotrain("data", case.benchmark, *sources, places["records"])}
-    seconds["run"] = timetotrain(
-        "run",
-        case.benchmark,
-        f"--data_dir={places['records']}",
-        f"--checkpoint_dir={places['checkpoints']}",
-        f"--result_dir={places['results']}",
-        *flags,
-    )
-    seconds["export"] = timetotrain("export", places["checkpoints"], places["model"])
     answers = folder / "answers.json"
-    seconds["predict"] = timetotrain("predict", places["model"], new, "--json", answers)
+    outputs = [f"--checkpoint_dir={places['checkpoints']}", f"--result_dir={places['results']}"]
+    commands = {
+        "data": [case.benchmark, *sources, places["records"]],
+        "run": [case.benchmark, f"--data_dir={places['records']}", *outputs, *flags],
+        "export": [places["checkpoints"], places["model"]],
+        "predict": [places["model"], new, "--json", answers],
+    }
+    kept = folder / "commands.json"
+    done = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    for verb, words in commands.items():
+        line = [str(word) for word in words]
+        if verb not in done or done[verb]["words"] != line:
+            done[verb] = {"words": line, "seconds": timetotrain(verb, *line)}
+            kept.write_text(json.dumps(done, indent=1), encoding="utf-8")
+    seconds = {verb: done[verb]["seconds"] for verb in commands}
     ending = outcome.read(places["results"] / "here" / case.benchmark / "result_0.txt")
     if ending is None:
         raise UserError(f"{places['results']}: no log of a run that ended")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +59,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         for split, part in (("train", train), ("validation", held))
     }
     converter.convert(out, splits, names, options.workers)
-    label = _labels(synsets, names)
+    label = own_data.named(synsets, names)
     labels = list(label.values())
     fields = {
         "num_classes": len(labels),
@@ -83,13 +82,6 @@ def _sound(folder: Path) -> tuple[list[Item], list[str]]:
     seen = {item.synset for item in found}
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     return items, [*broken, *(f"{path}: no pictures in it" for path in folders if path.name not in seen)]
-
-
-def _labels(synsets: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """Returns {class folder: label}; classes of one name are told apart by their folders."""
-    named = {synset: names.get(synset, synset) for synset in synsets}
-    counts = Counter(named.values())
-    return {synset: name if counts[name] == 1 else f"{name} ({synset})" for synset, name in named.items()}
 
 
 def _names(path: Path, given: bool) -> dict[str, str]:

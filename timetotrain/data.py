@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--eval", nargs="+", type=Path, default=[], metavar="FILE", help="text to evaluate on, no split then")
     add("--seed", type=int, default=0, help="of the split (default: %(default)s)")
     add("--most-broken", type=int, metavar="N", help="end where more files are broken (default: no limit)")
-    add("--names", type=Path, metavar="FILE", help="lines of class folder and name (default: classes.txt)")
+    add("--names", type=Path, metavar="FILE", help="lines of class and its name (default: classes.txt)")
     add("--annotations", type=Path, metavar="FILE", help="COCO's JSON, where the folder has several")
     add("--eval-annotations", type=Path, metavar="FILE", help="likewise, of the pictures to evaluate on")
     add("--vocabulary-size", type=int, default=0, metavar="N", help="of text (default: by its size)")

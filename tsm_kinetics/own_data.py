@@ -23,6 +23,7 @@ from tsm_kinetics.convert import Item
 from tsm_kinetics.presets import PRESETS
 
 PREVIEW = "cpu-ucf101"  # The preset whose sizes the page shows.
+_NAMES = "classes.txt"
 _MOST_FRAMES = 8  # Frames of a strip on the page.
 # The part of a UCF101 file name that says from which film it is cut: v_Archery_g01_c02.avi.
 _GROUP = re.compile(r"_(g\d+)_c\d+$")
@@ -41,9 +42,10 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
       UserError: no videos, too many broken ones, or `out` holds something else.
     """
     train, held = _split(sources[0], options)
-    labels = sorted({item.label for item in train})
-    if len(labels) < 2:
-        raise UserError(f"{sources[0]}: videos of one class, {labels[0]}; a classifier needs two or more")
+    classes = sorted({item.label for item in train})
+    if len(classes) < 2:
+        raise UserError(f"{sources[0]}: videos of one class, {classes[0]}; a classifier needs two or more")
+    labels = list(own_data.named(classes, _names(sources[0], classes, options.names)).values())
     own_data.start(out, "tsm_kinetics")
     splits = {
         split: (
@@ -67,6 +69,31 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     )
     shown = [[labels[number] for number in index.label] for index in indices]
     return Made(description, own_data.balance(labels, *shown), "videos", _facts(indices))
+
+
+def _names(source: Path, classes: Sequence[str], given: Path | None) -> dict[str, str]:
+    """Reads lines of class and name, or the names of the classes 0, 1, ... of a CSV file, a line each.
+
+    A classes.txt beside the videos that is neither is no such list.
+    """
+    path = given or (source if source.is_dir() else source.parent) / _NAMES
+    if given is None and not path.is_file():
+        return {}
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").split("\n")]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {reason}; give --names another file") from error
+    pairs = dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
+    if set(classes) <= pairs.keys():
+        return pairs
+    numbered = {str(number): name for number, name in enumerate(lines) if name}
+    if set(classes) <= numbered.keys():
+        return numbered
+    if given is None:
+        return {}
+    missing = next(name for name in classes if name not in pairs)
+    raise UserError(f"{path}: no line for class {missing}; write lines of class and name")
 
 
 def _there(item: Item) -> bool:

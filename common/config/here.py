@@ -270,8 +270,11 @@ def _schedule(chosen: _Chosen, base: RunConfig) -> None:
         chosen.take("first_block_epochs", 0.0, "some ten evaluations")
     why = "stretched with the run"
     part = max(WARMUP_PART, base.schedule.warmup_epochs / base.train_epochs)
-    warmup = min(schedule.warmup_epochs * stretch, part * epochs)
-    chosen.take("schedule.warmup_epochs", warmup, f"{why}, at most {part:.2g} of it")
+    # A short run needs the preset's steps of warmup too: SSD's loss stays high with a quarter of them.
+    least = schedule.warmup_epochs * _examples(base) / _examples(chosen.config)
+    warmup = min(max(schedule.warmup_epochs * stretch, least), part * epochs)
+    steps_of = f"not fewer steps than {base.system}, at most {part:.2g} of the run"
+    chosen.take("schedule.warmup_epochs", warmup, f"{why}, {steps_of}")
     chosen.take("schedule.boundaries", tuple(b * stretch for b in schedule.boundaries), why)
     chosen.take("schedule.train_epochs", schedule.train_epochs * stretch, why)
     chosen.take("schedule.warmup_steps", float(math.ceil(schedule.warmup_steps * steps)), why)

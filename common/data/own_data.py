@@ -159,6 +159,13 @@ def sound(items: Sequence[T], fault: Callable[[T], str | None], what: str) -> tu
     return kept, broken
 
 
+def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
+    """Returns {class: label}, its name or itself; classes of one name are told apart by themselves."""
+    found = {name: names.get(name, name) for name in classes}
+    counts = Counter(found.values())
+    return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in found.items()}
+
+
 def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
     """Raises UserError where too much is broken, or nothing is left."""
     if not kept:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import os
 import pathlib
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -213,10 +215,13 @@ def _lines(name: str) -> list[tuple[int, str]]:
     import sys
 
     try:
-        text = sys.stdin.read() if name == "-" else _read(name).decode("utf-8")
+        data = sys.stdin.buffer.read() if name == "-" else _read(name)
+        text = (gzip.decompress(data) if name.endswith(".gz") else data).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{name}: byte {error.start} is not UTF-8; save the text as UTF-8") from error
-    return [(i, line.strip()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{name}: not a whole gzip file ({error}); get a sound copy") from error
+    return [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def _read(name: str) -> bytes:

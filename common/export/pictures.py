@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from common.errors import UserError
 # Colours of classes, by the order in which they come: Okabe and Ito's, which colour-blind people tell apart.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 LEAST_SIDE = 480  # Pixels; a smaller picture is enlarged, so that its texts can be read.
+MOST_HIDDEN = 0.25  # Part of an object that another one's label may cover; in a crowd, labels give way.
 
 
 def draw(answer: Mapping[str, Any], folder: str | os.PathLike) -> pathlib.Path:
@@ -71,22 +73,50 @@ def _drawn(picture: Image.Image, answer: Mapping[str, Any]) -> Image.Image:
         pen.rectangle(
             (left, top, right, bottom), outline=colours[found["name"]], width=max(2, font.size // 7)
         )
-    for found in objects:
-        _tag(pen, found, scale, colours[found["name"]], font, picture.size)
+    boxes = [[value * scale for value in found["box"]] for found in answer["objects"]]
+    taken: list[tuple[float, ...]] = []
+    for number, found in enumerate(answer["objects"]):
+        others = boxes[:number] + boxes[number + 1 :]
+        tag = _tag(pen, found, boxes[number], font, picture.size)
+        if not _hides(tag.place, taken, others):
+            taken.append(tag.place)
+            top, left, bottom, right = tag.place
+            pen.rectangle((left, top, right, bottom), fill=colours[found["name"]])
+            pen.text(tag.begin, tag.text, fill="black", font=font)
     return picture
 
 
-def _tag(
-    pen: Any, found: Mapping[str, Any], scale: float, colour: str, font: Any, size: tuple[int, int]
-) -> None:
-    """Writes name and score above the box, or inside it where there is no room above."""
-    top, left, _, _ = (value * scale for value in found["box"])
+@dataclasses.dataclass(frozen=True)
+class _Tag:
+    """A label: its place (top, left, bottom, right) and where its text begins (x, y), in pixels."""
+
+    text: str
+    place: tuple[float, ...]
+    begin: tuple[float, float]
+
+
+def _tag(pen: Any, found: Mapping[str, Any], box: Sequence[float], font: Any, size: tuple[int, int]) -> _Tag:
+    """Returns name and score above the box, or inside it where there is no room above."""
+    top, left, _, _ = box
     text = f"{found['name']} {found['score']:.2f}"
     x0, y0, x1, y1 = pen.textbbox((0, 0), text, font=font)
     wide, high = x1 - x0 + 6, y1 - y0 + 6
     x, y = min(max(left, 0), max(size[0] - wide, 0)), top - high if top >= high else max(top, 0)
-    pen.rectangle((x, y, x + wide, y + high), fill=colour)
-    pen.text((x + 3 - x0, y + 3 - y0), text, fill="black", font=font)
+    return _Tag(text, (y, x, y + high, x + wide), (x + 3 - x0, y + 3 - y0))
+
+
+def _hides(place: Sequence[float], tags: Sequence[Sequence[float]], boxes: Sequence[Sequence[float]]) -> bool:
+    """Whether a label would lie on another label, or on more than MOST_HIDDEN of another object."""
+    return any(_shared(place, tag) > 0 for tag in tags) or any(
+        _shared(place, box) > MOST_HIDDEN * (box[2] - box[0]) * (box[3] - box[1]) for box in boxes
+    )
+
+
+def _shared(one: Sequence[float], other: Sequence[float]) -> float:
+    """Returns the area that two rectangles share."""
+    height = min(one[2], other[2]) - max(one[0], other[0])
+    width = min(one[3], other[3]) - max(one[1], other[1])
+    return max(height, 0.0) * max(width, 0.0)
 
 
 def _with_mask(picture: Image.Image, found: Mapping[str, Any], scale: float, colour: str) -> Image.Image:

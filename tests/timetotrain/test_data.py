@@ -186,6 +186,24 @@ def test_clips(tmp_path):
     assert "train: left" in (out / "data.html").read_text()
 
 
+@pytest.mark.parametrize("names", ["to the left\nto the right\n", "1 to the right\n0 to the left\n"])
+def test_numbered_classes_of_clips_get_their_names(tmp_path, names):
+    source, out = own_sources.clips(tmp_path / "clips"), tmp_path / "out"
+    videos = sorted(source.glob("*/*.mp4"))
+    rows = [f"{path.relative_to(source)},{int(path.parent.name == 'right')}" for path in videos]
+    (source / "clips.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+    (source / "classes.txt").write_text(names)
+    assert convert("tsm_kinetics", source / "clips.csv", out, "--no-page") == 0
+    assert checked("tsm_kinetics", out)[1].labels == ("to the left", "to the right")
+
+
+def test_a_list_of_names_without_a_class_is_refused(tmp_path, capsys):
+    source = own_sources.clips(tmp_path / "clips", 2)
+    (tmp_path / "names.txt").write_text("left to the left\n")
+    assert convert("tsm_kinetics", source, tmp_path / "out", "--names", tmp_path / "names.txt") == 2
+    assert "names.txt: no line for class right" in capsys.readouterr().err
+
+
 def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_command(
     tmp_path, monkeypatch
 ):

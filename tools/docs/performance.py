@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import measurements, published, trees
+from tools.docs import measurements, own, published, trees
 from tools.docs.measurements import ROOT, Comparison
 from tools.mutate.summary import MECHANICAL, summary, survivors
 from tools.mutate.summary import RESULTS as MUTATIONS
@@ -25,6 +25,7 @@ PAGES = (
     "docs/reliability.md",
     "docs/compliance-differences.md",
     "docs/compliance-trees.md",
+    "docs/your-own-data.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # The rows of README.md: {case: its name in README.md}.
@@ -122,6 +123,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "trees": lambda: markdown_table(*trees.trees()),
     "published-logs": lambda: markdown_table(*published.rounds()),
     "published-classes": lambda: markdown_table(*published.classes()),
+    "own-data": lambda: markdown_table(*own.four_commands()),
     "tree-classes": lambda: markdown_table(*trees.classes()),
 }
 

@@ -77,6 +77,16 @@ def test_steps_grow_with_the_root_of_the_examples():
     assert math.isclose(steps[1] / steps[0], 2, rel_tol=0.01)
 
 
+@pytest.mark.parametrize("epochs", [5, 10, 40, 80])
+def test_a_short_run_warms_up_for_the_preset_s_steps_or_a_fifth_of_it(epochs):
+    module = presets("ssd")
+    base = module.PRESETS["cpu-nuclei"]
+    data = {"num_train_examples": base.num_train_examples}
+    config, _ = here.choose(module, [("train_epochs", str(epochs))], data, None, LAPTOP)
+    warmup = base.schedule.warmup_epochs * max(1, epochs / base.train_epochs)
+    assert config.schedule.warmup_epochs == pytest.approx(min(warmup, epochs / 5))
+
+
 def test_both_targets_of_maskrcnn():
     config, _ = here.choose(presets("maskrcnn"), [("quality_target", "0.3")], None, None, LAPTOP)
     assert config.logged_target == {"BBOX": 0.3}

@@ -1,5 +1,6 @@
 """Tests answers about files: plain values, pictures, videos by time, texts, and one line for what is no picture."""
 
+import gzip
 import io
 import json
 
@@ -69,6 +70,19 @@ def test_objects_have_names_boxes_and_masks_over_the_picture(photo, tmp_path):
     assert pictures.draw(answer, tmp_path / "out").name == "photo-1.png"  # Nothing is overwritten.
 
 
+def test_a_label_that_hides_an_object_or_a_label_is_left_out(tmp_path):
+    Image.new("RGB", (480, 480)).save(tmp_path / "black.png")
+    alone, best, beside = [400, 20, 440, 60], [100, 100, 140, 140], [84, 110, 100, 126]
+    objects = [{"name": "cat", "score": 0.9, "box": box} for box in (alone, best, beside)]
+    path = pictures.draw({"file": str(tmp_path / "black.png"), "objects": objects}, tmp_path / "out")
+    with Image.open(path) as drawn:
+        pixels = np.asarray(drawn.convert("RGB")).any(-1)
+    assert pixels[390, 30]  # The label of an object that stands alone.
+    assert not pixels[92, 160]  # The best one's would hide the object beside it,
+    assert pixels[74, 160]  # whose own hides none.
+    assert pixels[[100, 84], [120, 118]].all()  # Every box is there.
+
+
 def test_classes_are_a_strip_below_the_picture(photo, tmp_path):
     (answer,) = answers.ask(network("classes", classifier), [photo])
     assert answer["classes"] == [{"name": "dog", "score": 0.75}, {"name": "cat", "score": 0.25}]
@@ -118,6 +132,11 @@ def test_text_in_text_out(tmp_path):
     (tmp_path / "latin.txt").write_bytes("ä".encode("latin-1"))
     with pytest.raises(UserError, match="latin.txt: byte 0 is not UTF-8"):
         list(answers.ask(reverse, [str(tmp_path / "latin.txt")]))
+    (tmp_path / "text.gz").write_bytes(gzip.compress(b"3 4\n"))
+    assert [a["translation"] for a in answers.ask(reverse, [str(tmp_path / "text.gz")])] == ["4 3"]
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"3 4\n")[:-6])
+    with pytest.raises(UserError, match="cut.gz: not a whole gzip file"):
+        list(answers.ask(reverse, [str(tmp_path / "cut.gz")]))
 
 
 def test_what_is_no_picture_is_named(photo, tmp_path):
