@@ -66,7 +66,12 @@ class Loop:
         self._summed = summed(replicas, task.batch_shapes, self._batch_size(True))
         self._timing = StepTiming(replicas.num_processes > 1)
         train_step = make_train_step(
-            task, self.state, self.clock, self._timing.of_gradients, how is Compiled.BETWEEN
+            task,
+            self.state,
+            self.clock,
+            self._timing.of_gradients,
+            how is Compiled.BETWEEN,
+            self.compiled.segments,
         )
         self._train_step = replicas.compile(train_step, how is Compiled.STEP)
         self._evaluated = summed(

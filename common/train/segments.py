@@ -41,6 +41,7 @@ class Cut:
         """`groups`: numbers of the function's flat results, of each segment; together each number once."""
         self._function, graph = function, function.graph
         self._results = graph.outputs
+        self._definitions = graph.as_graph_def()
         self._operations = graph.get_operations()  # In an order in which they can run.
         self._constant = self._constants()
         wanted = [[graph.outputs[i].op for i in group] for group in groups]
@@ -172,7 +173,7 @@ class Cut:
 
     def _definition(self, needed: set[tf.Operation], inputs: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef:
         """Returns the graph of the operations; `inputs` have names in it, which its importer maps."""
-        whole = self._function.graph.as_graph_def()
+        whole = self._definitions
         made = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
         names = {x.name: _plain(x.name) for x in inputs}
         kept = {op.name for op in needed}
@@ -187,6 +188,7 @@ class Cut:
                 node.attr["value"].tensor.CopyFrom(value)
                 continue
             node.CopyFrom(op.node_def)
+            node.attr.pop("_class", None)  # Names operations of other segments.
             del node.input[:]
             node.input.extend(names.get(x.name, x.name) for x in op.inputs)
             node.input.extend(f"^{c.name}" for c in op.control_inputs if c.name in kept)
