@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-_SOURCES = ("Const", "Placeholder")
 # Of a static shape they are numbers that are known while a program is made, which XLA asks of a Reshape's shape.
 _SHAPES = {"Shape": lambda x: x.shape.as_list(), "Size": lambda x: x.shape.num_elements()}
 _SHAPES["Rank"] = lambda x: x.shape.rank
@@ -85,16 +84,13 @@ class Cut:
     def _assigned(self, wanted: Sequence[Sequence[tf.Operation]]) -> dict[tf.Operation, int]:
         """Returns each operation's segment; constants have none."""
         found: dict[tf.Operation, int] = {}
-        effects = list(self._function.graph.control_outputs)
         for number, operations in enumerate(wanted):
-            last = number == len(wanted) - 1
-            for op in self._needed(operations, found):
-                found[op] = number
-            # What is only written, such as moments of batch norm, belongs to the segment that has its inputs.
-            for op in effects:
-                rest = self._needed([op], found) - {op}
-                if op not in found and (last or not rest):
-                    found.update(dict.fromkeys(rest | {op}, number))
+            found.update(dict.fromkeys(self._needed(operations, found), number))
+        # What is only written, such as moments of batch norm, belongs to the first segment that can write it.
+        for op in self._function.graph.control_outputs:
+            rest = self._needed([op], found)
+            before = {x for one in rest for x in (*(y.op for y in one.inputs), *one.control_inputs)}
+            found.update(dict.fromkeys(rest, max((found[x] for x in before if x in found), default=0)))
         return found
 
     def _needed(
@@ -124,62 +120,43 @@ class Cut:
     def _program(self, number: int) -> Segment:
         """Makes the program of a segment."""
         own = {op for op, n in self._segment_of.items() if n == number}
-        needed = self._with_constants(own)
-        inputs = {x.name: x for op in needed for x in self._inputs(op) if x.op not in needed}
-        later = {
-            x.name
-            for op, n in self._segment_of.items()
-            if n > number
-            for x in self._inputs_with_constants(op)
-            if x.op in own
-        }
-        results = {x.name for x in self._results if x.op in own}
-        # A result may be a constant: the first segment gives it.
+        # A result may be a constant: the first segment returns it.
         first = number == min(self._segment_of.values())
-        fixed = [x for x in self._results if first and x.op in self._constant]
-        needed |= self._with_constants({x.op for x in fixed})
-        inputs |= {
-            x.name: x for c in fixed for op in self._with_constants({c.op}) for x in self._inputs(op)
-            if x.op not in needed
-        }  # fmt: skip
-        returns = sorted(later | results | {x.name for x in fixed})
-        returns = [name for name in returns if name not in inputs]
-        definition = self._definition(needed, list(inputs.values()))
-        takes = list(inputs)
+        results = [x for x in self._results if x.op in own or (first and x.op in self._constant)]
+        needed = self._with_constants(own | {x.op for x in results})
+        takes = dict.fromkeys(x.name for op in needed for x in self._inputs(op) if x.op not in needed)
+        later = self._with_constants({op for op, n in self._segment_of.items() if n > number})
+        leaving = [x for op in later for x in self._inputs(op) if x.op in own]
+        returns = list(dict.fromkeys(x.name for x in (*results, *leaving)))
+        definition = self._definition(needed, takes)
 
         def program(*arguments: tf.Tensor) -> list[tf.Tensor]:
             given = {_plain(name): value for name, value in zip(takes, arguments, strict=True)}
             return tf.graph_util.import_graph_def(definition, given, returns, name="")
 
         program.__name__ = f"segment_{number}"
-        return Segment(takes, returns, tf.function(program, jit_compile=True, autograph=False))
+        return Segment(list(takes), returns, tf.function(program, jit_compile=True, autograph=False))
 
     def _inputs(self, op: tf.Operation) -> list[tf.Tensor]:
         """Returns an operation's inputs; of a static shape none is needed."""
         return [] if op.type in _SHAPES and op in self._constant else list(op.inputs)
 
-    def _inputs_with_constants(self, op: tf.Operation) -> list[tf.Tensor]:
-        return [x for one in self._with_constants({op}) for x in self._inputs(one)]
-
-    def _with_constants(self, operations: set[tf.Operation]) -> set[tf.Operation]:
-        """Returns operations with the constant ones that they need."""
+    def _with_constants(self, operations: set[tf.Operation]) -> list[tf.Operation]:
+        """Returns operations with the constant ones that they need, in the graph's order."""
         found, waiting = set(operations), list(operations)
         while waiting:
             for x in self._inputs(waiting.pop()):
                 if x.op in self._constant and x.op not in found:
                     found.add(x.op)
                     waiting.append(x.op)
-        return found
+        return [op for op in self._operations if op in found]
 
-    def _definition(self, needed: set[tf.Operation], inputs: Sequence[tf.Tensor]) -> tf.compat.v1.GraphDef:
-        """Returns the graph of the operations; `inputs` have names in it, which its importer maps."""
-        whole = self._definitions
+    def _definition(self, needed: Sequence[tf.Operation], takes: Iterable[str]) -> tf.compat.v1.GraphDef:
+        """Returns the graph of the operations; what it `takes` has names in it that its importer maps."""
+        whole, names = self._definitions, {name: _plain(name) for name in takes}
         made = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
-        names = {x.name: _plain(x.name) for x in inputs}
         kept = {op.name for op in needed}
-        for op in self._operations:
-            if op not in needed:
-                continue
+        for op in needed:
             node = made.node.add()
             if op.type in _SHAPES and op in self._constant:
                 value = tf.make_tensor_proto(_SHAPES[op.type](op.inputs[0]), op.outputs[0].dtype)

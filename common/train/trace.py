@@ -87,6 +87,18 @@ class Found:
 
 def read(folder: pathlib.Path) -> Found | None:
     """Returns what the newest trace under `folder` says; None where there is none with recorded steps."""
+    space = _space(folder)
+    return None if space is None else found(space)
+
+
+def operations(folder: pathlib.Path) -> list[Event]:
+    """Returns the host's operations in the newest trace under `folder`, by their beginnings."""
+    space = _space(folder)
+    planes = [] if space is None else [p for p in space.planes if p.name.startswith("/host:CPU")]
+    return sorted(_operations(planes), key=lambda event: event.begin)
+
+
+def _space(folder: pathlib.Path) -> Any:
     files = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         return None
@@ -95,7 +107,7 @@ def read(folder: pathlib.Path) -> Found | None:
 
     space = xplane_pb2.XSpace()
     space.ParseFromString(files[-1].read_bytes())
-    return found(space)
+    return space
 
 
 def found(space: Any) -> Found | None:
