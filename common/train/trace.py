@@ -131,9 +131,9 @@ def found(space: Any) -> Found | None:
     return Found(
         device=devices[0].name.removeprefix("/device:") if kernels else "CPU",
         seconds=total / 1e9,
-        idle=1 - _covered(ran, marks) / total,
-        waiting=_covered([e for e in on_host if e.kind in INPUT], marks) / total,
-        exchanging=_covered(exchanges, marks) / total,
+        idle=1 - covered(ran, marks) / total,
+        waiting=covered([e for e in on_host if e.kind in INPUT], marks) / total,
+        exchanging=covered(exchanges, marks) / total,
         largest=[(name, time / whole) for name, time in sums.most_common(LARGEST)],
     )
 
@@ -205,8 +205,8 @@ def _within(events: Iterable[Event], marks: list[tuple[int, int]]) -> Iterator[E
                 yield dataclasses.replace(event, begin=first, end=last)
 
 
-def _covered(events: Iterable[Event], marks: list[tuple[int, int]]) -> int:
-    """Returns the nanoseconds of `marks` in which at least one of `events` was under way."""
+def covered(events: Iterable[Event], marks: list[tuple[int, int]]) -> int:
+    """Returns the nanoseconds of `marks`, which do not overlap, in which at least one of `events` was under way."""
     spans = np.array(sorted((e.begin, e.end) for e in _within(events, marks)), np.int64).reshape(-1, 2)
     if not len(spans):
         return 0
