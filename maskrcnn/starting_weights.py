@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import tf_keras
 
-from common.distributed.replicas.single import Single
+from common.distributed.replicas.base import Replicas
 from common.layers import starting_weights as common
 from common.layers.precision import precision
 from maskrcnn import backbone
@@ -17,7 +17,7 @@ from maskrcnn.parts import Parts
 from maskrcnn.presets import PRESETS
 
 
-def stages(path: pathlib.Path, images: np.ndarray) -> list[np.ndarray]:
+def stages(path: pathlib.Path, images: np.ndarray, replicas: Replicas) -> list[np.ndarray]:
     """Returns the outputs of the four stages, [1, h, w, c] in float64, of an image [1, h, w, 3].
 
     Batch norm has PyTorch's epsilon here; presets have Google's (docs/sources.md, mlperf 2).
@@ -25,9 +25,9 @@ def stages(path: pathlib.Path, images: np.ndarray) -> list[np.ndarray]:
     changes = {"backbone_width": common.WIDTH, "batch_norm_epsilon": common.EPSILON, "batch_norm": "frozen"}
     config = dataclasses.replace(PRESETS["cpu-tiny"], global_batch_size=1, **changes)
     image = tf_keras.Input(images.shape[1:], batch_size=1, dtype="float64")
-    maps = backbone.stages(Parts.of(config, Single(), precision("fp64")), image)
+    maps = backbone.stages(Parts.of(config, replicas, precision("fp64")), image)
     network = tf_keras.Model(image, list(maps.values()))
-    backbone.load(network, path, Single())
+    backbone.load(network, path, replicas)
     return [x.numpy() for x in network(images)]
 
 

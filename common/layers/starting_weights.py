@@ -21,6 +21,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common.distributed.replicas.base import Replicas
+from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.files import FIX, whole
 from common.layers import weight_files
@@ -30,8 +32,8 @@ EPSILON = 1e-5  # torch.nn.BatchNorm2d's.
 DIGITS = 8  # torch.hub.load_state_dict_from_url: a file's name has "the first eight or more digits" of its SHA-256.
 SIDE, TOLERANCE = 96, 1e-9  # Of the picture that both networks compute in float64, and of their difference.
 _TORCH = pathlib.Path(__file__).with_name("torch_resnet.py")
-# (file, an image [1, SIDE, SIDE, 3] float64) -> the outputs of the benchmark's stages, [1, h, w, c] each.
-Stages = Callable[[pathlib.Path, np.ndarray], list[np.ndarray]]
+# (file, an image [1, SIDE, SIDE, 3] float64, backend) -> the outputs of the benchmark's stages, [1, h, w, c] each.
+Stages = Callable[[pathlib.Path, np.ndarray, Replicas], list[np.ndarray]]
 
 
 class Network(NamedTuple):
@@ -187,7 +189,7 @@ def _compared(stages: Stages, strides: Sequence[int], options: argparse.Namespac
             raise UserError(f"TORCH_PYTHON={python}: {last}; name a Python with PyTorch")
         with np.load(answer) as file:
             theirs = [file[f"arr_{i}"].transpose(0, 2, 3, 1) for i in range(len(strides))]
-    ours = stages(made, images)
+    ours = stages(made, images, Single())
     worst = 0.0
     for number, (mine, other) in enumerate(zip(ours, theirs, strict=True), 1):
         error = float(np.abs(mine - other).max() / np.abs(other).max())

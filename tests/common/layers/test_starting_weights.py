@@ -12,6 +12,7 @@ import threading
 import numpy as np
 import pytest
 
+from common.distributed.replicas.single import Single
 from common.layers import starting_weights, weight_files
 from maskrcnn import starting_weights as maskrcnn
 from ssd import starting_weights as ssd
@@ -178,7 +179,9 @@ def test_each_network_computes_what_the_file_says(server, tmp_path, benchmark):
     out = tmp_path / "out.npz"
     np.savez(out, **weight_files.torch_arrays(folder / names[network][0]))
     image = np.random.default_rng(1).normal(size=[1, starting_weights.SIDE, starting_weights.SIDE, 3])
-    for mine, other in zip(stages(out, image), forward(random(network), image, strides), strict=True):
+    for mine, other in zip(
+        stages(out, image, Single()), forward(random(network), image, strides), strict=True
+    ):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-9 * np.abs(other).max())
 
 
