@@ -1,5 +1,8 @@
 """A training step of two processes, compiled between the exchanges by XLA, over the same step uncompiled.
 
+Also the same in segments (common/train/segments.py), over one program of forward and backward pass, and how much of the
+exchanges' time a program runs beside them.
+
     python -m bench.compiled_processes [--benchmarks mnist resnet transformer] [--backends horovod multiworker]
     [--rounds N] [--steps N] [--quick] [--output FILE]
 

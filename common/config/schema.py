@@ -165,6 +165,8 @@ class Communication:
       bucket_bytes: size in bytes of the buckets in which gradients are summed, in reverse order of creation.
       wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32.
       shard_weight_update: each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
+      segments: programs of the forward and backward pass where XLA compiles them between exchanges; the gradients of
+        one are exchanged beside the next (common/train/segments.py). 0: several on GPUs, one on CPUs.
     """
 
     algorithm: str = "flat"
@@ -172,6 +174,7 @@ class Communication:
     bucket_bytes: int = 32 * 2**20
     wire: str = "full"
     shard_weight_update: bool = False
+    segments: int = later_field(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,6 +281,10 @@ class RunConfig:
         for field in ("frozen_stages", "loss_scale_growth_steps"):
             if getattr(self, field) < 0:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
+        if self.communication.segments < 0:
+            raise UserError(
+                f"config.communication.segments={self.communication.segments}: must be at least 0"
+            )
         # Lengths; 0 derives most of them from another field.
         steps = ("train_steps", "steps_per_block", "first_block_steps")
         for field in (*steps, "train_epochs", "epochs_per_block", "first_block_epochs"):

@@ -32,7 +32,7 @@ EPSILON = 1e-5  # torch.nn.BatchNorm2d's.
 DIGITS = 8  # torch.hub.load_state_dict_from_url: a file's name has "the first eight or more digits" of its SHA-256.
 SIDE, TOLERANCE = 96, 1e-9  # Of the picture that both networks compute in float64, and of their difference.
 _TORCH = pathlib.Path(__file__).with_name("torch_resnet.py")
-# (file, an image [1, SIDE, SIDE, 3] float64, one replica) -> outputs of the benchmark's stages, [1, h, w, c] each.
+# (file, an image [1, SIDE, SIDE, 3] float64, backend) -> the outputs of the benchmark's stages, [1, h, w, c] each.
 Stages = Callable[[pathlib.Path, np.ndarray, Replicas], list[np.ndarray]]
 
 

@@ -19,7 +19,7 @@ from common.config.schema import RunConfig
 from common.distributed.spatial.sharing import counted_once
 from common.train.agreement import Agreement
 from common.train.batch_shapes import summed
-from common.train.compilation import Compiled
+from common.train.compilation import Compiled, Plan
 from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
 from common.train.step_timing import StepTiming
 from common.train.task import Task
@@ -52,7 +52,7 @@ class FusedBlock:
         task: Task,
         state: State,
         clock: Clock,
-        how: Compiled,
+        how: Plan,
         timing: StepTiming,
         agreement: Agreement,
         last_loss: tf.Variable,
@@ -69,15 +69,16 @@ class FusedBlock:
         self._timing, self._agreement, self._last_loss = timing, agreement, last_loss
         replicas = self.replicas
         self._summed = summed(replicas, task.batch_shapes, batch_size(self.config, True))
-        train_step = make_train_step(task, state, clock, timing.of_gradients, how is Compiled.BETWEEN)
-        self._train_step = replicas.compile(train_step, how is Compiled.STEP)
+        between, whole = how.compiled is Compiled.BETWEEN, how.compiled is Compiled.STEP
+        train_step = make_train_step(task, state, clock, timing.of_gradients, between, how.segments)
+        self._train_step = replicas.compile(train_step, whole)
         self._evaluated = summed(
             replicas,
             task.eval_batch_shapes,
             batch_size(self.config, False),
             lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
         )
-        self._eval_step = replicas.compile(make_eval_step(task, state), how is not Compiled.NOTHING)
+        self._eval_step = replicas.compile(make_eval_step(task, state), how.compiled is not Compiled.NOTHING)
         self._prepare_eval = make_prepare_eval(state)
         self._block = tf.function(self._fused_block, autograph=False)
 

@@ -7,13 +7,16 @@ last micro-batch, or, of a compiled program, outside it, since replicas may not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
+from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
 from common.layers import dropout
 from common.train.loss_scale import LossScale
+from common.train.segments import Cut
 from common.train.task import Batch, Over, Task, WeightedSum
 
 # (batch) -> (loss, gradients): this replica's parts of sums over the replicas.
@@ -23,16 +26,25 @@ _Part = tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]
 
 
 def make(
-    task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, compiled: bool = False
+    task: Task,
+    model: tf_keras.Model,
+    replicas: Replicas,
+    scale: LossScale,
+    compiled: bool = False,
+    segments: int = 1,
 ) -> Gradients:
     """Makes the function that computes the gradients of `model`'s trainable variables.
 
     Args:
       task, model, replicas, scale: of the run.
       compiled: forward and backward are one program of XLA's, and replicas exchange only outside of it.
+      segments: of a compiled pass: so many programs at most; the gradients of one are there before the next one runs.
+        A step of several micro-batches has one.
     """
     if task.config.accumulation_steps == 1 and not compiled:
         return lambda batch: _whole(task, model, replicas, scale, batch)
+    if compiled and segments > 1 and task.config.accumulation_steps == 1:
+        return _InSegments(task, model, replicas, scale, segments)
     return _InParts(task, model, replicas, scale, compiled)
 
 
@@ -127,3 +139,57 @@ class _InParts:
             return tf.ensure_shape(tf.slice(x, begin, tf.concat([[size], rest], 0)), [size, *x.shape[1:]])
 
         return tf.nest.map_structure(part, batch)
+
+
+class _InSegments(_InParts):
+    """As `_InParts` of a single micro-batch, whose forward and backward pass are several programs.
+
+    The first has the forward pass, and the backward pass up to the gradients of the last layers' buckets.
+    """
+
+    def __init__(
+        self, task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, segments: int
+    ):
+        super().__init__(task, model, replicas, scale, compiled=False)
+        buckets = gradient_sum.buckets(model.trainable_variables, task.config.communication.bucket_bytes)
+        self._groups = divided(buckets, [_bytes(v) for v in model.trainable_variables], segments)
+        self._cuts: dict[Any, Cut] = {}  # By the shapes of the batch.
+        self._parts = self._cut
+
+    def _cut(self, batch: Batch, i: tf.Tensor) -> list[_Part]:
+        given = tf.nest.flatten((batch, i))
+        key = tuple((x.dtype, tuple(x.shape)) for x in given)
+        if key not in self._cuts:
+            traced = tf.function(self._of, autograph=False).get_concrete_function(batch, i)
+            self._structure = traced.structured_outputs
+            numbers = tf.nest.pack_sequence_as(self._structure, range(len(tf.nest.flatten(self._structure))))
+            groups = [[grads[v] for _, _, grads in numbers for v in group] for group in self._groups]
+            groups[0] += [x for total, weight, _ in numbers for x in (total, weight)]
+            self._cuts[key] = Cut(traced, groups)
+        return tf.nest.pack_sequence_as(self._structure, self._cuts[key](given))
+
+
+def divided(buckets: Sequence[Sequence[int]], sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Joins consecutive buckets to `count` groups, or fewer, of about equal size.
+
+    Args:
+      buckets: numbers of variables, in the order in which their gradients are made.
+      sizes: of each variable, in bytes.
+      count: of the groups.
+    """
+    whole, done, last = sum(sizes), 0, -1
+    groups: list[list[int]] = []
+    for bucket in buckets:
+        # The bucket's middle decides.
+        size = sum(sizes[v] for v in bucket)
+        place = min(int(count * (done + size / 2) / whole), count - 1)
+        done += size
+        if place > last:
+            groups.append([])
+            last = place
+        groups[-1] += bucket
+    return groups
+
+
+def _bytes(variable: tf.Variable) -> int:
+    return variable.shape.num_elements() * variable.dtype.size

@@ -20,7 +20,7 @@ from common.config.clock import Clock
 from common.distributed.spatial.sharing import counted_once
 from common.train.agreement import Agreement
 from common.train.block import Result
-from common.train.compilation import Compiled
+from common.train.compilation import Compiled, Plan
 from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
 from common.train.step_timing import StepTiming
 from common.train.task import Shape, Task
@@ -37,13 +37,13 @@ class HostBlock:
         task: Task,
         state: State,
         clock: Clock,
-        how: Compiled,
+        how: Plan,
         timing: StepTiming,
         agreement: Agreement,
         last_loss: tf.Variable,
     ):
         """Makes the steps; arguments as for `block.FusedBlock`."""
-        assert how is Compiled.STEP
+        assert how.compiled is Compiled.STEP
         self.config, self.state, self.replicas = task.config, state, state.replicas
         self._timing, self._alone, self._last_loss = timing, agreement.alone, last_loss
         self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)

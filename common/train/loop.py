@@ -59,7 +59,7 @@ class Loop:
             task,
             self.state,
             self.clock,
-            self.compiled.compiled,
+            self.compiled,
             self._timing,
             self._agreement,
             self._last_loss,

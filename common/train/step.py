@@ -87,6 +87,7 @@ def make_train_step(
     clock: Clock,
     timed: Callable[[Gradients], Gradients] = lambda gradients: gradients,
     compiled: bool = False,
+    segments: int = 1,
 ) -> Callable[[Batch, tf.Tensor], tf.Tensor]:
     """Makes `train_step(batch, step)`: one weight update of a replica from its part of the batch.
 
@@ -94,6 +95,7 @@ def make_train_step(
       task, state, clock: of the run.
       timed: wraps the function that computes the gradients, as StepTiming.of_gradients does.
       compiled: what lies between the exchanges are programs of XLA's.
+      segments: so many of them, at most, are the forward and backward pass.
 
     Returns:
       A function that returns this replica's part of the loss (a scalar; the parts of all replicas add up to the loss).
@@ -106,7 +108,7 @@ def make_train_step(
         rate = schedules.tabled(rate, clock.train_steps)
     if compiled:
         state.update.compile()
-    gradients_of = timed(gradients.make(task, state.model, replicas, state.loss_scale, compiled))
+    gradients_of = timed(gradients.make(task, state.model, replicas, state.loss_scale, compiled, segments))
 
     def train_step(batch: Batch, step: tf.Tensor) -> tf.Tensor:
         loss, found = gradients_of(batch)

@@ -20,6 +20,7 @@ from common.train.profile import MARK
 LARGEST = 3  # Operations that the line names.
 INPUT = ("IteratorGetNext", "IteratorGetNextSync", "MultiDeviceIteratorGetNextFromShard", "OptionalGetValue")
 _FETCH = "IteratorGetNextOp::DoCompute"  # Where the kernel waits, on a thread of its own.
+_START, _DONE = (f"ExecutorState::ProcessAsync::{word}" for word in ("Start", "Done"))
 # They hold others, or wait for other processes: they keep no core busy by themselves.
 _HOLDERS = (
     *("While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall", "Merge"),
@@ -86,6 +87,18 @@ class Found:
 
 def read(folder: pathlib.Path) -> Found | None:
     """Returns what the newest trace under `folder` says; None where there is none with recorded steps."""
+    space = _space(folder)
+    return None if space is None else found(space)
+
+
+def operations(folder: pathlib.Path) -> list[Event]:
+    """Returns the host's operations in the newest trace under `folder`, by their beginnings."""
+    space = _space(folder)
+    planes = [] if space is None else [p for p in space.planes if p.name.startswith("/host:CPU")]
+    return sorted(_operations(planes), key=lambda event: event.begin)
+
+
+def _space(folder: pathlib.Path) -> Any:
     files = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         return None
@@ -94,7 +107,7 @@ def read(folder: pathlib.Path) -> Found | None:
 
     space = xplane_pb2.XSpace()
     space.ParseFromString(files[-1].read_bytes())
-    return found(space)
+    return space
 
 
 def found(space: Any) -> Found | None:
@@ -118,9 +131,9 @@ def found(space: Any) -> Found | None:
     return Found(
         device=devices[0].name.removeprefix("/device:") if kernels else "CPU",
         seconds=total / 1e9,
-        idle=1 - _covered(ran, marks) / total,
-        waiting=_covered([e for e in on_host if e.kind in INPUT], marks) / total,
-        exchanging=_covered(exchanges, marks) / total,
+        idle=1 - covered(ran, marks) / total,
+        waiting=covered([e for e in on_host if e.kind in INPUT], marks) / total,
+        exchanging=covered(exchanges, marks) / total,
         largest=[(name, time / whole) for name, time in sums.most_common(LARGEST)],
     )
 
@@ -135,29 +148,45 @@ def _events(plane: Any) -> Iterator[tuple[int, int, str, Any]]:
 
 
 def _operations(planes: Iterable[Any]) -> Iterator[Event]:
+    """Yields the operations of the host; one that waits for others has a start and an end on different threads."""
     for plane in planes:
-        for begin, end, name, _ in _events(plane):
+        started: dict[int, tuple[int, str, str]] = {}
+        ended: dict[int, int] = {}
+        for begin, end, name, event in _events(plane):
             if name == _FETCH:
                 yield Event(begin, end, name, INPUT[0])
+            elif name == _START:
+                about = _stats(plane, event)
+                started[about["_p"]] = begin, about["name"], about["kernel_type"]
+            elif name == _DONE:
+                ended[_stats(plane, event)["_c"]] = begin
             elif match := _OPERATION.match(name):
                 yield Event(begin, end, match["name"], match["kind"])
+        for number in started.keys() & ended.keys():
+            begin, name, kind = started[number]
+            if kind not in INPUT:  # Already yielded, of its own event.
+                yield Event(begin, ended[number], name, kind)
+
+
+def _stats(plane: Any, event: Any) -> dict[str, Any]:
+    """Returns an event's {name: number or text}."""
+    found = {}
+    for stat in event.stats:
+        text = plane.stat_metadata[stat.ref_value].name if stat.ref_value else stat.str_value
+        found[plane.stat_metadata[stat.metadata_id].name] = text or stat.uint64_value or stat.int64_value
+    return found
 
 
 def _kernels(plane: Any) -> Iterator[Event]:
     """Yields the kernels of a GPU's streams; `tf_op`, where the trace has it, names the operation that started one."""
-    names = {number: meta.name for number, meta in plane.stat_metadata.items()}
     streams = [line for line in plane.lines if _STREAM.match(line.name)]
     for line in [line for line in streams if line.name.startswith("Stream")] or streams:
         for event in line.events:
             meta = plane.event_metadata[event.metadata_id]
             begin = line.timestamp_ns * 1000 + event.offset_ps
-            end = begin + event.duration_ps
-            started = ""
-            for stat in [*event.stats, *meta.stats]:
-                if names.get(stat.metadata_id) == "tf_op":
-                    started = stat.str_value or names.get(stat.ref_value, "")
+            started = {**_stats(plane, meta), **_stats(plane, event)}.get("tf_op", "")
             name, _, kind = started.partition(":")
-            yield Event(begin // 1000, end // 1000, name or meta.name, kind)
+            yield Event(begin // 1000, (begin + event.duration_ps) // 1000, name or meta.name, kind)
 
 
 def _called(event: Event) -> str:
@@ -176,8 +205,8 @@ def _within(events: Iterable[Event], marks: list[tuple[int, int]]) -> Iterator[E
                 yield dataclasses.replace(event, begin=first, end=last)
 
 
-def _covered(events: Iterable[Event], marks: list[tuple[int, int]]) -> int:
-    """Returns the nanoseconds of `marks` in which at least one of `events` was under way."""
+def covered(events: Iterable[Event], marks: list[tuple[int, int]]) -> int:
+    """Returns the nanoseconds of `marks`, which do not overlap, in which at least one of `events` was under way."""
     spans = np.array(sorted((e.begin, e.end) for e in _within(events, marks)), np.int64).reshape(-1, 2)
     if not len(spans):
         return 0

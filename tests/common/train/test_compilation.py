@@ -30,6 +30,11 @@ CASES = {
         "communication": Communication(shard_weight_update=True),
     },
     "accumulated": {"accumulation_steps": 2},
+    "segments": {"communication": Communication(segments=3, bucket_bytes=64)},
+    "sharded segments": {
+        "optimizer": updates.OPTIMIZERS["adam"],
+        "communication": Communication(segments=2, bucket_bytes=64, shard_weight_update=True),
+    },
     "scaled": {"loss_scale": 8.0, "loss_scale_growth_steps": 4},
 }
 

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.train.loop import Loop
 from tests.common.distributed.replicas import processes
@@ -16,6 +17,8 @@ from tests.common.export.test_pods import EACH
 
 NUMBER, STEPS = 2, 2
 BENCHMARKS = ("mnist", "ptb", "resnet", "tsm_kinetics", "transformer", "gnmt", "ssd", "maskrcnn")
+# Buckets small enough that these networks have several.
+COMMUNICATION = {"segments": Communication(segments=3, bucket_bytes=2**14)}
 QUICK = ("mnist",)  # In `make test` too; XLA's CPU compiler makes the others minutes long.
 
 
@@ -28,7 +31,8 @@ def stepped(benchmark, how):
         presets["cpu-tiny"],
         replicas="horovod",
         num_replicas=NUMBER,
-        compile=how,
+        compile="off" if how == "off" else "on",
+        communication=COMMUNICATION.get(how, Communication()),
         **{**SMALL[benchmark], **sizes},
     )
     config.validate()
@@ -39,13 +43,14 @@ def stepped(benchmark, how):
     return losses, weights, str(loop.compiled)
 
 
+@pytest.mark.parametrize("how", ["on", "segments"])
 @pytest.mark.parametrize(
     "benchmark", [pytest.param(b, marks=() if b in QUICK else pytest.mark.e2e) for b in BENCHMARKS]
 )
-def test_a_compiled_step_equals_the_uncompiled_one(benchmark):
-    calls = {how: functools.partial(stepped, benchmark, how) for how in ("off", "on")}
+def test_a_compiled_step_equals_the_uncompiled_one(benchmark, how):
+    calls = {how: functools.partial(stepped, benchmark, how) for how in ("off", how)}
     results = processes.run("horovod", NUMBER, calls, timeout=2400)
-    for compiled, plain in zip(results["on"], results["off"], strict=True):
+    for compiled, plain in zip(results[how], results["off"], strict=True):
         print(json.dumps({benchmark: compiled[2]}))
         assert compiled[2].startswith("forward and backward, and the update")
         np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-9)

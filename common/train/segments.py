@@ -1,0 +1,177 @@
+"""Cuts a graph of forward and backward pass into programs of XLA's, so that gradients leave while others are computed.
+
+One program gives all its results at its end, and the exchange of the last layers' gradients, which exist first, waits
+for those of the first layers. Cut in segments, the first program has the forward pass and the backward pass of the last
+layers, the next ones what is left up to earlier layers; the exchange of a segment's gradients runs beside the next
+segment. Horovod does the same with operations that are not compiled.
+
+The cut follows the graph alone: a segment has all operations that its results need and no earlier segment has. What
+later segments need of it are results too. Constants, and reads of weights, are in each segment that needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+# Of a static shape they are numbers that are known while a program is made, which XLA asks of a Reshape's shape.
+_SHAPES = {"Shape": lambda x: x.shape.as_list(), "Size": lambda x: x.shape.num_elements()}
+_SHAPES["Rank"] = lambda x: x.shape.rank
+
+
+class Segment(NamedTuple):
+    """A program: names of the tensors that it takes, those that it returns, and the function of them."""
+
+    takes: list[str]
+    returns: list[str]
+    function: Callable[..., list[tf.Tensor]]
+
+
+class Cut:
+    """A concrete function in segments; calling it with the function's flat arguments returns its flat results.
+
+    Attributes:
+      segments: the programs, in their order.
+    """
+
+    def __init__(self, function: tf.types.experimental.ConcreteFunction, groups: Sequence[Sequence[int]]):
+        """`groups`: numbers of the function's flat results, of each segment; together each number once."""
+        self._function, graph = function, function.graph
+        self._results = graph.outputs
+        self._definitions = graph.as_graph_def()
+        self._operations = graph.get_operations()  # In an order in which they can run.
+        self._constant = self._constants()
+        wanted = [[graph.outputs[i].op for i in group] for group in groups]
+        self._segment_of = self._assigned(wanted)
+        self._join_what_cannot_leave()
+        numbers = sorted(set(self._segment_of.values()))
+        self.segments = [self._program(number) for number in numbers]
+
+    def __call__(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        graph = self._function.graph
+        given = [*arguments, *self._function.captured_inputs]
+        values = {x.name: value for x, value in zip(graph.inputs, given, strict=True)}
+        for segment in self.segments:
+            found = segment.function(*[values[name] for name in segment.takes])
+            for name, value in zip(segment.returns, found, strict=True):
+                value.set_shape(graph.get_tensor_by_name(name).shape)
+                values[name] = value
+        return [values[x.name] for x in self._results]
+
+    def _constants(self) -> set[tf.Operation]:
+        """Returns the operations that every segment may have for itself: of constants and static shapes."""
+        written = {
+            op.inputs[0].name
+            for op in self._operations
+            if op.type.startswith("Assign") and op.inputs and op.inputs[0].dtype == tf.resource
+        }
+        found: set[tf.Operation] = set()
+        for op in self._operations:
+            if op.type == "ReadVariableOp":
+                free = op.inputs[0].op.type == "Placeholder" and op.inputs[0].name not in written
+            elif op.type in _SHAPES:
+                free = op.inputs[0].shape.is_fully_defined()
+            else:
+                free = op.type != "Placeholder" and all(x.op in found for x in op.inputs)
+                free = free and not op.op_def.is_stateful and "Variable" not in op.type
+                free = free and all(x.op.type != "ReadVariableOp" for x in op.inputs)
+            if free:
+                found.add(op)
+        return found
+
+    def _assigned(self, wanted: Sequence[Sequence[tf.Operation]]) -> dict[tf.Operation, int]:
+        """Returns each operation's segment; constants have none."""
+        found: dict[tf.Operation, int] = {}
+        for number, operations in enumerate(wanted):
+            found.update(dict.fromkeys(self._needed(operations, found), number))
+        # What is only written, such as moments of batch norm, belongs to the first segment that can write it.
+        for op in self._function.graph.control_outputs:
+            rest = self._needed([op], found)
+            before = {x for one in rest for x in (*(y.op for y in one.inputs), *one.control_inputs)}
+            found.update(dict.fromkeys(rest, max((found[x] for x in before if x in found), default=0)))
+        return found
+
+    def _needed(
+        self, operations: Iterable[tf.Operation], there: dict[tf.Operation, int]
+    ) -> set[tf.Operation]:
+        """Returns what `operations` need, they among it, that is neither constant, nor an argument, nor there."""
+        found: set[tf.Operation] = set()
+        waiting = list(operations)
+        while waiting:
+            op = waiting.pop()
+            if op in found or op in there or op in self._constant or op.type == "Placeholder":
+                continue
+            found.add(op)
+            waiting += [*(x.op for x in op.inputs), *op.control_inputs]
+        return found
+
+    def _join_what_cannot_leave(self) -> None:
+        """Makes one segment of those between which a list of tensors would have to pass, as loops have them."""
+        for op in self._operations:
+            for x in op.inputs:
+                first, last = self._segment_of.get(x.op), self._segment_of.get(op)
+                if x.dtype in (tf.variant, tf.resource) and first is not None and last is not None:
+                    for other, number in self._segment_of.items():
+                        if first < number <= last:
+                            self._segment_of[other] = first
+
+    def _program(self, number: int) -> Segment:
+        """Makes the program of a segment."""
+        own = {op for op, n in self._segment_of.items() if n == number}
+        # A result may be a constant: the first segment returns it.
+        first = number == min(self._segment_of.values())
+        results = [x for x in self._results if x.op in own or (first and x.op in self._constant)]
+        needed = self._with_constants(own | {x.op for x in results})
+        takes = dict.fromkeys(x.name for op in needed for x in self._inputs(op) if x.op not in needed)
+        later = self._with_constants({op for op, n in self._segment_of.items() if n > number})
+        leaving = [x for op in later for x in self._inputs(op) if x.op in own]
+        returns = list(dict.fromkeys(x.name for x in (*results, *leaving)))
+        definition = self._definition(needed, takes)
+
+        def program(*arguments: tf.Tensor) -> list[tf.Tensor]:
+            given = {_plain(name): value for name, value in zip(takes, arguments, strict=True)}
+            return tf.graph_util.import_graph_def(definition, given, returns, name="")
+
+        program.__name__ = f"segment_{number}"
+        return Segment(list(takes), returns, tf.function(program, jit_compile=True, autograph=False))
+
+    def _inputs(self, op: tf.Operation) -> list[tf.Tensor]:
+        """Returns an operation's inputs; of a static shape none is needed."""
+        return [] if op.type in _SHAPES and op in self._constant else list(op.inputs)
+
+    def _with_constants(self, operations: set[tf.Operation]) -> list[tf.Operation]:
+        """Returns operations with the constant ones that they need, in the graph's order."""
+        found, waiting = set(operations), list(operations)
+        while waiting:
+            for x in self._inputs(waiting.pop()):
+                if x.op in self._constant and x.op not in found:
+                    found.add(x.op)
+                    waiting.append(x.op)
+        return [op for op in self._operations if op in found]
+
+    def _definition(self, needed: Sequence[tf.Operation], takes: Iterable[str]) -> tf.compat.v1.GraphDef:
+        """Returns the graph of the operations; what it `takes` has names in it that its importer maps."""
+        whole, names = self._definitions, {name: _plain(name) for name in takes}
+        made = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+        kept = {op.name for op in needed}
+        for op in needed:
+            node = made.node.add()
+            if op.type in _SHAPES and op in self._constant:
+                value = tf.make_tensor_proto(_SHAPES[op.type](op.inputs[0]), op.outputs[0].dtype)
+                node.name, node.op = op.name, "Const"
+                node.attr["dtype"].type = op.outputs[0].dtype.as_datatype_enum
+                node.attr["value"].tensor.CopyFrom(value)
+                continue
+            node.CopyFrom(op.node_def)
+            node.attr.pop("_class", None)  # Names operations of other segments.
+            del node.input[:]
+            node.input.extend(names.get(x.name, x.name) for x in op.inputs)
+            node.input.extend(f"^{c.name}" for c in op.control_inputs if c.name in kept)
+        return made
+
+
+def _plain(name: str) -> str:
+    """Returns a name for an argument in place of the tensor NAME:NUMBER."""
+    return "argument/" + name.replace(":", "_")

@@ -1,0 +1,179 @@
+"""Tests the cut of a graph into programs: equal results, what is in which program, and when gradients leave."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.config.schema import Communication
+from common.distributed import replicas as backends
+from common.errors import UserError
+from common.train import trace
+from common.train.gradients import divided
+from common.train.loop import Loop
+from common.train.segments import Cut
+from mnist import presets, task
+from tests.common.distributed.replicas import processes
+from tests.common.train import toy
+
+WIDTH = 5
+
+
+@pytest.mark.parametrize(
+    "count, groups",
+    [
+        (1, [[5, 4, 3, 2, 1, 0]]),
+        (2, [[5, 4, 3], [2, 1, 0]]),
+        (3, [[5, 4], [3, 2], [1, 0]]),
+        (9, [[5, 4], [3], [2], [1, 0]]),
+    ],
+)
+def test_buckets_are_divided_by_bytes_in_their_order(count, groups):
+    assert divided([[5, 4], [3], [2], [1, 0]], [10, 10, 20, 20, 10, 10], count) == groups
+
+
+def test_one_bucket_is_one_group():
+    assert divided([[1, 0]], [4, 4], 4) == [[1, 0]]
+
+
+class Network:
+    """Three layers of weights [WIDTH, WIDTH], and what graphs may have: a loop, a written variable, shapes."""
+
+    def __init__(self, loops=()):
+        start = np.random.default_rng(0).normal(size=[3, WIDTH, WIDTH])
+        self.weights = [tf.Variable(w, name=f"w{i}") for i, w in enumerate(start)]
+        self.written = tf.Variable(np.zeros(WIDTH), trainable=False)
+        self._loops = loops
+
+    def gradients(self, x):
+        with tf.GradientTape() as tape:
+            for i, weight in enumerate(self.weights):
+                if i in self._loops:
+                    x = tf.while_loop(
+                        lambda k, _: k < 2,
+                        lambda k, y, w=weight: (k + 1, tf.tanh(y @ w)),
+                        (0, x),
+                        maximum_iterations=2,
+                    )[1]
+                else:
+                    x = tf.tanh(x @ weight)
+                x = tf.reshape(x, tf.shape(x)) / tf.cast(tf.size(x), x.dtype)
+            self.written.assign(0.9 * self.written + 0.1 * tf.reduce_mean(x, 0))
+            loss = tf.reduce_sum(x * x)
+        return [loss, tf.constant(7.0), *tape.gradient(loss, self.weights)]
+
+
+def cut(network, groups):
+    traced = tf.function(network.gradients, autograph=False).get_concrete_function(
+        tf.TensorSpec([4, WIDTH], tf.float64)
+    )
+    return Cut(traced, groups)
+
+
+X = np.random.default_rng(1).normal(size=[4, WIDTH])
+
+
+@pytest.mark.parametrize(
+    "loops, groups, programs",
+    [
+        ((), [[0, 1, 4], [3], [2]], 3),
+        ((), [[0, 1, 2, 3, 4]], 1),
+        (
+            (),
+            [[2], [3], [0, 1, 4]],
+            3,
+        ),  # The first program has nearly all, since the first layer's comes last.
+        ((2,), [[0, 1, 4], [3], [2]], 3),
+        ((1,), [[0, 1, 4], [3], [2]], 2),  # The loop's states cannot leave the program of its forward pass.
+        ((0,), [[0, 1, 4], [3], [2]], 1),
+    ],
+)
+def test_programs_compute_what_the_function_does(loops, groups, programs):
+    network = Network(loops)
+    found = cut(network, groups)
+    expected = [y.numpy() for y in network.gradients(tf.constant(X))]
+    moved = network.written.numpy()
+    network.written.assign(np.zeros(WIDTH))
+    for call in (tf.function(lambda x: found([x]), autograph=False), lambda x: found([x])):
+        network.written.assign(np.zeros(WIDTH))
+        for mine, other in zip(call(tf.constant(X)), expected, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(network.written, moved, rtol=1e-12)
+    assert len(found.segments) == programs
+
+
+def test_weights_are_read_and_not_passed_on():
+    """A weight's value would be copied out of the first program; its handle is not."""
+    network = Network()
+    found = cut(network, [[0, 1, 4], [3], [2]])
+    assert not any("ReadVariableOp" in name for segment in found.segments for name in segment.returns)
+    assert [sum("resource" in name for name in segment.takes) for segment in found.segments] == [4, 1, 1]
+
+
+def test_what_is_only_written_is_in_the_program_of_the_forward_pass():
+    first, *others = cut(Network(), [[0, 1, 4], [3], [2]]).segments
+    assert any("resource" in name and "matmul" not in name for name in first.takes)
+    assert not any("resource" in name and "matmul" not in name for other in others for name in other.takes)
+
+
+def test_a_negative_number_of_segments_is_one_line():
+    with pytest.raises(UserError, match="config.communication.segments=-1: must be at least 0"):
+        toy.config(communication=Communication(segments=-1)).validate()
+
+
+# -- two processes: when the gradients leave ----------------------------------------------------------------------
+
+
+def recorded(folder, segments):
+    """[(begin, end, type)] of what the first process's two recorded steps did; None of the other process.
+
+    A wide perceptron, so that the backward pass of the first layer takes longer than the exchange of a small tensor.
+    """
+    config = dataclasses.replace(
+        presets.PRESETS["cpu-tiny"],
+        model="mlp",
+        hidden_units=1024,
+        global_batch_size=1024,
+        replicas="horovod",
+        num_replicas=2,
+        compile="on",
+        communication=Communication(segments=segments, bucket_bytes=2**16),
+    )
+    loop = Loop(task.Task(config, None), backends.make(config))
+    loop.compile()
+    main = loop.replicas.main
+    if main:
+        tf.profiler.experimental.start(str(folder))
+    loop._call(loop._synthetic(True), loop._synthetic(False), 2, 0)
+    if not main:
+        return None
+    tf.profiler.experimental.stop()
+    return [(e.begin, e.end, e.kind) for e in trace.operations(folder)]
+
+
+@pytest.fixture(scope="module")
+def operations(tmp_path_factory):
+    calls = {
+        str(segments): functools.partial(recorded, tmp_path_factory.mktemp("trace"), segments)
+        for segments in (1, 3)
+    }
+    results = processes.run("horovod", 2, calls)
+    return {segments: results[str(segments)][0] for segments in (1, 3)}
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_gradients_leave_while_others_are_computed(operations, segments):
+    """Of several programs, exchanges begin before the last one ends; of one, none does."""
+    found = operations[segments]
+    programs = [(begin, end) for begin, end, kind in found if kind == "StatefulPartitionedCall"]
+    exchanges = [begin for begin, _, kind in found if kind == "HorovodAllreduce"]
+    assert len(programs) == 2 * (segments + 1)  # The update is a program too.
+    for step in range(2):
+        own = programs[step * (segments + 1) :][: segments + 1]
+        within = [begin for begin in exchanges if own[0][0] < begin < own[-2][1]]
+        after = [begin for begin in exchanges if own[-2][1] <= begin < own[-1][0]]
+        assert after
+        # The first is the sum of the examples' weights; the others are gradients.
+        assert len(within) >= 2 if segments > 1 else not within
