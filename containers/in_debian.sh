@@ -7,7 +7,7 @@
 # certificate of a proxy that the root shall trust.
 set -euo pipefail
 fail() { echo "error: containers/in_debian.sh: $1" >&2; exit 2; }
-[[ $# == 2 ]] || fail "give cpu, gpu or tpu, and a new folder"
+[[ $# == 2 && " cpu gpu tpu " == *" $1 "* ]] || fail "give cpu, gpu or tpu, and a new folder"
 [[ $(id -u) == 0 ]] || fail "chroot needs root"
 [[ ! -e $2 || -z $(ls -A "$2") ]] || fail "$2 is not empty; name a new folder"
 command -v debootstrap >/dev/null || fail "debootstrap is missing; install it (apt-get install debootstrap)"

@@ -187,6 +187,34 @@ _V07_PRESETS = {
             _HALVINGS, warmup_steps=200.0, decay_start_step=4054, decay_interval=506, decay_at_start=True
         ),
     ),
+    "dgx-2h-16": replace(
+        _V100_8,
+        hardware="dgx-2h-16",
+        source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2_multi_16x16x32.sh and "
+        "results/dgx2h_n16_ngc20.06_pytorch/gnmt",
+        num_replicas=256,
+        global_batch_size=8192,
+        eval_batch_size=4096,
+        train_epochs=12.0,
+        optimizer=Optimizer(name="adam", base_learning_rate=0.004, epsilon=1e-8, clip_replica_norm=5.0),
+        schedule=replace(
+            _HALVINGS, warmup_steps=200.0, decay_start_step=2259, decay_interval=283, decay_at_start=True
+        ),
+    ),
+    "dgx-2h-64": replace(
+        _V100_8,
+        hardware="dgx-2h-64",
+        source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2_multi_64x16x16.sh and "
+        "results/dgx2h_n64_ngc20.06_pytorch/gnmt",
+        num_replicas=1024,
+        global_batch_size=16384,
+        eval_batch_size=4096,
+        train_epochs=14.0,
+        optimizer=Optimizer(name="adam", base_learning_rate=0.005, epsilon=1e-8, clip_replica_norm=5.0),
+        schedule=replace(
+            _HALVINGS, warmup_steps=200.0, decay_start_step=1605, decay_interval=201, decay_at_start=True
+        ),
+    ),
 }
 
 # --- A laptop: all eight layers at a small width.

@@ -213,6 +213,38 @@ _V07_PRESETS = {
             boundaries=(12000 * 96 / 117266, 16000 * 96 / 117266),
         ),
     ),
+    "dgx-2h-4": replace(
+        _V100_8,
+        hardware="dgx-2h-4",
+        source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX2_multi_4x16x2.sh and "
+        "results/dgx2h_n4_ngc20.06_pytorch/maskrcnn",
+        num_replicas=64,
+        global_batch_size=128,
+        eval_batch_size=64,
+        optimizer=replace(_SGD, base_learning_rate=0.16),
+        schedule=Schedule(
+            kind="step",
+            warmup_epochs=0.0,
+            warmup_steps=625.0,
+            boundaries=(9000 * 128 / 117266, 12000 * 128 / 117266),
+        ),
+    ),
+    "dgx-2h-16": replace(
+        _V100_8,
+        hardware="dgx-2h-16",
+        source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX2_multi.sh and "
+        "results/dgx2h_n16_ngc20.06_pytorch/maskrcnn",
+        num_replicas=256,
+        global_batch_size=256,
+        eval_batch_size=256,
+        optimizer=replace(_SGD, base_learning_rate=0.24),
+        schedule=Schedule(
+            kind="step",
+            warmup_epochs=0.0,
+            warmup_steps=1800.0,
+            boundaries=(5625 * 256 / 117266, 7500 * 256 / 117266),
+        ),
+    ),
 }
 
 # --- A laptop: all layers of the backbone at a quarter of the width.

@@ -231,6 +231,25 @@ _V07_PRESETS = {
             kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 385, power=2.0, end_learning_rate=1e-4
         ),
     ),
+    "dgx-2h-32": replace(
+        _NVIDIA,
+        hardware="dgx-2h-32",
+        source="NV7 benchmarks/resnet/implementations/mxnet/config_DGX2_multi_32x16x65.sh and "
+        "results/dgx2h_n32_ngc20.06_mxnet/resnet (which logs the decay's steps in epochs: 58)",
+        num_replicas=512,
+        global_batch_size=33280,
+        eval_batch_size=33280,
+        batch_norm_span=65,
+        train_epochs=58.0,
+        train_steps=58 * 39,
+        first_block_epochs=4.0,
+        first_block_steps=4 * 39,
+        steps_per_block=4 * 39,
+        optimizer=Optimizer(name="lars", base_learning_rate=21.2, momentum=0.94, weight_decay=2.5e-5),
+        schedule=Schedule(
+            kind="poly", warmup_epochs=16.0, warmup_steps=16.0 * 39, power=2.0, end_learning_rate=1e-4
+        ),
+    ),
     "tpu-v3-32-v0.7": replace(
         _V07_TF2,
         hardware="tpu-v3-32",

@@ -216,6 +216,30 @@ _V07_PRESETS = {
         batch_norm_span=56,
         optimizer=replace(_SGD, base_learning_rate=0.09, weight_decay=1.3e-4),
     ),
+    "dgx-2h-4": replace(
+        _V100_8,
+        hardware="dgx-2h-4",
+        source="NV7 benchmarks/ssd/implementations/pytorch/config_DGX2_multi_4x16x24.sh and "
+        "results/dgx2h_n4_ngc20.06_pytorch/ssd",
+        num_replicas=64,
+        global_batch_size=1536,
+        eval_batch_size=2560,
+        batch_norm_span=24,
+        optimizer=replace(_SGD, base_learning_rate=0.14, weight_decay=1.7e-4),
+        schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=850.0, boundaries=(44.0, 55.0)),
+    ),
+    "dgx-2h-64": replace(
+        _V100_8,
+        hardware="dgx-2h-64",
+        source="NV7 benchmarks/ssd/implementations/mxnet/config_DGX2_multi_64x16x02x08.sh and "
+        "results/dgx2h_n64_ngc20.06_mxnet/ssd",
+        num_replicas=1024,
+        global_batch_size=2048,
+        eval_batch_size=5120,
+        batch_norm_span=16,
+        optimizer=replace(_SGD, base_learning_rate=0.2925, weight_decay=4e-5),
+        schedule=Schedule(kind="step", warmup_epochs=26.0, warmup_steps=1488.0, boundaries=(60.0, 75.0)),
+    ),
 }
 
 # --- A laptop: all layers of the backbone at a quarter of the width.

@@ -33,6 +33,8 @@ GOOGLE_07 = {
     "tpu-v3-1024": ("tpu-v3-1024-TF", ("maskrcnn",)),
     "v100-8": ("gpu-v100-8-TF2.0", ("resnet",)),
 }
+# Nodes of NVIDIA's DGX-2H rows in round v0.7; the log of ResNet's largest, 96, has not been read.
+NODES = {"resnet": (32,), "ssd": (4, 64), "maskrcnn": (4, 16), "transformer": (10, 60), "gnmt": (16, 64)}
 # Keys that tell what happened or who ran it, not what was set.
 EVENTS = re.compile(
     r"(submission_|cache_clear|init_|run_|block_|epoch_|eval_start|eval_stop|eval_accuracy|seed$|tracked_stats)"
@@ -83,8 +85,10 @@ def logs() -> dict[str, tuple[str, str]]:
         found[f"{name}/v100-8"] = (round_, f"NVIDIA/results/{folder}/{name}/result_0.txt")
     for name in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt"):
         framework = "mxnet" if name == "resnet" else "pytorch"
-        for preset, system in (("dgx-1", "dgx1"), ("dgx-2h", "dgx2h")):
-            path = f"NVIDIA/results/{system}_ngc20.06_{framework}/{name}/result_0.txt"
+        systems = {"dgx-1": "dgx1", "dgx-2h": "dgx2h"}
+        for preset, system in systems.items() | {(f"dgx-2h-{n}", f"dgx2h_n{n}") for n in NODES[name]}:
+            kind = "mxnet" if (name, preset) == ("ssd", "dgx-2h-64") else framework
+            path = f"NVIDIA/results/{system}_ngc20.06_{kind}/{name}/result_0.txt"
             found[f"{name}/{preset}"] = ("0.7", path)
     return found
 

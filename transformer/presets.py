@@ -209,6 +209,37 @@ _V07_PRESETS = {
         optimizer=Optimizer(name="lazy_adam", base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
         schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
     ),
+    # 737,280 tokens are 2880 sequences; the peak needs a base_learning_rate of 1.732e-3 * sqrt(400 * 1024).
+    "dgx-2h-10": replace(
+        _V100_8,
+        hardware="dgx-2h-10",
+        source="NV7 benchmarks/transformer/implementations/pytorch/config_DGX2_multi_10x16x4608.sh and "
+        "results/dgx2h_n10_ngc20.06_pytorch/transformer: 737,280 tokens, peak 1.732e-3, warmup 400",
+        num_replicas=160,
+        global_batch_size=2880,
+        accumulation_steps=1,
+        eval_batch_size=3040,
+        train_epochs=8.0,
+        optimizer=Optimizer(
+            name="lazy_adam", base_learning_rate=1.1085, beta_1=0.86, beta_2=0.92, epsilon=1e-9
+        ),
+        schedule=Schedule(kind="noam", warmup_steps=400.0, width=1024),
+    ),
+    "dgx-2h-60": replace(
+        _V100_8,
+        hardware="dgx-2h-60",
+        source="NV7 benchmarks/transformer/implementations/pytorch/config_DGX2_multi_60x16x768.sh and "
+        "results/dgx2h_n60_ngc20.06_pytorch/transformer: 737,280 tokens, peak 1.732e-3, warmup 400",
+        num_replicas=960,
+        global_batch_size=2880,
+        accumulation_steps=1,
+        eval_batch_size=3840,
+        train_epochs=8.0,
+        optimizer=Optimizer(
+            name="lazy_adam", base_learning_rate=1.1085, beta_1=0.86, beta_2=0.92, epsilon=1e-9
+        ),
+        schedule=Schedule(kind="noam", warmup_steps=400.0, width=1024),
+    ),
 }
 
 # --- A laptop.

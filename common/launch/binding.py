@@ -18,8 +18,9 @@ _SYS = pathlib.Path("/sys")
 def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
     """Returns, for each process of this host, the words before its command that bind it; [] for one that is not bound.
 
-    Process i uses GPU i, or the only one that CUDA_VISIBLE_DEVICES shows. Nothing is bound where a host has one memory
-    node, where a GPU's node is not known, or where this process may use none of the node's cores.
+    Process i uses GPU i of those that CUDA_VISIBLE_DEVICES shows; a host's only process may use all of them, and is
+    bound where they are next to one node. Nothing is bound where a host has one memory node, where a GPU's node is not
+    known, or where this process may use none of the node's cores.
 
     Args:
       processes: of this host.
@@ -34,6 +35,8 @@ def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
         gpus = [gpus[int(number)] for number in shown.split(",") if int(number) < len(gpus)]
     elif shown:  # Names of GPUs, or parts of them.
         gpus = []
+    if processes == 1 and len(set(gpus)) > 1:
+        return [[]]
     return [_words(gpus[i], root) if i < len(gpus) else [] for i in range(processes)]
 
 

@@ -39,6 +39,8 @@ DIFFERENT = {
     ("maskrcnn/v100-8", "num_image_candidates"): "their number before suppression; ours is the one after it",
     ("maskrcnn/dgx-1", "num_image_candidates"): "as at v100-8",
     ("maskrcnn/dgx-2h", "num_image_candidates"): "as at v100-8",
+    ("maskrcnn/dgx-2h-4", "num_image_candidates"): "as at v100-8",
+    ("maskrcnn/dgx-2h-16", "opt_learning_rate_warmup_factor"): "0.24 / 1800 there, cut to six decimals",
     ("transformer/v100-8", "global_batch_size"): "tokens there, packed sequences here",
     ("transformer/v100-8", "opt_base_learning_rate"): "the peak there, the factor of the schedule here",
     ("transformer/v100-8", "max_sequence_length"): "PyTorch's pairs end at 64; the packed data at 80",
@@ -47,9 +49,16 @@ DIFFERENT = {
     ("transformer/dgx-1", "max_sequence_length"): "as at v100-8",
     ("transformer/dgx-2h", "global_batch_size"): "as at v100-8",
     ("transformer/dgx-2h", "opt_base_learning_rate"): "as at v100-8",
+    (
+        "resnet/dgx-2h-32",
+        "lars_opt_learning_rate_decay_steps",
+    ): "the run's epochs there, the decay's steps here",
     ("resnet/dgx-1", "lars_opt_learning_rate_decay_steps"): "the run's epochs there, the decay's steps here",
     ("resnet/dgx-2h", "sgd_opt_learning_rate_decay_steps"): "the run's epochs there, the decay's steps here",
 }
+for _nodes in (10, 60):
+    for _key in ("global_batch_size", "opt_base_learning_rate", "max_sequence_length"):
+        DIFFERENT[f"transformer/dgx-2h-{_nodes}", _key] = "as at v100-8"
 for _size in (32, 128, 256, 512, 1024, 2048):
     DIFFERENT[f"ssd/tpu-v3-{_size}", "max_samples"] = (
         "all anchors there; the attempts of a crop in every other log"
@@ -76,8 +85,8 @@ def test_a_preset_logs_what_its_published_log_says(name: str) -> None:
     assert set(wrong) == {key for where, key in DIFFERENT if where == name}, wrong
 
 
-@pytest.mark.parametrize("preset", ["v100-8", "dgx-1", "dgx-2h"])
-def test_the_transformer_of_one_node_takes_nvidia_s_tokens_and_peak(preset: str) -> None:
+@pytest.mark.parametrize("preset", ["v100-8", "dgx-1", "dgx-2h", "dgx-2h-10", "dgx-2h-60"])
+def test_the_transformer_of_v100s_takes_nvidia_s_tokens_and_peak(preset: str) -> None:
     config, theirs = preset_of(f"transformer/{preset}"), PUBLISHED[f"transformer/{preset}"]["values"]
     assert config.global_batch_size * config.packed_length == theirs["global_batch_size"]
     peak = (
@@ -87,7 +96,7 @@ def test_the_transformer_of_one_node_takes_nvidia_s_tokens_and_peak(preset: str)
     assert peak == pytest.approx(theirs["opt_base_learning_rate"], rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["resnet/dgx-1", "resnet/dgx-2h"])
+@pytest.mark.parametrize("name", ["resnet/dgx-1", "resnet/dgx-2h", "resnet/dgx-2h-32"])
 def test_a_resnet_of_nvidia_s_trains_and_evaluates_as_its_log_says(name: str) -> None:
     """The log gives the length of the run in epochs, under the key of the decay, and an evaluation after epoch 1."""
     config, published = preset_of(name), PUBLISHED[name]

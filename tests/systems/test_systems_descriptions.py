@@ -14,6 +14,7 @@ ASKED_FOR = [
     *(f"tpu-v3-{cores}" for cores in (32, 128, 256, 512, 1024, 2048, 8192)),
     *(f"tpu-v4-{cores}" for cores in (16, 128, 512)),
     *("v100-8", "dgx-1", "dgx-2h", "cpu-cluster-1024", "demo", "local"),
+    *(f"dgx-2h-{nodes}" for nodes in (4, 10, 16, 32, 60, 64)),
     *(f"summit-{nodes}" for nodes in (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024)),
 ]
 
@@ -45,11 +46,13 @@ def test_the_size_in_the_name_is_the_size_in_the_file(name):
         assert accelerators == int(number) // 2  # the name counts cores, two to a chip
     elif family == "summit":
         assert (nodes, accelerators) == (int(number), 6 * int(number))  # tsm_kinetics, section 4.1
+    elif family == "dgx-2h":
+        assert (nodes, accelerators) == (int(number), 16 * int(number))
     elif name in ("v100-8", "dgx-1", "dgx-2h"):
         assert (nodes, accelerators) == (1, 16 if name == "dgx-2h" else 8)
 
 
-@pytest.mark.parametrize("family", ["tpu-v3", "summit"])
+@pytest.mark.parametrize("family", ["tpu-v3", "summit", "dgx-2h"])
 def test_a_family_differs_only_in_size(family):
     size = {"system_name", "number_of_nodes", "hw_notes", "accelerator_interconnect_topology"}
     members = [systems.load(name) for name in ASKED_FOR if name.startswith(family) and name != "tpu-v3-8192"]

@@ -51,22 +51,29 @@ def test_each_process_goes_next_to_its_gpu(host):
     assert binding.prefixes(4, host)[3] == []
 
 
-@pytest.mark.parametrize("shown, first", [("2,0", "0,1"), ("1", "2,3")])
-def test_gpus_that_are_shown_count_from_the_first_of_them(host, monkeypatch, shown, first):
+@pytest.mark.parametrize("shown, processes, first", [("2,0", 2, "0,1"), ("1", 1, "2,3")])
+def test_gpus_that_are_shown_count_from_the_first_of_them(host, monkeypatch, shown, processes, first):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert binding.prefixes(1, host)[0][1] == f"--physcpubind={first}"
+    assert binding.prefixes(processes, host)[0][1] == f"--physcpubind={first}"
+
+
+def test_a_process_that_may_use_gpus_at_several_nodes_is_not_bound(host, monkeypatch):
+    """multiworker has one process per host, which takes all of its GPUs."""
+    assert binding.prefixes(1, host) == [[]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert binding.prefixes(1, host)[0][1] == "--physcpubind=2,3"
 
 
 def test_only_cores_that_a_scheduler_leaves_are_taken(host, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 3})
-    assert binding.prefixes(1, host)[0][1] == "--physcpubind=3"
+    assert binding.prefixes(2, host)[0][1] == "--physcpubind=3"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert binding.prefixes(1, host) == [[]]
+    assert binding.prefixes(2, host) == [[], []]
 
 
 def test_without_numactl_the_cores_alone_are_bound(host, tmp_path):
     (tmp_path / "numactl").unlink()
-    assert binding.prefixes(1, host) == [["taskset", "--cpu-list", "2,3"]]
+    assert binding.prefixes(2, host) == [["taskset", "--cpu-list", "2,3"]] * 2
 
 
 def test_nothing_is_bound_where_nothing_is_known(host, tmp_path, monkeypatch):

@@ -53,6 +53,16 @@ def test_hosts_of_srun(tmp_path, monkeypatch):
     assert plan.slurm_hosts(4, SRUN) == ([plan.Host("n1", 2), plan.Host("n2", 2)], 1)
 
 
+def test_hosts_that_the_sbatch_file_names_need_no_scontrol(tmp_path, monkeypatch):
+    """In a container SLURM's commands are missing."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    named = {**SRUN, plan.SLURM_HOSTS: "a b"}
+    assert plan.slurm_hosts(4, named) == ([plan.Host("a", 2), plan.Host("b", 2)], 1)
+    # Names of another number of hosts, as within a smaller step of the job, are not taken.
+    with pytest.raises(UserError, match="cannot run scontrol"):
+        plan.slurm_hosts(4, {**SRUN, plan.SLURM_HOSTS: "a b c"})
+
+
 def test_slurm_s_layout():
     assert plan.tasks_per_node("2(x3),1") == [2, 2, 2, 1]
     with pytest.raises(UserError, match="SLURM_STEP_TASKS_PER_NODE=2x3: not of SLURM's form"):

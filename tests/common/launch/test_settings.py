@@ -29,6 +29,7 @@ def test_every_gpu_system_has_settings():
     assert gpus and all(settings.name_of(name) for name in gpus if name != "local")
     assert {settings.name_of(name) for name in gpus} - {""} == set(NAMES)
     assert (settings.name_of("summit-128"), settings.name_of("tpu-v3-32")) == ("summit", "")
+    assert (settings.name_of("dgx-2h"), settings.name_of("dgx-2h-4")) == ("dgx-2h", "dgx-2h-hosts")
 
 
 def test_values_that_are_set_already_stay():
@@ -52,7 +53,7 @@ def test_the_launcher_sets_them(monkeypatch, capsys):
 def test_an_unknown_name_is_one_line(capsys):
     assert main(["--replicas=multiworker", "--processes=1", "--settings=v100", "--", "true"]) == 2
     assert capsys.readouterr().err == (
-        "error: --settings=v100: no systems/launch/v100.json; known: dgx-1, dgx-2h, summit, v100-8\n"
+        "error: --settings=v100: no systems/launch/v100.json; known: dgx-1, dgx-2h, dgx-2h-hosts, summit, v100-8\n"
     )
 
 

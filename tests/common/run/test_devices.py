@@ -120,3 +120,50 @@ def test_a_run_on_an_absent_gpu_writes_nothing(tmp_path):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: config.hardware=v100-8:") and done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+FAULTS = {
+    "driver": (
+        "tf.config.list_physical_devices = lambda kind: []\n"
+        "tf.sysconfig.get_build_info = lambda: {'is_cuda_build': True, 'cuda_version': '12.5.1'}\n"
+        "devices.check.__defaults__ = (pathlib.Path(sys.argv.pop(1)),)\n",
+        [],
+        "the driver is 470.82.01, TensorFlow is built for CUDA 12.5.1",
+    ),
+    "nccl": (
+        "import horovod.tensorflow as hvd\n"
+        "tf.config.list_physical_devices = lambda kind: [kind] * 8\n"
+        "hvd.nccl_built = lambda: 0; sys.argv.pop(1)\n",
+        ["--replicas=horovod", "--config.num_replicas=8"],
+        "--replicas=horovod: Horovod is built without NCCL",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_run_that_cannot_use_its_gpus_is_one_line_and_writes_nothing(tmp_path, fault):
+    """The whole command, with a driver or a Horovod that does not fit."""
+    if fault == "nccl":
+        pytest.importorskip("horovod.tensorflow")
+    lie, flags, message = FAULTS[fault]
+    driver, folder = tmp_path / "version", tmp_path / "run"
+    driver.write_text(LOADED)
+    folder.mkdir()
+    code = f"import pathlib, sys\nimport tensorflow as tf\nfrom common.run import cli, devices\n{lie}cli.main('resnet')"
+    command = [sys.executable, "-c", code, str(driver), "--system=v100-8"]
+    command += flags or ["--replicas=single", "--config.num_replicas=1"]
+    done = subprocess.run(
+        [*command, f"--data_dir={folder}", f"--result_dir={folder / 'results'}"],
+        capture_output=True,
+        text=True,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONWARNINGS": "ignore",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "HOROVOD_RANK": "0",
+            "HOROVOD_SIZE": "8",
+        },
+    )
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert message in done.stderr and list(folder.iterdir()) == []
