@@ -159,7 +159,7 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=["horovod", "multiworker"])
+@pytest.fixture(scope="module", params=["horovod", "multiworker", "pjrt"])
 def ran(request):
     calls = {name: functools.partial(call, request.param) for name, call in RUNS.items()}
     return processes.run(request.param, NUMBER, calls, timeout=300)
