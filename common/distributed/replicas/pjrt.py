@@ -263,10 +263,9 @@ class Batches:
                 own = [next(batches) for _ in self._placement.local]
             except StopIteration:
                 return
-            yield tf.nest.map_structure(self._placed, *own)
-
-    def _placed(self, *tensors: tf.Tensor) -> Value:
-        return Value(self._placement.place([np.asarray(x) for x in tensors]))
+            columns = zip(*(map(np.asarray, tf.nest.flatten(batch)) for batch in own), strict=True)
+            placed = [Value(array) for array in self._placement.place_all(list(columns))]
+            yield tf.nest.pack_sequence_as(own[0], placed)
 
 
 class _Program:
