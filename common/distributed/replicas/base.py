@@ -155,6 +155,10 @@ class Replicas(abc.ABC):
         """Whether collectives may stand inside a compiled function."""
         return False
 
+    def refresh(self) -> None:
+        """Outside `run`: gives the variables of TensorFlow the devices' values, for code that is not in `run`."""
+        return
+
     def close(self) -> None:
         """Called by every process at the end of a run: nothing is exchanged after it."""
         return

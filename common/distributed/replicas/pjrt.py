@@ -75,6 +75,11 @@ class _Held:
         # The devices write the next value into this memory.
         return np.array(pjrt.pieces(self.array)[index])
 
+    def refresh(self) -> None:
+        """Gives TensorFlow's variable the value of this process's first replica."""
+        if self._array is not None or self._pieces is not None:
+            self._variable.assign(self.read(0))
+
     def write(self, index: int, value: Any) -> None:
         """Puts a value on the device of this process's replica `index`."""
         import jax
@@ -244,6 +249,10 @@ class Pjrt(Xla):
             import jax
 
             jax.distributed.shutdown()
+
+    def refresh(self) -> None:
+        for held in self._held.values():
+            held.refresh()
 
     def compile(self, function: Callable, enabled: bool) -> Callable:
         """Returns `function` unchanged, because `run` compiles it."""
