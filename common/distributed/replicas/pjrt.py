@@ -220,10 +220,17 @@ class Pjrt(Xla):
         return [copy(index) for index in range(len(self._placement.local))]
 
     def sum(self, value: Any) -> Any:
-        return tf.nest.map_structure(lambda x: tf.add_n([tf.constant(v) for v in x.local()]), value)
+        return tf.nest.map_structure(lambda x: tf.add_n(list(map(tf.constant, self._everywhere(x)))), value)
 
     def gather(self, value: Any) -> Any:
-        return tf.nest.map_structure(lambda x: tf.constant(np.concatenate(x.local())), value)
+        return tf.nest.map_structure(lambda x: tf.constant(np.concatenate(self._everywhere(x))), value)
+
+    def _everywhere(self, value: Value) -> Sequence[np.ndarray]:
+        """Returns the values of all replicas of all processes."""
+        local = value.local()
+        if self.num_processes == 1:
+            return local
+        return _of_all_processes(np.stack(local)).reshape(self.num_replicas, *local[0].shape)
 
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Batches:
         return Batches(make(Shard(self.process_index, self.num_processes)), self._placement)
