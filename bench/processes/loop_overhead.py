@@ -29,7 +29,8 @@ def overhead(batch: int, pixels: int, rounds: int) -> dict[str, float]:
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     resident = next(train)
     step = tf.function(
-        lambda: loop.replicas.run(loop._train_step, (resident, loop.state.step.read_value())), autograph=False
+        lambda: loop.replicas.run(loop._block._train_step, (resident, loop.state.step.read_value())),
+        autograph=False,
     )
     times: dict[str, list[float]] = {"step": [], "fused_loop": []}
     for i in range(rounds + 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+from importlib import metadata
 
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -22,9 +23,13 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
       driver: the file in which the NVIDIA driver says its version.
 
     Raises:
-      UserError: TensorFlow sees fewer GPUs than this host's processes need, or Horovod is built without NCCL.
+      UserError: TensorFlow sees fewer GPUs than this host's processes need, Horovod is built without NCCL, or jax has
+        no runtime for the machine's devices.
     """
     accelerator = commands.describe(config.hardware).get("accelerator_model_name", "")
+    if config.replicas == "pjrt":
+        _check_jax(config, accelerator)
+        return
     if "NVIDIA" not in accelerator or config.replicas == "tpu":
         return
     import tensorflow as tf
@@ -37,6 +42,23 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
         )
     if config.replicas == "horovod" and config.num_replicas > 1:
         _check_nccl()
+
+
+def _check_jax(config: RunConfig, accelerator: str) -> None:
+    """Checks that jax has the runtime of the machine's devices; where it has none it would take the CPU."""
+    for kind, package, extra in (("NVIDIA", "jax-cuda12-plugin", "cuda12"), ("TPU", "libtpu", "tpu")):
+        if kind in accelerator and not _installed(package):
+            raise UserError(
+                f"config.hardware={config.hardware}: jax has no runtime for its devices ({accelerator}) here; "
+                f"pip install 'jax[{extra}]' of the version that `make pjrt` installs; {_GO_ON}"
+            )
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def needed_here(config: RunConfig) -> int:

@@ -25,6 +25,7 @@ SCHEMA = 1
 _FIX = "free space there or change --result_dir"
 _COLORS = ("#1f6fb2", "#2a9d57")  # A run has at most two qualities.
 PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
+PJRT_PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "libtpu")
 
 
 def describe_run(
@@ -47,7 +48,7 @@ def describe_run(
         "config": to_dict(config),
         "digest": digest(config),
         **facts,
-        "versions": versions(),
+        "versions": versions(PJRT_PACKAGES if config.replicas == "pjrt" else ()),
         "git": git_state(),
         "system_description": hardware,
         "implementation": {
@@ -66,10 +67,10 @@ def _starting_weights(weights: Any) -> str:
     return weights["file"] + (f", sha256 {weights['sha256']}" if "sha256" in weights else "")
 
 
-def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that affect a result; absent ones are left out."""
+def versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the versions of Python and of the packages that affect a result, `more` too; absent ones are left out."""
     found = {"python": sys.version.split()[0]}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *more):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -269,6 +269,8 @@ class Run(Training):
     def _initialise(self) -> None:
         super()._initialise()
         self.facts["compiled"] = str(self.loop.compiled)
+        if self._replicas.platform:
+            self.facts["devices"] = f"{self._replicas.num_replicas} x {self._replicas.platform}"
         if self.options.examples:
             from common.run.examples import Looker
 

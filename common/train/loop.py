@@ -103,6 +103,7 @@ class Loop:
         """Returns `Task.look` of a batch with the present weights, as numpy; for a single replica."""
         if self._look is None:
             self._look = tf.function(lambda batch: self.task.look(self.state.model, batch), autograph=False)
+        self.replicas.refresh()
         return {name: value.numpy() for name, value in self._look(batch).items()}
 
     def _synthetic(self, training: bool) -> Any:

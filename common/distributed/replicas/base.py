@@ -50,6 +50,7 @@ class Replicas(abc.ABC):
       drives_from_host: whether Python starts each `run`, a program of its own, so that the loop around the steps is
         Python's (common/train/host_block.py).
       narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
+      platform: the devices' kind as their compiler calls it, where the backend knows it.
       process_index, num_processes: this process among those of the run; process 0 writes the log.
     """
 
@@ -60,6 +61,7 @@ class Replicas(abc.ABC):
     loops_hold_collectives: bool = False
     drives_from_host: bool = False
     narrow: bool = False
+    platform: str = ""
     process_index: int = 0
     num_processes: int = 1
 
@@ -154,6 +156,10 @@ class Replicas(abc.ABC):
     def compiles_collectives(self) -> bool:
         """Whether collectives may stand inside a compiled function."""
         return False
+
+    def refresh(self) -> None:
+        """Outside `run`: gives the variables of TensorFlow the devices' values, for code that is not in `run`."""
+        return
 
     def close(self) -> None:
         """Called by every process at the end of a run: nothing is exchanged after it."""

@@ -75,6 +75,11 @@ class _Held:
         # The devices write the next value into this memory.
         return np.array(pjrt.pieces(self.array)[index])
 
+    def refresh(self) -> None:
+        """Gives TensorFlow's variable the value of this process's first replica."""
+        if self._array is not None or self._pieces is not None:
+            self._variable.assign(self.read(0))
+
     def write(self, index: int, value: Any) -> None:
         """Puts a value on the device of this process's replica `index`."""
         import jax
@@ -215,10 +220,17 @@ class Pjrt(Xla):
         return [copy(index) for index in range(len(self._placement.local))]
 
     def sum(self, value: Any) -> Any:
-        return tf.nest.map_structure(lambda x: tf.add_n([tf.constant(v) for v in x.local()]), value)
+        return tf.nest.map_structure(lambda x: tf.add_n(list(map(tf.constant, self._everywhere(x)))), value)
 
     def gather(self, value: Any) -> Any:
-        return tf.nest.map_structure(lambda x: tf.constant(np.concatenate(x.local())), value)
+        return tf.nest.map_structure(lambda x: tf.constant(np.concatenate(self._everywhere(x))), value)
+
+    def _everywhere(self, value: Value) -> Sequence[np.ndarray]:
+        """Returns the values of all replicas of all processes."""
+        local = value.local()
+        if self.num_processes == 1:
+            return local
+        return _of_all_processes(np.stack(local)).reshape(self.num_replicas, *local[0].shape)
 
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Batches:
         return Batches(make(Shard(self.process_index, self.num_processes)), self._placement)
@@ -245,6 +257,10 @@ class Pjrt(Xla):
 
             jax.distributed.shutdown()
 
+    def refresh(self) -> None:
+        for held in self._held.values():
+            held.refresh()
+
     def compile(self, function: Callable, enabled: bool) -> Callable:
         """Returns `function` unchanged, because `run` compiles it."""
         return function
@@ -263,10 +279,9 @@ class Batches:
                 own = [next(batches) for _ in self._placement.local]
             except StopIteration:
                 return
-            yield tf.nest.map_structure(self._placed, *own)
-
-    def _placed(self, *tensors: tf.Tensor) -> Value:
-        return Value(self._placement.place([np.asarray(x) for x in tensors]))
+            columns = zip(*(map(np.asarray, tf.nest.flatten(batch)) for batch in own), strict=True)
+            placed = [Value(array) for array in self._placement.place_all(list(columns))]
+            yield tf.nest.pack_sequence_as(own[0], placed)
 
 
 class _Program:

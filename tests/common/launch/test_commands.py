@@ -222,6 +222,21 @@ def test_multiworker_has_one_process_per_host_with_accelerators_and_one_per_repl
     assert commands.shape(laptop, commands.describe("local")).processes == 2
 
 
+def test_pjrt_has_one_process_per_host():
+    node = dataclasses.replace(PRESETS["v100-8"], replicas="pjrt")
+    where = commands.shape(node, commands.describe("v100-8"))
+    assert where.processes == 1 and commands.launcher(node, where) == "none"
+    several = dataclasses.replace(node, hardware="summit-4", num_replicas=24)
+    where = commands.shape(several, commands.describe("summit-4"))
+    assert where.processes == 4 and commands.launcher(several, where) == "slurm"
+    line = shlex.join(commands.command(several, where, "slurm", ["python", "-m", "x"]))
+    assert (
+        "--nodes=4 --ntasks-per-node=1 --gpus-per-node=6" in line and "--replicas=pjrt --processes=4" in line
+    )
+    laptop = dataclasses.replace(PRESETS["cpu-tiny"], replicas="pjrt", num_replicas=4)
+    assert commands.shape(laptop, commands.describe("local")).processes == 1
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

@@ -114,9 +114,11 @@ def alone(data, tmp_path_factory):
 def need(backend):
     if backend == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed (make horovod)")
+    if backend == "pjrt" and importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed (make pjrt)")
 
 
-@pytest.mark.parametrize("backend, rank", [("horovod", 0), ("multiworker", 1)])
+@pytest.mark.parametrize("backend, rank", [("horovod", 0), ("multiworker", 1), ("pjrt", 0), ("pjrt", 1)])
 def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path, backend, rank, alone):
     need(backend)
     whole = tmp_path / "whole"
@@ -189,7 +191,7 @@ def slurm_runs():
 
 
 @pytest.mark.skipif(not slurm_runs(), reason="no SLURM is running here (docs/reliability.md starts one)")
-@pytest.mark.parametrize("backend", ["horovod", "multiworker"])
+@pytest.mark.parametrize("backend", ["horovod", "multiworker", "pjrt"])
 def test_the_sbatch_file_runs_two_tasks(data, tmp_path, backend):
     need(backend)
     output = tmp_path / "out"

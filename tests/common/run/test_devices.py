@@ -167,3 +167,21 @@ def test_a_run_that_cannot_use_its_gpus_is_one_line_and_writes_nothing(tmp_path,
     assert done.returncode == 2 and done.stdout == "", done.stderr
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert message in done.stderr and list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "hardware, package, extra", [("v100-8", "jax-cuda12-plugin", "cuda12"), ("tpu-v3-32", "libtpu", "tpu")]
+)
+def test_jax_without_a_runtime_for_the_machine_is_named(monkeypatch, gpus, hardware, package, extra):
+    gpus(0)
+    asked = []
+    monkeypatch.setattr(devices, "_installed", lambda name: asked.append(name))
+    config = toy.config(hardware=hardware, replicas="pjrt")
+    with pytest.raises(
+        UserError, match=rf"no runtime for its devices .* pip install 'jax\[{extra}\]'.*--allow_cpu"
+    ):
+        devices.check(config)
+    assert asked == [package]
+    monkeypatch.setattr(devices, "_installed", lambda name: True)
+    devices.check(config)  # TensorFlow needs no GPU then.
+    devices.check(toy.config(hardware="local", replicas="pjrt"))

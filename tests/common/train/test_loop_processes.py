@@ -104,7 +104,8 @@ def start_apart(backend):
     rank, replicas = loop.replicas.process_index, loop.replicas
     for variable, change in ((loop.state.model.trainable_variables[0], 0.5), (loop.state.step, 4)):
         for copy in replicas.local_results(variable):
-            copy.assign(copy + tf.cast(change * rank, copy.dtype))
+            value = tf.convert_to_tensor(copy)
+            copy.assign(value + tf.cast(change * rank, value.dtype))
         with pytest.raises(UserError) as caught:
             list(loop.run())
         messages.append(str(caught.value))
@@ -159,7 +160,7 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=["horovod", "multiworker"])
+@pytest.fixture(scope="module", params=["horovod", "multiworker", "pjrt"])
 def ran(request):
     calls = {name: functools.partial(call, request.param) for name, call in RUNS.items()}
     return processes.run(request.param, NUMBER, calls, timeout=300)

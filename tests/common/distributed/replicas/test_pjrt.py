@@ -185,6 +185,21 @@ def test_every_step_is_compiled_and_off_is_refused():
     )
 
 
+def test_what_looks_at_the_network_outside_of_a_step_sees_the_present_weights():
+    class Looking(toy.Task):
+        def look(self, model, batch):
+            return {"weight": model.trainable_variables[0].read_value()}
+
+    config = toy.config(replicas="pjrt", train_epochs=1, quality_target=2.0)
+    loop = Loop(Looking(config), backends.make(config))
+    before = loop.look({})["weight"]
+    list(loop.run())
+    weight = loop.state.model.trainable_variables[0]
+    seen = loop.look({})["weight"]
+    np.testing.assert_array_equal(seen, loop.replicas.local_results(weight)[0].numpy())
+    assert not np.array_equal(seen, before)
+
+
 def test_the_next_batch_is_placed_while_the_step_runs(pjrt):
     """Two steps are started before the loss of the first is read."""
     order = []
