@@ -63,6 +63,7 @@ class StreamChecker:
         self._late: dict[str, list[Record]] = {}  # records of keys whose rules depend on another key's value
         self._late_keys: dict[str, str] = {}
         self._target_key = "eval_accuracy"
+        self._joins: dict | None = None  # how metrics with a record each are joined
         self._best: Record | None = None
         self._disorder: Finding | None = None
         self._disordered = array("Q")
@@ -148,6 +149,7 @@ class StreamChecker:
         for key in info.get("removes", ()):
             self._rules.pop(key, None)
         self._rules.update(added)
+        self._joins = self.info.get("aggregates")
         self._state.update(info.get("state", {}))
         for key, rule in added.items():
             if rule.target is not None:
@@ -165,7 +167,7 @@ class StreamChecker:
         key = record.key
         handler = self.story.handlers.get(key)
         rule = self._rules.get(key)
-        how = self.info.get("aggregates")
+        how = self._joins
         if how is not None and key == how["key"] and not self._kept.join(how, record):
             return [self._reports.unjoined(how, record)]
         if rule is None:
@@ -194,7 +196,8 @@ class StreamChecker:
                 found.extend(self._contradicts(record))
             elif key == "submission_platform":
                 self.platform = record.value
-            found.extend(self._collect(rule, record))
+            if rule.keeps:
+                found.extend(self._collect(rule, record))
         if rule.sets:
             self._kept.set(rule.sets, record)
         self._seen[key] = before + 1

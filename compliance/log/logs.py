@@ -160,7 +160,7 @@ def _decode(line: bytes) -> str:
 def _scan(text: str) -> tuple[object, int]:
     """(JSON value, its end) of a line that begins with the token; JSON allows space before the value."""
     start = _START
-    while text[start : start + 1] in (" ", "\t"):
+    while text.startswith((" ", "\t"), start):
         start += 1
     return _scan_once(text, start)
 

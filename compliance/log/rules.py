@@ -124,6 +124,7 @@ class KeyRule:
         self.collects = spec.get("collects")
         saves = spec.get("saves_time")
         self.saves_time = (saves["in"], compile_formula(saves["by"])) if saves else None
+        self.keeps = bool(self.remembers or self.collects or self.saves_time)  # anything for later rules
         self.sets = tuple(spec.get("sets", {}).items())
         self.target = spec.get("target")
         self.selects = spec.get("selects")
