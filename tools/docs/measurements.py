@@ -225,9 +225,10 @@ def limits() -> Iterator[Limit]:
             yield Limit(what, f"{row['ratio']:.2f}", goal, row["ratio"] <= row["bar"], "scaling.json")
     yield from _bucketing()
     # Bounds of whole commands on two cores: seconds, and megabytes of memory.
-    bounds = {"345 published v0.7 logs": (10, None), "a log of 200 MB, 1,050,279 lines": (10, 200)}
+    bounds = {"345 published v0.7 logs": (10, None), "a log of 200 MB": (10, 200)}
     rows = load("compliance.json")["rows"]
-    for name, (seconds, megabytes) in bounds.items():
+    for begins, (seconds, megabytes) in bounds.items():
+        name = next(name for name in rows if name.startswith(begins))
         ours, stock = rows[name]["ours"], rows[name]["stock"]
         text = f"{ours['seconds']:.1f} s, {ours['megabytes']:.0f} MB"
         goal = f"{seconds} s" + (f", {megabytes} MB" if megabytes else "")
