@@ -10,6 +10,7 @@ with 1 where a quality is below what such a run reaches.
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import os
 import subprocess
@@ -72,9 +73,10 @@ def _nuclei(_: Path) -> tuple[list[Path], Path]:
     return [source], next((source / "images").glob("*.png"))
 
 
-def _multi30k(_: Path) -> tuple[list[Path], Path]:
-    folder = data.unpack("text") / "multi30k"
-    return [folder / "train.en.gz", folder / "train.de.gz"], folder / "val.en.gz"
+def _multi30k(folder: Path) -> tuple[list[Path], Path]:
+    source, new = data.unpack("text") / "multi30k", folder / "new.en"
+    new.write_bytes(b"".join(gzip.decompress((source / "val.en.gz").read_bytes()).splitlines(True)[:8]))
+    return [source / "train.en.gz", source / "train.de.gz"], new
 
 
 def _ucf101(_: Path) -> tuple[list[Path], Path]:
