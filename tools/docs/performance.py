@@ -26,6 +26,7 @@ PAGES = (
     "docs/compliance-differences.md",
     "docs/compliance-trees.md",
     "docs/your-own-data.md",
+    "docs/export-and-predict.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # The rows of README.md: {case: its name in README.md}.
@@ -124,6 +125,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "published-logs": lambda: markdown_table(*published.rounds()),
     "published-classes": lambda: markdown_table(*published.classes()),
     "own-data": lambda: markdown_table(*own.four_commands()),
+    "fine-tuning": lambda: markdown_table(*own.fine_tuning()),
     "tree-classes": lambda: markdown_table(*trees.classes()),
 }
 
