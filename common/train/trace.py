@@ -37,6 +37,7 @@ _HOLDERS = (
         "_HostRecv",
     ),
 )
+_HLO_HOLDERS = re.compile(r"(call|while|conditional)([._]|$)")
 _EXCHANGES = re.compile(r"horovod|collective|nccl", re.IGNORECASE)
 _OPERATION = re.compile(r"(?P<name>[\w./>-]+):(?P<kind>_?[A-Z]\w*)(#.*)?$")
 # Parts of a graph's names that say nothing of a layer.
@@ -162,6 +163,8 @@ def _operations(planes: Iterable[Any]) -> Iterator[Event]:
                 ended[_stats(plane, event)["_c"]] = begin
             elif match := _OPERATION.match(name):
                 yield Event(begin, end, match["name"], match["kind"])
+            elif event.stats and "hlo_op" in _stats(plane, event) and not _HLO_HOLDERS.match(name):
+                yield Event(begin, end, name, "")  # Of a compiled program, in which layers have no names.
         for number in started.keys() & ended.keys():
             begin, name, kind = started[number]
             if kind not in INPUT:  # Already yielded, of its own event.
@@ -193,7 +196,7 @@ def _called(event: Event) -> str:
     """Returns an operation's layer and type, without the parts of its name that the loop gave it."""
     parts = [part for part in event.name.split("/") if part and not _SCAFFOLD.fullmatch(part)]
     *layer, last = parts or [event.name]
-    return " ".join([*layer[-1:], event.kind or re.sub(r"_\d+$", "", last)])
+    return " ".join([*layer[-1:], event.kind or re.sub(r"[._]\d+.*$", "", last)])
 
 
 def _within(events: Iterable[Event], marks: list[tuple[int, int]]) -> Iterator[Event]:

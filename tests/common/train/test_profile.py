@@ -116,7 +116,8 @@ def space(*planes):
     made = xplane_pb2.XSpace()
     for name, lines in planes:
         plane = made.planes.add(name=name)
-        plane.stat_metadata[1].id, plane.stat_metadata[1].name = 1, "tf_op"
+        stat = "tf_op" if "GPU" in name else "hlo_op"
+        plane.stat_metadata[1].id, plane.stat_metadata[1].name = 1, stat
         for line_name, found in lines:
             line = plane.lines.add(name=line_name, timestamp_ns=1000)
             for event_name, begin, end, tf_op in found:
@@ -152,6 +153,18 @@ def test_a_trace_of_a_gpu_is_read_from_its_streams():
         "fc MatMul",
     ]
     np.testing.assert_allclose([part for _, part in found.largest], [0.5, 1 / 3, 1 / 6])
+
+
+def test_a_compiled_program_on_a_cpu_is_read_from_its_operations():
+    """A call that holds the others is not counted twice, nor is the end of an operation."""
+    found_here = [
+        ("call.1", 0, 60, "call.1"),
+        ("dot.12", 10, 40, "dot.12"),
+        ("end: dot.12", 40, 41, ""),
+        ("add_fusion.3.clone", 40, 50, "add_fusion.3.clone"),
+    ]
+    found = trace.found(space(("/host:CPU", [("python", [(MARK, 0, 100, "")]), ("t1", found_here)])))
+    assert found.idle == pytest.approx(0.6) and found.largest == [("dot", 0.75), ("add_fusion", 0.25)]
 
 
 def test_a_trace_without_recorded_steps_says_nothing(tmp_path):
