@@ -8,6 +8,7 @@ program's new values take the memory of the old ones, and the variables of Tenso
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +25,8 @@ from common.errors import UserError
 
 # What jax says where another process has ended, or no longer answers.
 _LOST = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|[Gg]loo|Connection (closed|reset)|heartbeat")
+# More than the steps that a block starts before it reads the first of them.
+_CALLS_UNDER_WAY = 4
 
 
 class Value:
@@ -141,6 +144,8 @@ class Pjrt(Xla):
         self._held: dict[int, _Held] = {}
         self._constants: dict[int, tuple[tf.Tensor, Any]] = {}
         self._programs: dict[tuple, _Program] = {}
+        # Arrays whose memory a program has taken. To drop one waits for that program, so they stay for a few calls.
+        self.replaced: collections.deque[list[Any]] = collections.deque(maxlen=_CALLS_UNDER_WAY)
         first = self.process_index * len(self._placement.local)
         numbers = [np.int32(first + i) for i in range(len(self._placement.local))]
         self._held[id(self.number.handle)] = _Held(self.number, self._placement, numbers)
@@ -298,10 +303,13 @@ class _Program:
         self._written = [(result, self._captured[a - given]) for result, a in lowered.aliases.items()]
         donated = {argument: result for result, argument in lowered.aliases.items()}
         devices = replicas._placement.devices
+        self._replaced = replicas.replaced
         self._run = pjrt.OnDevices(lowered.artifact(), devices, donated, lowered.results, cached=True)
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
-        results = self._run(*arguments, *(held.array for held in self._captured))
+        state = [held.array for held in self._captured]
+        results = self._run(*arguments, *state)
+        self._replaced.append(state)
         for result, held in self._written:
             held.array = results[result]
         return tf.nest.pack_sequence_as(self._returned, [Value(x) for x in results[: self._kept]])

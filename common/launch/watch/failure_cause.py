@@ -29,7 +29,8 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
     """Returns the cause of a run's failure once every process has ended; None where all ended as announced.
 
     What happened to one process outranks what others report, since their reports follow from it: frozen, killed,
-    signalled, an error, an exit status without a message, a lost connection. Among equals the earliest counts.
+    signalled, an error, an abort, an exit status without a message, a lost connection. Among equals the earliest
+    counts. A library may abort a process because another one has failed, as jax's does.
     """
     if all(w.told.get("result") == 0 for w in workers):
         return None  # A signal may have come when the run had already ended well.
@@ -41,6 +42,7 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
         (_killed, "ended_at"),
         (_signalled, "signal"),
         (lambda w: w.told.get("error", "") and f"failed: {w.told['error']}", "error"),
+        (_aborted, "ended_at"),
         (_exited, "ended_at"),
         (lambda w: "lost the connection to the others" if "lost" in w.told else "", "lost"),
     )
@@ -53,6 +55,14 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
 
 
 def _killed(worker: Worker) -> str:
+    return "" if worker.code == -signal.SIGABRT else _ended_by_signal(worker)
+
+
+def _aborted(worker: Worker) -> str:
+    return _ended_by_signal(worker) if worker.code == -signal.SIGABRT else ""
+
+
+def _ended_by_signal(worker: Worker) -> str:
     code = worker.code or 0
     if code >= 0 or worker.asked_at is not None or "signal" in worker.told:
         return ""

@@ -1,6 +1,7 @@
 """Tests the backend of PJRT's devices: collectives against numpy, state on the devices, what it refuses."""
 
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -100,6 +101,23 @@ def test_new_values_take_the_memory_of_the_old_ones(pjrt):
 
 def pieces(array):
     return [shard.data for shard in array.addressable_shards]
+
+
+def test_a_call_returns_before_the_devices_have_finished(pjrt):
+    with pjrt.scope():
+        variable = tf.Variable(tf.eye(600))
+
+    def multiply():
+        value = tf.while_loop(lambda i, x: i < 40, lambda i, x: (i + 1, x @ x), (0, variable.read_value()))[1]
+        variable.assign(value)
+        return tf.reduce_sum(value)
+
+    pjrt.run(multiply).first()
+    began = time.perf_counter()
+    value = pjrt.run(multiply)
+    started = time.perf_counter()
+    value.first()
+    assert started - began < 0.5 * (time.perf_counter() - began)
 
 
 def test_a_value_that_was_read_stays_when_the_devices_go_on(pjrt):

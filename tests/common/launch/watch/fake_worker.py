@@ -28,6 +28,9 @@ def fail(how: str) -> None:
     """Carries out a fault."""
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "abort":
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+        os.abort()
     elif how == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif how == "deaf":  # Freezes without a signal, and its heartbeat stops too.

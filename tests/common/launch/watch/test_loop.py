@@ -71,6 +71,7 @@ def test_an_announced_status_is_a_result_not_a_failure():
     "fault, text, code",
     [
         ("kill", "rank {} was killed by SIGKILL", 137),
+        ("abort", "rank {} was killed by SIGABRT", 134),
         ("stop", "rank {} is frozen: a signal stopped it N s ago", 3),
         ("raise", "rank {} ended with exit status 1", 1),
         ("error", "rank {} failed: the disk is full; free some space", 2),
@@ -113,6 +114,13 @@ def test_the_first_of_several_faults_is_named():
     result, left = launch({"1": "error", "0": "error", "2": "kill", "steps": 10000}, processes=3)
     assert left == [] and len(errors(result)) == 1
     assert "rank 2 was killed by SIGKILL" in result.stderr
+
+
+def test_an_abort_is_not_the_cause_where_another_process_has_told_an_error():
+    """jax aborts a process that has lost the one with its coordination service."""
+    result, left = launch({"0": "error", "1": "abort", "steps": 10000})
+    assert left == [] and len(errors(result)) == 1
+    assert "rank 0 failed: the disk is full" in result.stderr
 
 
 def test_a_process_that_ignores_its_signal_is_killed_after_the_grace():
