@@ -40,6 +40,7 @@ class Training:
         self._replicas: Any = None
         self._start = 0
         self._span: Any = None
+        self._profile: Any = None
         if options.profile_steps is not None:
             from common.train.profile import Span
 
@@ -95,7 +96,7 @@ class Training:
         if self._span is not None:
             from common.train.profile import Profile
 
-            loop.profile = Profile(self._span, self._profile_folder())
+            loop.profile = self._profile = Profile(self._span, self._profile_folder())
         if config.init:
             self._take_weights(loop)
         if self._stopped_by:
@@ -147,8 +148,8 @@ class Training:
             if isinstance(event, events.Progress):
                 heartbeat.at_step(event.step)
             self._record(event)
-        if self.loop.profile is not None:
-            self.loop.profile.close()
+        if self._profile is not None:
+            self._profile.close()
         try:
             self._replicas.close()
         except Exception as error:
@@ -255,7 +256,7 @@ class Run(Training):
 
     def _profiled(self) -> list[str]:
         """Returns the line about the recorded steps, if there are to be any."""
-        profile = self.loop.profile
+        profile = self._profile
         if profile is None:
             return []
         from common.train import trace

@@ -116,13 +116,13 @@ def test_updates_that_overflow_lose_nothing(optimizer):
     data = iter(skipping.task.train_input(backends.base.Shard(), 16, 0))
     batches = [next(data) for _ in range(12)]
     for first, batch in enumerate(batches):
-        skipping._train_step(batch, tf.constant(first, tf.int64))
+        skipping._block._train_step(batch, tf.constant(first, tf.int64))
         if skipping.state.loss_scale.report()["skipped_updates"] == first:
             break  # The first update that was made.
         assert all(np.array_equal(a, b) for a, b in zip(values(skipping), start, strict=True))
     assert 0 < first < len(batches) - 1
     beginning = make(optimizer=optimizer, precision="fp16", loss_scale=2.0 ** (24 - first))
-    beginning._train_step(batches[first], tf.constant(0, tf.int64))
+    beginning._block._train_step(batches[first], tf.constant(0, tf.int64))
     for mine, other in zip(values(skipping), values(beginning), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-8)
 

@@ -29,7 +29,9 @@ def torch_python():
     if importlib.util.find_spec("torch"):
         return sys.executable
     for path in (os.environ.get("TORCH_PYTHON"), ROOT / ".cache/torch-venv/bin/python"):
-        if path and not subprocess.run([path, "-c", "import torch, numpy"], capture_output=True).returncode:
+        if not path or not pathlib.Path(path).exists():
+            continue
+        if not subprocess.run([path, "-c", "import torch, numpy"], capture_output=True).returncode:
             return str(path)
     return None
 
