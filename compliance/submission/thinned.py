@@ -28,6 +28,7 @@ class Thinned(Generic[T]):
             if len(self._items) > self._most:
                 del self._items[1::2]
                 self._every *= 2
+                self._last = [item] if self.count % self._every else []  # It may be among those.
         else:
             self._last = [item]
         self.count += 1

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compliance.report import charts
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @given(st.integers(0, 300), st.integers(2, 40))
+@example(241, 15)
 def test_thinned_items_are_even_and_end_with_the_last(count, most):
     thinned = Thinned(most)
     for item in range(count):
