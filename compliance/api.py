@@ -97,8 +97,12 @@ def check(
     logs: list[LogResult] = []
     submissions: list[Submission] = []
     verdicts: list[Verdict] = []
-    for path in map(Path, paths):
-        one = _one_path(path, ruleset, division, packaging)
+    places = [Path(path) for path in paths]
+    singles = [_is_log(path) for path in places]
+    judged = iter(check_logs([str(p) for p, single in zip(places, singles) if single], ruleset, division))
+    for path, single in zip(places, singles):
+        log = next(judged) if single else None
+        one = _one_path(path, log, ruleset, division, packaging)
         files += one.files
         findings += one.findings
         logs += one.logs
@@ -107,21 +111,29 @@ def check(
     return Outcome(files, findings, logs, submissions, together(verdicts, [str(path) for path in paths]))
 
 
-def _one_path(path: Path, ruleset: str | None, division: str | None, packaging: bool) -> Outcome:
-    submissions, dropped, verdict = [], frozenset(), None
+def _is_log(path: Path) -> bool:
+    """Whether a path is a log rather than a directory; raises UserError where it is neither."""
     if path.is_dir():
+        return False
+    if path.is_file():
+        return True
+    what = "is not a plain file" if path.exists() else "no such file or directory"
+    raise UserError(f"{path}: {what}; name a log, a results folder or a tree")
+
+
+def _one_path(
+    path: Path, log: LogResult | None, ruleset: str | None, division: str | None, packaging: bool
+) -> Outcome:
+    submissions, dropped, verdict = [], frozenset(), None
+    if log is None:
         from compliance.submission.tree import judge_tree  # not needed for a log
 
         tree = judge_tree(path, ruleset, division)
         files, logs, about_tree = tree.files, tree.logs, tree.findings
         submissions, dropped = tree.submissions, tree.dropped
         verdict = tree.verdict if submissions else None
-    elif path.is_file():
-        files, about_tree = [str(path)], []
-        logs = check_logs([str(path)], ruleset, division)
     else:
-        what = "is not a plain file" if path.exists() else "no such file or directory"
-        raise UserError(f"{path}: {what}; name a log, a results folder or a tree")
+        files, logs, about_tree = [str(path)], [log], []
     findings = []
     for log in logs:
         # The olympic mean drops a failed run or two: their errors refuse nothing.

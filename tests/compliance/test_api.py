@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import compliance
-from compliance import Outcome, Verdict, check, formats
+from common.errors import UserError
+from compliance import Outcome, Verdict, api, check, formats
 from compliance.findings import Finding
 from compliance.log.check_log import LogResult
 from tests.compliance import result_logs
@@ -30,6 +31,27 @@ def test_check_is_a_function_with_typed_results(tmp_path):
     outcome = check([path])
     assert outcome.verdict.answer == "no-go" and "eval_accuracy.target" in outcome.verdict.reasons
     assert not outcome.logs[0].passes
+
+
+def test_files_are_judged_together_and_keep_their_order(tmp_path, monkeypatch):
+    paths = [tmp_path / name for name in ("b.txt", "a.txt", "tree")]
+    for path, status in zip(paths, ("success", "aborted")):
+        path.write_text(result_logs.log("resnet", status=status))
+    paths[2].mkdir()
+    called = []
+    together = api.check_logs
+    monkeypatch.setattr(
+        api, "check_logs", lambda files, *rest: called.append(files) or together(files, *rest)
+    )
+    outcome = check([paths[1], paths[2], paths[0]])
+    assert called == [[str(paths[1]), str(paths[0])]]
+    assert [log.path for log in outcome.logs] == called[0] and [log.passes for log in outcome.logs] == [
+        False,
+        True,
+    ]
+    with pytest.raises(UserError, match="missing.txt: no such file"):
+        check([paths[0], tmp_path / "missing.txt"])
+    assert len(called) == 1
 
 
 def test_the_package_offers_what_it_lists_and_nothing_else():

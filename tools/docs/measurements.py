@@ -237,8 +237,8 @@ def limits() -> Iterator[Limit]:
         yield Limit(f"`compliance check` of {name} ({theirs})", text, goal, met, "compliance.json")
     for name, part in {"1000 published v5.0 logs": 0.1, "one published v5.0 log from the shell": 1.0}.items():
         if name in rows:
-            ours, stock = (rows[name][side]["processor_seconds"] for side in ("ours", "stock"))
-            what = f"`compliance check` of {name}, processor time over the stock checker's ({stock:.2f} s)"
+            ours, stock = (rows[name][side]["seconds"] for side in ("ours", "stock"))
+            what = f"`compliance check` of {name}, time over the stock checker's ({stock:.2f} s)"
             goal = f"at most {part:.2f}"
             yield Limit(what, f"{ours / stock:.2f}", goal, ours <= part * stock, "compliance.json")
 
