@@ -42,8 +42,11 @@ class Parts:
         return tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.precision.full)
 
     def dropout(self, rate: float) -> Dropout | None:
-        seed, partitions = next(self._seeds), self.config.partitions
-        return Dropout(self.replicas, rate, seed, partitions, dtype=self.precision.layer) if rate else None
+        seed, config = next(self._seeds), self.config
+        if not rate:
+            return None
+        generator, dtype = config.dropout_generator, self.precision.layer
+        return Dropout(self.replicas, rate, seed, config.partitions, generator, dtype=dtype)
 
     def seed(self) -> int:
         return next(self._seeds)
