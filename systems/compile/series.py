@@ -82,11 +82,12 @@ def keep(
     benchmark: str, system: str, kind: str, found: dict[str, dict], results: Path = run.RESULTS
 ) -> dict[str, Any]:
     """Writes the record of a preset of whose programs these are the reports, and returns it."""
-    place, programs = record_of(benchmark, system, results), {}
-    if place.exists():  # Steps of the other kind may have been compiled before.
-        programs = json.loads(place.read_text()).get("programs", {})
-    programs |= {name: run.name_of(report) for name, report in found.items()}
-    replicas = next((report["replicas"] for report in found.values()), 0)
+    place = record_of(benchmark, system, results)
+    # Steps of the other kind may have been compiled before.
+    before = json.loads(place.read_text()) if place.exists() else {}
+    programs = before.get("programs", {}) | {name: run.name_of(report) for name, report in found.items()}
+    # A step without an exchange is compiled for one replica.
+    replicas = max([before.get("replicas", 0), *(report["replicas"] for report in found.values())])
     return _write(benchmark, system, {"kind": kind, "replicas": replicas, "programs": programs}, results)
 
 
