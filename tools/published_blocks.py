@@ -8,8 +8,9 @@ and _v0.7. Each number is in seconds and the median over the runs of a folder:
 - period: from the start of a block to the start of the next, without the first.
 - start: what the first block takes longer than a later one.
 - evaluation: what an evaluation takes beside the blocks. It ends with eval_accuracy. It begins with eval_start; in
-  Mask R-CNN's v0.7 logs with block_stop, since predictions are fetched before eval_start; in SSD's, which log eval_start
-  at a block's start, with the last block's end; ResNet-50's and JAX's Transformer evaluate inside the blocks: empty.
+  Mask R-CNN's v0.7 logs with block_stop, since predictions are fetched before eval_start; in SSD's, which log
+  eval_start at a block's start, with the last block's end. ResNet-50 and JAX's Transformer evaluate inside the blocks:
+  empty.
 """
 
 from __future__ import annotations
