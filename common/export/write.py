@@ -37,7 +37,15 @@ _OUTSIDE = (
 )
 
 
-def write(task: Any, config: RunConfig, folder: str, kind: str, say: Callable[[str], None]) -> dict[str, Any]:
+def write(
+    task: Any,
+    config: RunConfig,
+    folder: str,
+    kind: str,
+    say: Callable[[str], None],
+    programs: str = "both",
+    values: bool = True,
+) -> dict[str, Any]:
     """Exports `task`, of the configuration `steps.to_export(config)`, into `folder`.
 
     Args:
@@ -47,6 +55,8 @@ def write(task: Any, config: RunConfig, folder: str, kind: str, say: Callable[[s
       kind: which step computes the losses to compare with: "compiled", "uncompiled" (several times as fast on a CPU),
         or "none"; of several replicas, either of the first two is the backend mirrored.
       say: prints a line of progress.
+      programs: "train", "eval" or "both".
+      values: False writes no first values and no losses, which take half of the time: a compiler needs none.
 
     Returns:
       The manifest.
@@ -61,7 +71,7 @@ def write(task: Any, config: RunConfig, folder: str, kind: str, say: Callable[[s
             path.parent.mkdir(parents=True, exist_ok=True)
             made = stack.enter_context(whole(path))
             made.mkdir()
-        manifest = _write(task, config, folder, made, kind, say)
+        manifest = _write(task, config, folder, made, kind if values else "none", say, programs, values)
         with _writing(folder):
             stack.close()
     say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m bench.replay {path}")
@@ -75,15 +85,17 @@ def _write(
     path: pathlib.Path,
     kind: str,
     say: Callable[[str], None],
+    chosen: str,
+    values: bool,
 ) -> dict[str, Any]:
     """As `write`, into `path`, an empty folder that errors call `folder`."""
     began = time.time()
     backend = reference.prepared(task.config.num_replicas, kind, say)
-    steps = Steps(task, config)
+    steps = Steps(task, config, values)
     stored = {name: a.stored for name, a in steps.state.items() if a.stored is not None}
     manifest = _about(task, config, steps)
     computed = reference.of(steps, kind, backend)
-    for training in (True, False):
+    for training in [kind == "train" for kind in ("train", "eval") if chosen in ("both", kind)]:
         batches = steps.batches(training)
         for i, batch in enumerate(batches):
             name = ("train" if training else "eval") + (f"-{i}" if len(batches) > 1 else "")
@@ -165,6 +177,7 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
         "forward_flops_per_example": _forward_flops(steps),
         "chooses": task.chooses,
         "outside": [*_OUTSIDE, _quality(task)],
+        "values": steps.values,
         "refused": {},
         "state": [_describe(argument) for argument in steps.state.values()],
         "programs": [],

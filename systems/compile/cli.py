@@ -63,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
         else:
             kind = args.target or kind_of(_hardware(args.benchmark, args.system))
             run.compiler_python(target(kind, 1).platform)  # Before the export, which takes its time.
-            manifest = run.export(args.benchmark, args.system, folder, args.flags, _say)
+            manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
         kind = args.target or kind_of(_hardware(args.benchmark, args.system))
         goal = target(kind, int(manifest.get("num_replicas", 1)))
         chosen = [p for p in manifest["programs"] if args.program in ("both", p["name"].partition("-")[0])]

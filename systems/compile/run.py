@@ -66,8 +66,21 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": ""}
 
 
-def export(benchmark: str, system: str, folder: Path, flags: list[str], say: Callable[[str], None]) -> dict:
+def export(
+    benchmark: str,
+    system: str,
+    folder: Path,
+    flags: list[str],
+    say: Callable[[str], None],
+    programs: str = "both",
+) -> dict:
     """Writes the steps of one replica into `folder` by the benchmark's own command; returns the manifest.
+
+    Args:
+      benchmark, system, flags: of the command.
+      folder: new or empty.
+      say: prints a line of progress.
+      programs: "train", "eval" or "both".
 
     Raises:
       UserError: the command fails; its last line says why.
@@ -78,7 +91,8 @@ def export(benchmark: str, system: str, folder: Path, flags: list[str], say: Cal
         f"{_PACKAGE}{benchmark}",
         f"--system={system}",
         f"--export={folder}",
-        "--export_reference=none",
+        f"--export_programs={programs}",
+        "--noexport_values",
     ]
     say(f"exporting {benchmark} {system}")
     done = subprocess.run([*command, *flags], cwd=None if INSTALLED else ROOT, capture_output=True, text=True)

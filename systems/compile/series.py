@@ -65,7 +65,7 @@ def compile_preset(
             manifest = (
                 json.loads((folder / "manifest.json").read_text())
                 if made
-                else run.export(benchmark, system, folder, [], say)
+                else run.export(benchmark, system, folder, [], say, program)
             )
             goal = target(kind, int(manifest.get("num_replicas", 1)))
             found = {
