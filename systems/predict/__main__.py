@@ -24,9 +24,9 @@ def main(argv: list[str] | None = None) -> int:
         tpu = constants[program_fit.FAMILY]
         tpu["programs"], programs = program_fit.refit(fitting.Constants(**tpu["constants"]))
         fitting.PATH.write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
-        for path, rows in ((fitting.LEFT_OUT, left_out), (program_fit.LEFT_OUT, programs)):
-            lines = ",\n ".join(json.dumps(row) for row in rows)
-            path.write_text(f"[\n {lines}\n]\n" if rows else "[]\n", encoding="utf-8")
+        lines = ",\n ".join(json.dumps(row) for row in left_out)
+        fitting.LEFT_OUT.write_text(f"[\n {lines}\n]\n", encoding="utf-8")
+        program_fit.LEFT_OUT.write_text(json.dumps(programs, indent=1) + "\n", encoding="utf-8")
     else:
         from systems.predict import document
 

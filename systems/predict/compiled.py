@@ -30,10 +30,11 @@ _HERTZ = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """The fitted constants of compiled programs; the same for every benchmark.
+    """The constants of compiled programs.
 
     Attributes:
-      cycles: seconds that a step takes, over the scheduler's estimate.
+      cycles: seconds that a step takes, over the scheduler's estimate: one factor for all benchmarks.
+      benchmarks: a benchmark's own factor, instead: the published program was another than ours, by so much.
       link: the part of links' and memory's rate that collectives reach.
       turnaround: seconds an evaluation costs besides its arithmetic.
     """
@@ -41,6 +42,11 @@ class Scale:
     cycles: float
     link: float
     turnaround: float
+    benchmarks: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def of(self, benchmark: str) -> float:
+        """The factor of a benchmark's cycles."""
+        return self.benchmarks.get(benchmark, self.cycles)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Program:
       replicas: of the program.
       megahertz: the clock at which cycles count.
       train: (share of steps, the compiler's report) of each training program: one per static shape of a batch.
-      evaluate: the same of evaluation programs; empty where none is compiled.
+      evaluate: the same of evaluation programs; empty where none is compiled, or has loops of unknown length.
     """
 
     name: str
@@ -62,6 +68,10 @@ class Program:
     megahertz: float
     train: tuple[tuple[float, Mapping[str, Any]], ...]
     evaluate: tuple[tuple[float, Mapping[str, Any]], ...]
+
+    @property
+    def benchmark(self) -> str:
+        return self.name.partition(" ")[0]
 
     def kinds(self) -> dict[str, float]:
         """Seconds of a training step by the scheduler's cycles, by kind of operation."""
@@ -86,7 +96,8 @@ class Program:
         total = 0.0
         for share, report in self.evaluate:
             busy = report["cycles"]["total"] / (self.megahertz * _HERTZ)
-            total += share * (scale.cycles * busy + sum(self._exchange(report, machine, scale.link).values()))
+            moved = sum(self._exchange(report, machine, scale.link).values())
+            total += share * (scale.of(self.benchmark) * busy + moved)
         return total
 
     def _exchange(self, report: Mapping[str, Any], machine: Machine, link: float) -> dict[str, float]:
@@ -98,6 +109,11 @@ class Program:
             term = "halo" if row["operation"] == "collective-permute" else term
             found[term] += torus.seconds(row, self.replicas)
         return dict(found)
+
+    @property
+    def unknown(self) -> int:
+        """Loops of the training programs whose length the compiler does not know: they count once."""
+        return max(report["cycles"]["loops_of_unknown_length"] for _, report in self.train)
 
     @property
     def needed(self) -> tuple[int, int]:
@@ -127,7 +143,7 @@ def load(benchmark: str, system: str, results: Path = compiler.RESULTS) -> Progr
     clock = target(kind, 1).megahertz
     train = _shares(config, [reports[name] for name in sorted(reports) if name.startswith("train")])
     evaluate = _shares(config, [reports[name] for name in sorted(reports) if name.startswith("eval")])
-    if not clock or not _whole(train):
+    if not clock or not train or not all("cycles" in report for _, report in train):
         return None
     return Program(
         f"{benchmark} {system}",
@@ -135,14 +151,13 @@ def load(benchmark: str, system: str, results: Path = compiler.RESULTS) -> Progr
         record["replicas"],
         clock,
         train,
-        evaluate if _whole(evaluate) else (),
+        evaluate if _known(evaluate) else (),
     )
 
 
-def _whole(programs: Sequence[tuple[float, Mapping[str, Any]]]) -> bool:
-    """Whether every program compiles and has only loops of known length: others count once."""
-    counted = all("cycles" in r and not r["cycles"]["loops_of_unknown_length"] for _, r in programs)
-    return bool(programs) and counted
+def _known(programs: Sequence[tuple[float, Mapping[str, Any]]]) -> bool:
+    """Whether every program compiles and has only loops of known length; a beam search's would count once."""
+    return all("cycles" in r and not r["cycles"]["loops_of_unknown_length"] for _, r in programs)
 
 
 def _shares(config: Any, reports: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, Mapping[str, Any]], ...]:

@@ -28,8 +28,10 @@ def constants() -> str:
     if not scale:
         return _NONE
     rows = fitting.committed()[program_fit.FAMILY]["programs"]["rows"]
-    head = ("rows with a program", "`cycles`, of the scheduler's", "`turnaround`, s", "`link` (not fitted)")
-    return table(head, [(rows, f"{scale.cycles:.3f}", f"{scale.turnaround:.2f}", f"{scale.link:.2f}")])
+    names = [name for name in blocks.BENCHMARKS if name in scale.benchmarks]
+    head = ("rows", "`cycles`, one for all", *names, "`turnaround`, s", "`link` (not fitted)")
+    own = [f"{scale.benchmarks[name]:.3f}" for name in names]
+    return table(head, [(rows, f"{scale.cycles:.3f}", *own, f"{scale.turnaround:.2f}", f"{scale.link:.2f}")])
 
 
 def errors() -> str:
@@ -38,6 +40,7 @@ def errors() -> str:
     if not tests:
         return _NONE
     old = {(t.row.key, t.row.benchmark): t for t in fitting.committed_tests()}
+    one = {(t.row.key, t.row.benchmark): t for t in program_fit.committed_tests(program_fit.ONE)}
     third = [t for t in tests if t.row.family]
     groups = [("**TPU v3**", third)]
     groups += [(name, [t for t in third if t.row.benchmark == name]) for name in blocks.BENCHMARKS]
@@ -49,11 +52,12 @@ def errors() -> str:
         found = fitting.summary(chosen)
         same = [old[key] for t in chosen if (key := (t.row.key, t.row.benchmark)) in old]
         before = fitting.summary(same) if same else None
+        single = fitting.summary([one[t.row.key, t.row.benchmark] for t in chosen])
         cells = [_pair(before and before[part]) for part in ("seconds", "together")]
-        cells += [_pair(found[part]) for part in ("seconds", "together")]
+        cells += [_pair(single["seconds"]), *(_pair(found[part]) for part in ("seconds", "together"))]
         rows.append((name, len(chosen), *cells, _verdict(found)))
-    head = ("rows", "number", "time, formulas", "together, formulas", "time, program", "together, program")
-    return table((*head, "goals"), rows)
+    head = ("rows", "number", "time, formulas", "together, formulas", "time, program, one factor")
+    return table((*head, "time, program", "together, program", "goals"), rows)
 
 
 def _pair(pair: tuple[float, float] | None) -> str:

@@ -114,7 +114,8 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
 
 def _compiled_step(work: Workload, machine: Machine, made: Scaled) -> Step:
     """The update, copies, and what a partition leaves idle are in the program's cycles."""
-    kinds = {kind: made.scale.cycles * seconds for kind, seconds in made.program.kinds().items()}
+    factor = made.scale.of(made.program.benchmark)
+    kinds = {kind: factor * seconds for kind, seconds in made.program.kinds().items()}
     arithmetic = sum(kinds.values())
     moved = made.program.exchange(machine, made.scale.link)
     busy = arithmetic + sum(moved.values())

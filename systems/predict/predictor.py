@@ -169,6 +169,8 @@ def of_workload(
         notes.append(f"costs of {work.network}: {net.source}")
     if target.chip.get("borrowed"):
         notes.append(target.chip["borrowed"])
+    if made and made.program.unknown:
+        notes.append(f"loops of unknown length count once: {made.program.unknown} of the training program")
     low, expected, high = _epochs(work, epochs, notes)
     run = model.run(work, target, values, expected, made)
     outside = _outside(work, target)

@@ -76,9 +76,8 @@ def test_a_program_is_read_with_its_cycles_and_its_exchange(results):
     assert program.needed == (10**9, 16 * 2**30) and program.evaluation(machine, SCALE) is None
 
 
-@pytest.mark.parametrize("train", [{"error": "does not compile"}, report(unknown=1)])
-def test_what_does_not_compile_or_loops_for_an_unknown_time_is_no_program(results, train):
-    assert results("resnet", "tpu-v3-2048", 2048, train=train) is None
+def test_what_does_not_compile_is_no_program(results):
+    assert results("resnet", "tpu-v3-2048", 2048, train={"error": "does not compile"}) is None
 
 
 def test_a_preset_without_a_record_has_no_program(tmp_path):
@@ -168,8 +167,11 @@ def test_a_fit_finds_the_constants_that_made_the_times(results, monkeypatch):
         dataclasses.replace(r, seconds=fitting.seconds(r, values, None, Scaled(made[r.benchmark, r.preset], scale)))
         for r in rows
     ]  # fmt: skip
-    found = program_fit.fit(exact, values)
+    found = program_fit.fit(exact, values, each=False)
     assert found.cycles == pytest.approx(0.7, rel=0.01) and found.turnaround == pytest.approx(1.5, rel=0.02)
+    own = program_fit.fit(exact, values, each=True)
+    assert own.benchmarks == pytest.approx(dict.fromkeys(("resnet", "ssd", "transformer"), 0.7), rel=0.01)
+    assert own.of("gnmt") == own.cycles == found.cycles
 
 
 def test_every_row_names_a_preset_of_its_batch():
