@@ -95,6 +95,7 @@ class Program:
                             found[1], found[3], found[2], found[4], int(cycles[1]) if cycles else None
                         )
                     )
+        self._results = {one.name: one.result for found in self.computations.values() for one in found}
 
     def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[Instruction, int]]:
         """Yields the instructions that run and how often: the entry's, and those of loops and calls inside it."""
@@ -146,6 +147,21 @@ class Program:
         }:
             return "copy"
         return "random" if any(name.startswith("rng") for name in inside) else "other"
+
+    def matrices(self, one: Instruction) -> list[Instruction]:
+        """The convolutions and products of an instruction: itself, or what a fusion holds."""
+        if one.opcode == "fusion":
+            inside = self.computations.get(one.attribute(r"calls=%?([\w.\-]+)"), [])
+            return [found for i in inside for found in self.matrices(i)]
+        target = one.attribute(r'custom_call_target="([^"]+)"') if one.opcode == "custom-call" else ""
+        called = re.search("conv|gemm|matmul", target, re.IGNORECASE)
+        return [one] if called or one.opcode in ("convolution", "dot") else []
+
+    def operand_type(self, one: Instruction) -> str:
+        """The wider type of the first two operands of a convolution or product, "f16" or another."""
+        operands = re.findall(r"%([\w.\-]+)", one.rest.partition(")")[0])[:2]
+        kinds = [_SHAPE.findall(self._results.get(name, one.result))[0][0] for name in operands]
+        return max(kinds or ["f32"], key=lambda kind: _BYTES.get(kind, 4))
 
 
 def cycles(program: Program) -> dict:
@@ -259,19 +275,33 @@ def copies(program: Program) -> dict:
 
 
 def kernels(program: Program) -> dict:
-    """A GPU program's kernels: calls by library, fusions by kind, and the bits of convolutions and products."""
+    """A GPU program's kernels: calls by library, fusions by kind, and convolutions and products by type.
+
+    Returns:
+      calls: {library's name: number}. fusions: {kind: number}. matrix_types: {type of the operands: number} of
+      convolutions and products, those inside fusions among them. wide_matrices: {layer: number} of those whose operands
+      have more than 16 bits.
+    """
     calls: Counter[str] = Counter()
     fusions: Counter[str] = Counter()
-    bits: Counter[str] = Counter()
+    types: Counter[str] = Counter()
+    wide: Counter[str] = Counter()
     for one, times in program.scheduled():
         if one.opcode == "custom-call":
-            name = one.attribute(r'custom_call_target="([^"]+)"')
-            calls[name] += times
-            if re.search("conv|gemm|matmul", name, re.IGNORECASE):
-                bits[_SHAPE.findall(one.result)[0][0]] += times
+            calls[one.attribute(r'custom_call_target="([^"]+)"')] += times
         elif one.opcode == "fusion":
             fusions[one.attribute(r"kind=k(\w+)")] += times
-    return {"calls": dict(calls), "fusions": dict(fusions), "matrix_types": dict(bits)}
+        for matrix in program.matrices(one):
+            kind = program.operand_type(matrix)
+            types[kind] += times
+            if _BYTES.get(kind, 4) > 2:
+                wide[matrix.layer if matrix.layer != "other" else one.layer] += times
+    return {
+        "calls": dict(calls),
+        "fusions": dict(fusions),
+        "matrix_types": dict(types),
+        "wide_matrices": dict(wide),
+    }
 
 
 def wide_arithmetic(program: Program) -> dict[str, int]:
