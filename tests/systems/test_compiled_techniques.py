@@ -38,15 +38,20 @@ def programs() -> list[tuple[str, str, str, dict[str, Any]]]:
 
 
 def training(benchmark: str) -> Iterator[tuple[RunConfig, dict[str, Any]]]:
-    """Yields (preset, result) of a benchmark's training steps."""
-    for name, system, step, report in programs():
-        if name == benchmark and step.startswith("train"):
-            yield preset(benchmark, system), report
+    """Yields (preset, result) of a benchmark's training steps; skips the test where none is compiled."""
+    found = [row for row in programs() if row[0] == benchmark and row[2].startswith("train")]
+    if not found:
+        pytest.skip(f"no training step of {benchmark} is compiled yet: python -m systems compile {benchmark}")
+    for _, system, _, report in found:
+        yield preset(benchmark, system), report
 
 
 def of_pod(benchmark: str) -> tuple[RunConfig, dict[str, Any]]:
     """(preset, result) of the training step on 2,048 cores."""
-    return next((c, report) for c, report in training(benchmark) if c.system == POD)
+    for config, report in training(benchmark):
+        if config.system == POD:
+            return config, report
+    pytest.skip(f"not compiled yet: python -m systems compile {benchmark} --system={POD}")
 
 
 def over_all(report: dict[str, Any]) -> list[dict[str, Any]]:
