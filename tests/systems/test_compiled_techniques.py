@@ -90,9 +90,12 @@ def test_batch_norm_sums_over_the_preset_s_groups(benchmark: str) -> None:
 def test_rows_are_exchanged_by_neighbours() -> None:
     config, report = of_pod("ssd")
     rows = [row for row in report["collectives"] if row["operation"] == "collective-permute"]
-    assert rows and {move for row in rows for move in row["distances"]} == {-1, 1}
+    near = [row for row in rows if set(row["distances"]) <= {-1, 1}]
+    assert {move for row in near for move in row["distances"]} == {-1, 1}
     # Every core but the last of its group sends down, or every one but the first up.
-    assert {row["groups"] for row in rows} == {config.num_groups * (config.partitions - 1)}
+    assert {row["groups"] for row in near} == {config.num_groups * (config.partitions - 1)}
+    # Farther go only the rows of the smallest maps, of which a neighbour alone has too few.
+    assert sum(row["bytes"] for row in near) > 0.99 * sum(row["bytes"] for row in rows)
 
 
 def test_no_core_of_a_group_gets_the_maps_of_all_its_images() -> None:
