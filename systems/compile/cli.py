@@ -29,7 +29,9 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--target", metavar="KIND", help=f"another device: {', '.join(NAMES)}")
     command.add_argument(
-        "--program", choices=("train", "eval", "both"), default="train", help="which steps; default: train"
+        "--program",
+        default="train",
+        help="which steps: train (the default), eval, both, or one of several shapes, as train-2",
     )
     command.add_argument("--export", metavar="DIR", type=Path, help="compile this export, made before")
     command.add_argument("--keep", metavar="DIR", type=Path, help="put the optimised programs' text here")
@@ -66,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
             manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
         kind = args.target or kind_of(_hardware(args.benchmark, args.system))
         goal = target(kind, int(manifest.get("num_replicas", 1)))
-        chosen = [p for p in manifest["programs"] if args.program in ("both", p["name"].partition("-")[0])]
+        chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
         reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep) for p in chosen}
     if not (args.export or args.target or args.flags):
         series.keep(args.benchmark, args.system, kind, reports)

