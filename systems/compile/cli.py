@@ -145,7 +145,12 @@ def lines(name: str, report: dict) -> list[str]:
         found.append("  dearest     " + ", ".join(f"{layer} {n / 1e6:.2f}" for layer, n in layers))
     if "kernels" in report:
         calls = ", ".join(f"{call} {n}" for call, n in report["kernels"]["calls"].items()) or "none"
-        found.append(f"  kernels     {calls}; matrix results in {report['kernels']['matrix_types']}")
+        types, wide = (
+            ", ".join(f"{k} {n}" for k, n in report["kernels"][part].items()) or "none"
+            for part in ("matrix_types", "wide_matrices")
+        )
+        found.append(f"  kernels     {calls}")
+        found.append(f"  products    {types}; wider than 16 bits: {wide}")
     for row in report["collectives"][:8]:
         size = f"{row['groups']} x {row['group_size']}" if row["group_size"] else "all"
         found.append(

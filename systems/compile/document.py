@@ -33,7 +33,8 @@ _GPU_HEAD = (
     "MiB a device",
     "fits",
     "library calls",
-    "in",
+    "products in",
+    "wider than 16 bits",
     "collectives",
     "MB",
 )
@@ -55,6 +56,8 @@ without it ([how](compile.md)). This page is generated from `systems/compile/res
 ## GPUs
 
 - The compiler knows no workspace of cuDNN, so the memory is a lower bound, and gives no time.
+- products in: convolutions and matrix products by the type of their operands, those of a loop as often as it runs.
+  wider than 16 bits: their layers, where the preset computes in 16.
 
 {gpus}
 
@@ -145,6 +148,7 @@ def _gpus(records: list[dict], results: Path) -> str:
                 *start,
                 ", ".join(f"{name.removeprefix('__')} {n}" for name, n in calls.most_common()) or "none",
                 ", ".join(f"{kind} {n}" for kind, n in bits.items()) or "none",
+                _wide(report["kernels"]),
                 sum(row["count"] for row in moved),
                 f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
             )
@@ -167,6 +171,13 @@ def _effort(records: list[dict], results: Path) -> str:
         for place, report in sorted(dearest.items())
     ]
     return _table(("benchmark", "for", "seconds", "GB"), rows)
+
+
+def _wide(kernels: dict) -> str:
+    """The layers whose products have operands of more than 16 bits, in a program where others have 16."""
+    if not {"f16", "bf16"} & kernels["matrix_types"].keys():
+        return "all"
+    return ", ".join(f"{layer} {n}" for layer, n in kernels["wide_matrices"].items()) or "none"
 
 
 def _compiled(records: list[dict], results: Path, part: str) -> list[tuple[tuple, dict]]:
