@@ -84,6 +84,14 @@ class Answer:
         """Where the training step comes from."""
         return f"compiled program ({self.run.program})" if self.made else "formulas"
 
+    @property
+    def estimate(self) -> tuple[float, float] | None:
+        """Seconds of the program's step by the scheduler's cycles, without a fitted factor, and of its exchange."""
+        if not self.made:
+            return None
+        moved = self.made.program.exchange(self.machine, self.made.scale.link)
+        return sum(self.made.program.kinds().values()), sum(moved.values())
+
     def as_dict(self) -> dict[str, Any]:
         """The prediction as a dict for JSON; times are seconds."""
         run, step = self.run, self.run.step
@@ -100,6 +108,7 @@ class Answer:
             "run_seconds": {term: getattr(run, term) for term in run.TERMS} | {"total": run.total},
             "interval_seconds": self.interval and list(self.interval),
             "step_from": self.path,
+            "estimated_seconds": self.made and dict(zip(("cycles", "exchange"), self.estimate)),
             "memory_bytes": self.made and dict(zip(("needed", "device"), self.made.program.needed)),
             "constants": dataclasses.asdict(self.made.scale if self.made else self.constants),
             "costs": network.load(self.work.network).source,

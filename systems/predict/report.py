@@ -49,6 +49,10 @@ def table(answer: Answer) -> str:
         around = "nine of ten between {:.3g} and {:.3g}".format(*(s / 60 for s in answer.interval))
     lines.append(f"{run.total / 60:.3g} minutes; {around}")
     if answer.made:
+        cycles, moved = answer.estimate
+        lines.append(
+            f"the program's step as estimated: {1e3 * cycles:.2f} ms of cycles, {1e3 * moved:.2f} ms of exchange"
+        )
         needed, held = (size / 2**20 for size in answer.made.program.needed)
         lines.append(f"memory: {needed:.0f} of {held:.0f} MiB a core")
     lines += [f"assumed: {note}" for note in answer.notes]

@@ -5,8 +5,10 @@ host, hosts along the first side, then along the next. A group is taken to be of
 the presets are, so that it fills a box of chips.
 
 Links are full duplex and a collective uses both directions of a side: round a ring, or from both ends of a line. A
-side closes to a ring where it is a whole pod's (32 chips of a v3), or 4 and more chips of a v4's (Jouppi et al., TPU
-v4, 2023, section 2: blocks of 4 x 4 x 4 joined by optical switches). Cores of a chip add up in memory first.
+side closes to a ring where it is one whole pod's (32 chips of a v3; several pods in a row are a mesh: Kumar et al.,
+Exploring the limits of concurrency in ML training on Google TPUs, 2020), or 4 and more chips of a v4's
+(Jouppi et al., TPU v4, 2023, section 2: blocks of 4 x 4 x 4 joined by optical switches). Cores of a chip add up in
+memory first.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from typing import Any
 
 # Bytes that a core of a chip reads and writes to add its part to the other's, per byte: two read, one written.
 _LOCAL = 3
-# {kind of device: the shortest side that closes to a ring}.
-_RING = {"tpu-v2": 16, "tpu-v3": 32, "tpu-v4": 4}
+# {kind of device: the shortest and the longest side that close to a ring}.
+_RINGS = {"tpu-v2": (16, 16), "tpu-v3": (32, 32), "tpu-v4": (4, 64)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Torus:
 
     Attributes:
       sides: chips along each side, as in the compiler's topology ("v3:32x32" has (32, 32)).
-      ring: the shortest side that closes to a ring.
+      rings: the shortest and the longest side that close to a ring.
       cores: of a chip.
       link: bytes/s of a link in one direction that collectives reach.
       hop: seconds from a chip to its neighbour.
@@ -36,7 +38,7 @@ class Torus:
     """
 
     sides: tuple[int, ...]
-    ring: int
+    rings: tuple[int, int]
     cores: int
     link: float
     hop: float
@@ -55,7 +57,7 @@ class Torus:
         cores = chip["replicas"]
         return cls(
             sides=tuple(int(side) for side in topology.partition(":")[2].split("x")),
-            ring=_RING[kind],
+            rings=_RINGS[kind],
             cores=cores,
             link=chip["link_bandwidth"] * share,
             hop=chip["hop_seconds"],
@@ -73,7 +75,7 @@ class Torus:
 
     def closes(self, side: int, length: int) -> bool:
         """Whether chips along a whole side form a ring."""
-        return length == self.sides[side] >= self.ring
+        return length == self.sides[side] and self.rings[0] <= length <= self.rings[1]
 
     def seconds(self, row: Mapping[str, Any], replicas: int) -> float:
         """Seconds of the collectives of one row of a compiled program's report.

@@ -18,6 +18,7 @@ from systems.predict import (
     published,
     workload,
 )
+from systems.predict import report as tables
 from systems.predict.compiled import Scale, Scaled
 from systems.predict.predictor import WhatIf
 from systems.predict.torus import Torus
@@ -147,6 +148,8 @@ def test_the_answer_says_where_its_step_comes_from(results, monkeypatch):
     answer = predictor.predict("resnet", "tpu-v3-2048")
     assert answer.path == "compiled program (resnet tpu-v3-2048)"
     assert answer.as_dict()["memory_bytes"] == {"needed": 10**9, "device": 16 * 2**30}
+    assert answer.as_dict()["estimated_seconds"]["cycles"] == pytest.approx(0.03)  # Without the factor.
+    assert "30.00 ms of cycles" in tables.table(answer) and "954 of 16384 MiB a core" in tables.table(answer)
     assert predictor.predict("resnet", "tpu-v3-2048", WhatIf(formulas=True)).path == "formulas"
     changed = predictor.predict("resnet", "tpu-v3-2048", WhatIf(batch=65536))
     assert changed.path == "formulas" and any("--formulas" in note for note in changed.notes)
