@@ -37,6 +37,10 @@ def read(folder: Path) -> dict:
         sys.exit(f"error: {path}: {error}; export it again")
     if manifest.get("format") != FORMAT:
         sys.exit(f"error: {path}: format {manifest.get('format')}, {FORMAT} expected; export it again")
+    if not manifest.get("values", True):
+        sys.exit(
+            f"error: {path}: an export without values, to compile; export it again without --noexport_values"
+        )
     return manifest
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common.config.schema import Optimizer, Schedule
+from common.config.schema import Communication, Optimizer, Schedule
 from resnet.config import Config, Data
 
 # --- Round v0.6: 72 epochs at batches of up to 16384; L2 in the loss besides LARS's own decay; scaled momentum.
@@ -40,6 +40,9 @@ _V06_32K = replace(
     schedule=Schedule(kind="poly", warmup_epochs=25.0, power=2.0, end_learning_rate=1e-4),
     data=Data(private_threads=48),
 )
+
+# At a pod's size each replica updates its part of the weights: docs/sources.md, mlperf 3.
+_SHARDED = Communication(shard_weight_update=True)
 
 _V06_PRESETS = {
     "tpu-v3-32": replace(
@@ -98,6 +101,7 @@ _V06_PRESETS = {
         source="G6 benchmarks/resnet/tpu-v3-2048/run_and_time.sh and results/tpu-v3-2048/resnet; row 1 of "
         "Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (scaled momentum, 76.9 s)",
         num_replicas=2048,
+        communication=_SHARDED,
     ),
     # Rows of Table 1 that were not submitted: open division, see docs/presets/resnet.md.
     "tpu-v3-2048-unscaled": replace(
@@ -106,6 +110,7 @@ _V06_PRESETS = {
         source="row 2 of Table 1 in 'Scale MLPerf-0.6 Models on Google TPU-v3 Pods' (figure 6, 72.4 s)",
         division="open",
         num_replicas=2048,
+        communication=_SHARDED,
         optimizer=Optimizer(
             name="lars", base_learning_rate=31.2, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5
         ),
@@ -117,6 +122,7 @@ _V06_PRESETS = {
         "epochs are 16 blocks of 157 steps, as in G7 resnet-research-JAX-tpu-v3-8192/train.py for this batch",
         division="open",
         num_replicas=2048,
+        communication=_SHARDED,
         train_steps=2512,
         optimizer=Optimizer(
             name="lars",
@@ -320,6 +326,7 @@ _V07_PRESETS = {
     "tpu-v3-8192-jax": replace(
         _V07_64K,
         source="G7 resnet-research-JAX-tpu-v3-8192/train.py and results/tpu-v3-8192-JAX/resnet",
+        communication=_SHARDED,
         train_steps=23 * 79,
         optimizer=Optimizer(
             name="lars",

@@ -14,6 +14,7 @@ from common.config.clock import Clock
 from common.config.here import Rule
 from common.config.presets import named
 from common.config.schema import Communication, Optimizer, Schedule
+from transformer import pjrt_presets
 from transformer.config import Config, Data, Decode
 
 
@@ -62,6 +63,10 @@ _V06_2048 = Config(
     schedule=Schedule(kind="noam", warmup_steps=550.0, width=1024),
 )
 
+# Adam is 45 % of a step at a pod's size ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2); which rows:
+# docs/sources.md, mlperf 3.
+_SHARDED = Communication(shard_weight_update=True)
+
 _V06_PRESETS = {
     "tpu-v3-32": replace(
         _V06_512,
@@ -100,8 +105,7 @@ _V06_PRESETS = {
         hardware="tpu-v3-2048",
         source="G6 benchmarks/transformer/tpu-v3-2048/run_and_time.sh",
         num_replicas=2048,
-        # Adam is 45 % of a step at a pod's size ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2).
-        communication=Communication(shard_weight_update=True),
+        communication=_SHARDED,
     ),
 }
 
@@ -178,6 +182,7 @@ _V07_PRESETS = {
         hardware="tpu-v3-8192",
         source="G7 results/tpu-v3-8192-JAX/transformer",
         num_replicas=2048,
+        communication=_SHARDED,
         # The log says 256: pairs were cut by the packed length alone.
         max_sequence_length=256,
         optimizer=Optimizer(
@@ -295,7 +300,7 @@ _CPU_PRESETS = {
     ),
 }
 
-PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})
+PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS, **pjrt_presets.PRESETS})
 
 
 def _example_bytes(config: Config) -> float:

@@ -107,8 +107,16 @@ def _aliases(text: str) -> dict[int, int]:
 
 
 def _portable(text: str) -> str:
-    """Returns the module without what only TensorFlow's XLA reads: attributes and copies of the dialect mhlo."""
-    text = re.sub(r"^(module @\S+) attributes .*\{$", r"\1 {", text, count=1, flags=re.MULTILINE)
+    """Returns the module without what only TensorFlow's XLA reads, and without what depends on where it is made.
+
+    The former are attributes and copies of the dialect mhlo. The latter are paths of Python files, and the numbers that
+    TensorFlow gives to functions in their order. So a step has the same artifact wherever it is exported.
+    """
+    text = re.sub(r"^module @\S+ attributes .*\{$", "module @step {", text, count=1, flags=re.MULTILINE)
+    text = re.sub(r'loc\("[^"]*":\d+:\d+\)', "loc(unknown)", text)
+    names = re.findall(r"func\.func private @([\w.\-]+)\(", text)
+    plain = {name: f"part.{i}" for i, name in enumerate(names)}
+    text = re.sub(r"@([\w.\-]+)", lambda found: f"@{plain.get(found[1], found[1])}", text)
     text = re.sub(r"mhlo\.copy (%\S+) : (\S+)", r"stablehlo.reshape \1 : (\2) -> \2", text)
     return re.sub(r" \{mhlo\.frontend_attributes = \{[^{}]*\}\}", "", text)
 

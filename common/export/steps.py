@@ -80,16 +80,19 @@ class Steps:
       clock: of the whole run.
       variables: name -> variable of the state, and the replica's number where there are several.
       state: name -> Argument; the variables hold these values after `reset()`.
+      values: whether arguments have the values of a run's start, rather than zeros.
       constants: name -> Argument: tensors that a step closes over, in the order in which `name_of` met them.
     """
 
-    def __init__(self, task: Any, config: RunConfig):
+    def __init__(self, task: Any, config: RunConfig, values: bool = True):
         """Builds the network.
 
         Args:
           task: the benchmark's, for the configuration `to_export(config)`.
           config: the whole run's, whose clock gives the learning rates.
+          values: False makes no first values: every argument is zero.
         """
+        self.values = values
         policy = precision(task.config.precision)
         self.task, self.clock = task, Clock.of(config)
         self.replicas = Xla(task.config.num_replicas)
@@ -111,7 +114,8 @@ class Steps:
         }
         self.constants: dict[str, Argument] = {}
         self._captured: dict[int, tuple[tf.Tensor, str]] = {}
-        self.reset()
+        if values:
+            self.reset()
 
     def reset(self) -> None:
         """Sets all variables to the start of the exported run."""
@@ -155,19 +159,22 @@ class Steps:
         prefix = "train" if training else "eval"
         shares = [
             _synthetic(self._seeded(share), training, size, count)
-            for share in range(min(config.num_groups, SHARES))
+            for share in range(min(config.num_groups, SHARES) if self.values else 1)
         ]
+        places = [f"{prefix}/{i}" for i in range(count)] if count > 1 else [prefix]
         return [
             {
-                key: _component(
-                    f"{prefix}/{i}/{key}" if count > 1 else f"{prefix}/{key}",
-                    [share[i][key] for share in shares],
-                    config.seed,
-                )
+                key: self._component(f"{place}/{key}", [share[i][key] for share in shares])
                 for key in shares[0][i]
             }
-            for i in range(count)
+            for i, place in enumerate(places)
         ]
+
+    def _component(self, name: str, shares: Sequence[np.ndarray]) -> Argument:
+        config = self.task.config
+        if not self.values:
+            return _zeros(name, "input", shares[0], config.num_groups > 1)
+        return _component(name, shares, config.seed)
 
     def _seeded(self, share: int) -> Any:
         """Returns the task with another seed, for the examples of a group of replicas."""
@@ -197,11 +204,14 @@ class Steps:
             return Argument(name, "counter", value, {"rule": "constant", "value": start})
         counter = variable is state.evaluated
         role = "weight" if id(variable) in weights else "slot" if id(variable) in slots else "statistic"
+        role = "counter" if counter else role
+        if not self.values:
+            return _zeros(name, role, np.empty(variable.shape, variable.dtype.as_numpy_dtype), own)
         value = variable.numpy()
         rule = _rule(name, value, [self.task.config.seed, index])
         stored = {name: value} if rule["rule"] == "stored" else {}
         made = rules.make(rule, value.shape, value.dtype.name, stored)
-        return Argument(name, "counter" if counter else role, made, rule, stored.get(name), own)
+        return Argument(name, role, made, rule, stored.get(name), own)
 
     def _start_step(self) -> int:
         """Returns step 0, or one a tenth into the warmup where step 0 has learning rate 0 and would change nothing."""
@@ -231,6 +241,13 @@ def _rule(name: str, value: np.ndarray, key: list[int]) -> rules.Rule:
     # Uniform, of the same mean and variance.
     mean, reach = float(value.mean(dtype=np.float64)), float(value.std(dtype=np.float64)) * 3**0.5
     return {"rule": "uniform", "low": mean - reach, "high": mean + reach, "key": key}
+
+
+def _zeros(name: str, role: str, like: np.ndarray, per_replica: bool) -> Argument:
+    """Returns an argument of that shape and dtype, of which only these are wanted."""
+    return Argument(
+        name, role, np.zeros(like.shape, like.dtype), {"rule": "constant", "value": 0}, None, per_replica
+    )
 
 
 def _synthetic(task: Any, training: bool, size: int, count: int) -> list[dict[str, np.ndarray]]:

@@ -37,7 +37,15 @@ _OUTSIDE = (
 )
 
 
-def write(task: Any, config: RunConfig, folder: str, kind: str, say: Callable[[str], None]) -> dict[str, Any]:
+def write(
+    task: Any,
+    config: RunConfig,
+    folder: str,
+    kind: str,
+    say: Callable[[str], None],
+    programs: str = "both",
+    values: bool = True,
+) -> dict[str, Any]:
     """Exports `task`, of the configuration `steps.to_export(config)`, into `folder`.
 
     Args:
@@ -47,13 +55,15 @@ def write(task: Any, config: RunConfig, folder: str, kind: str, say: Callable[[s
       kind: which step computes the losses to compare with: "compiled", "uncompiled" (several times as fast on a CPU),
         or "none"; of several replicas, either of the first two is the backend mirrored.
       say: prints a line of progress.
+      programs: "train", "eval" or "both", or the name of one of several shapes: "train-2".
+      values: False writes no first values and no losses, which take half of the time: a compiler needs none.
 
     Returns:
       The manifest.
 
     Raises:
-      UserError: the folder cannot be written, the disk is full, or XLA cannot compile a training step. An evaluation
-        step that XLA cannot compile is left out and named in the manifest.
+      UserError: the folder cannot be written, the disk is full, XLA cannot compile a training step, or there is no
+        such step. An evaluation step that XLA cannot compile is left out and named in the manifest.
     """
     path = _place(folder)
     with contextlib.ExitStack() as stack:
@@ -61,7 +71,7 @@ def write(task: Any, config: RunConfig, folder: str, kind: str, say: Callable[[s
             path.parent.mkdir(parents=True, exist_ok=True)
             made = stack.enter_context(whole(path))
             made.mkdir()
-        manifest = _write(task, config, folder, made, kind, say)
+        manifest = _write(task, config, folder, made, kind if values else "none", say, programs, values)
         with _writing(folder):
             stack.close()
     say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m bench.replay {path}")
@@ -75,18 +85,25 @@ def _write(
     path: pathlib.Path,
     kind: str,
     say: Callable[[str], None],
+    chosen: str,
+    values: bool,
 ) -> dict[str, Any]:
     """As `write`, into `path`, an empty folder that errors call `folder`."""
     began = time.time()
     backend = reference.prepared(task.config.num_replicas, kind, say)
-    steps = Steps(task, config)
+    steps = Steps(task, config, values)
     stored = {name: a.stored for name, a in steps.state.items() if a.stored is not None}
     manifest = _about(task, config, steps)
     computed = reference.of(steps, kind, backend)
-    for training in (True, False):
+    for step in ("train", "eval"):
+        if chosen.partition("-")[0] not in ("both", step):
+            continue
+        training = step == "train"
         batches = steps.batches(training)
         for i, batch in enumerate(batches):
-            name = ("train" if training else "eval") + (f"-{i}" if len(batches) > 1 else "")
+            name = f"{step}-{i}" if len(batches) > 1 else step
+            if chosen not in ("both", step, name):
+                continue
             say(f"{name}: lowering")
             try:
                 program, text = _program(steps, name, training, batch)
@@ -105,6 +122,10 @@ def _write(
             )
             program["reference"] = computed and reference.describe(computed, steps, training, batch, say)
             manifest["programs"].append(program)
+    if not manifest["programs"] and not manifest["refused"]:
+        raise UserError(
+            f"--export_programs={chosen}: no such step; use both, train, eval, or a name as train-0"
+        )
     manifest["constants"] = [_describe(argument) for argument in steps.constants.values()]
     stored |= {name: argument.value for name, argument in steps.constants.items()}
     arrays = {_key(name): _plain(value) for name, value in stored.items()}
@@ -165,6 +186,7 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
         "forward_flops_per_example": _forward_flops(steps),
         "chooses": task.chooses,
         "outside": [*_OUTSIDE, _quality(task)],
+        "values": steps.values,
         "refused": {},
         "state": [_describe(argument) for argument in steps.state.values()],
         "programs": [],

@@ -82,6 +82,16 @@ def _define_flags() -> None:
         ["compiled", "uncompiled", "none"],
         "what computes the exported step's first losses; uncompiled is several times as fast on a CPU",
     )
+    flags.DEFINE_string(
+        "export_programs",
+        "both",
+        "which steps are exported: both, train, eval, or one by its name, as train-2",
+    )
+    flags.DEFINE_bool(
+        "export_values",
+        True,
+        "without: no first values and no losses; the programs can be compiled, not replayed",
+    )
 
 
 def defined() -> list[flags.Flag]:
@@ -246,7 +256,15 @@ def _export(task_of: Any, config: RunConfig) -> int:
     from common.export.steps import to_export
 
     task = task_of(to_export(config), None)
-    write.write(task, config, FLAGS.export, FLAGS.export_reference, lambda line: print(line, file=sys.stderr))
+    write.write(
+        task,
+        config,
+        FLAGS.export,
+        FLAGS.export_reference,
+        lambda line: print(line, file=sys.stderr),
+        FLAGS.export_programs,
+        FLAGS.export_values,
+    )
     return 0
 
 

@@ -95,6 +95,7 @@ class Program:
                             found[1], found[3], found[2], found[4], int(cycles[1]) if cycles else None
                         )
                     )
+        self._results = {one.name: one.result for found in self.computations.values() for one in found}
 
     def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[Instruction, int]]:
         """Yields the instructions that run and how often: the entry's, and those of loops and calls inside it."""
@@ -147,6 +148,21 @@ class Program:
             return "copy"
         return "random" if any(name.startswith("rng") for name in inside) else "other"
 
+    def matrices(self, one: Instruction) -> list[Instruction]:
+        """The convolutions and products of an instruction: itself, or what a fusion holds."""
+        if one.opcode == "fusion":
+            inside = self.computations.get(one.attribute(r"calls=%?([\w.\-]+)"), [])
+            return [found for i in inside for found in self.matrices(i)]
+        target = one.attribute(r'custom_call_target="([^"]+)"') if one.opcode == "custom-call" else ""
+        called = re.search("conv|gemm|matmul", target, re.IGNORECASE)
+        return [one] if called or one.opcode in ("convolution", "dot") else []
+
+    def operand_type(self, one: Instruction) -> str:
+        """The wider type of the first two operands of a convolution or product, "f16" or another."""
+        operands = re.findall(r"%([\w.\-]+)", one.rest.partition(")")[0])[:2]
+        kinds = [_SHAPE.findall(self._results.get(name, one.result))[0][0] for name in operands]
+        return max(kinds or ["f32"], key=lambda kind: _BYTES.get(kind, 4))
+
 
 def cycles(program: Program) -> dict:
     """Estimated cycles of a step: {"total", "by_kind", "by_layer", "loops_of_unknown_length", "without": opcodes}."""
@@ -174,7 +190,10 @@ def cycles(program: Program) -> dict:
 
 
 def collectives(program: Program) -> list[dict]:
-    """What is exchanged in a step: opcode, groups, replicas in a group, strategy; number and bytes of each such sum."""
+    """What is exchanged in a step: opcode, groups, replicas in a group, strategy; number and bytes of each such sum.
+
+    A permutation also has its "distances", from the replica that sends to the one that receives.
+    """
     found: dict[tuple, list[int]] = {}
     for one, times in program.scheduled():
         base = one.opcode.removesuffix("-start")
@@ -184,12 +203,13 @@ def collectives(program: Program) -> list[dict]:
         strategy = one.attribute(r'"strategy":"?([^",}]+(?:\{[^}]*\})?)') or one.attribute(
             r"(StrategyND\{[^}]*\})"
         )
-        entry = found.setdefault((base, number, size, strategy), [0, 0])
+        entry = found.setdefault((base, number, size, strategy, distances(one)), [0, 0])
         entry[0] += times
         entry[1] += times * one.nbytes
     rows = [
         {"operation": op, "groups": n, "group_size": size, "strategy": s, "count": count, "bytes": nbytes}
-        for (op, n, size, s), (count, nbytes) in found.items()
+        | ({"distances": list(moves)} if moves else {})
+        for (op, n, size, s, moves), (count, nbytes) in found.items()
     ]
     return sorted(rows, key=lambda row: -row["bytes"])
 
@@ -209,6 +229,41 @@ def groups(one: Instruction) -> tuple[int, int]:
     return 1, 0
 
 
+def distances(one: Instruction) -> tuple[int, ...]:
+    """Differences between the replicas that receive and send in a permutation; () of another operation."""
+    pairs = re.findall(r"\{(\d+),(\d+)\}", one.attribute(r"source_target_pairs=\{(\{.*?\})\}"))
+    return tuple(sorted({int(target) - int(source) for source, target in pairs}))
+
+
+def loop_products(program: Program) -> dict[str, int]:
+    """Convolutions and products in the bodies of loops, by the shape of their result; each counts once."""
+    found: Counter[str] = Counter()
+    bodies = [
+        one.attribute(r"body=%?([\w.\-]+)")
+        for instructions in program.computations.values()
+        for one in instructions
+        if one.opcode == "while"
+    ]
+    for body in bodies:
+        for name in [body, *(i.attribute(r"calls=%?([\w.\-]+)") for i in program.computations.get(body, []))]:
+            for one in program.computations.get(name, []):
+                if one.opcode in ("convolution", "dot"):
+                    kind, sides = _SHAPE.findall(one.result)[0]
+                    found[f"{kind}[{sides}]"] += 1
+    return dict(found.most_common())
+
+
+def shared_branches(program: Program) -> list[int]:
+    """The number of cases of each conditional of more than two, of which a replica runs one."""
+    counts = []
+    for instructions in program.computations.values():
+        for one in instructions:
+            cases = one.attribute(r"branch_computations=\{([^}]*)\}").count(",") + 1
+            if one.opcode == "conditional" and cases > 2:
+                counts.append(cases)
+    return counts
+
+
 def copies(program: Program) -> dict:
     """Copies and transpositions that are left: {"count", "bytes", "cycles"}."""
     found = [(one, times) for one, times in program.scheduled() if program.kind(one) == "copy"]
@@ -220,19 +275,33 @@ def copies(program: Program) -> dict:
 
 
 def kernels(program: Program) -> dict:
-    """A GPU program's kernels: calls by library, fusions by kind, and the bits of convolutions and products."""
+    """A GPU program's kernels: calls by library, fusions by kind, and convolutions and products by type.
+
+    Returns:
+      calls: {library's name: number}. fusions: {kind: number}. matrix_types: {type of the operands: number} of
+      convolutions and products, those inside fusions among them. wide_matrices: {layer: number} of those whose operands
+      have more than 16 bits.
+    """
     calls: Counter[str] = Counter()
     fusions: Counter[str] = Counter()
-    bits: Counter[str] = Counter()
+    types: Counter[str] = Counter()
+    wide: Counter[str] = Counter()
     for one, times in program.scheduled():
         if one.opcode == "custom-call":
-            name = one.attribute(r'custom_call_target="([^"]+)"')
-            calls[name] += times
-            if re.search("conv|gemm|matmul", name, re.IGNORECASE):
-                bits[_SHAPE.findall(one.result)[0][0]] += times
+            calls[one.attribute(r'custom_call_target="([^"]+)"')] += times
         elif one.opcode == "fusion":
             fusions[one.attribute(r"kind=k(\w+)")] += times
-    return {"calls": dict(calls), "fusions": dict(fusions), "matrix_types": dict(bits)}
+        for matrix in program.matrices(one):
+            kind = program.operand_type(matrix)
+            types[kind] += times
+            if _BYTES.get(kind, 4) > 2:
+                wide[matrix.layer if matrix.layer != "other" else one.layer] += times
+    return {
+        "calls": dict(calls),
+        "fusions": dict(fusions),
+        "matrix_types": dict(types),
+        "wide_matrices": dict(wide),
+    }
 
 
 def wide_arithmetic(program: Program) -> dict[str, int]:

@@ -18,12 +18,15 @@ def main(argv: list[str] | None = None) -> int:
     if INSTALLED:
         parser.error("it writes files of a checkout; run `python -m systems.predict` there")
     if arguments.what == "fit":
-        from systems.predict import fitting
+        from systems.predict import fitting, program_fit
 
         constants, left_out = fitting.refit()
+        tpu = constants[program_fit.FAMILY]
+        tpu["programs"], programs = program_fit.refit(fitting.Constants(**tpu["constants"]))
         fitting.PATH.write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
         lines = ",\n ".join(json.dumps(row) for row in left_out)
         fitting.LEFT_OUT.write_text(f"[\n {lines}\n]\n", encoding="utf-8")
+        program_fit.LEFT_OUT.write_text(json.dumps(programs, indent=1) + "\n", encoding="utf-8")
     else:
         from systems.predict import document
 

@@ -33,6 +33,9 @@ def add(commands: argparse._SubParsersAction) -> None:
         default=None,
         help="1/N of the update each",
     )
+    command.add_argument(
+        "--formulas", action="store_true", help="the step by formulas, also where its program is compiled"
+    )
     command.add_argument("--epochs", type=float, metavar="N", help="instead of the published points'")
     command.add_argument(
         "--model", metavar="NETWORK", help="another network with known costs, e.g. i3d_3x3x3"
@@ -86,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         shard_update=arguments.weight_update_sharding,
         epochs=arguments.epochs,
         model=arguments.model,
+        formulas=arguments.formulas,
     )
     if arguments.seed < 0:
         raise UserError(f"--seed={arguments.seed}: must not be negative")

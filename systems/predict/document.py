@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from systems.predict import collectives, convergence, figure10, fitting, model, network, predictor, published
+from systems.predict import (
+    collectives,
+    convergence,
+    document_programs,
+    figure10,
+    fitting,
+    model,
+    network,
+    predictor,
+    published,
+)
+from systems.predict.document_programs import table as _table
 from systems.predict.fitting import Test
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +43,12 @@ def render() -> str:
     """Renders the page: the text of data/prediction.md.in with its {tables} filled in."""
     text = TEXT.read_text(encoding="utf-8")
     tables = {
+        "program_constants": document_programs.constants(),
+        "program_errors": document_programs.errors(),
+        "program_rows": document_programs.rows(),
+        "program_largest": document_programs.largest(),
+        "program_periods": document_programs.periods(),
+        "program_starts": document_programs.starts(),
         "constants": constants(),
         "errors": errors(),
         "points": points(),
@@ -47,11 +64,6 @@ def render() -> str:
     for name, table in tables.items():
         text = text.replace("{" + name + "}", table)
     return text
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
 def constants() -> str:

@@ -5,15 +5,26 @@ from __future__ import annotations
 import math
 
 from systems.predict import compute
+from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
 from systems.predict.machine import Machine
 from systems.predict.network import Network
 from systems.predict.workload import Workload
 
 
-def device_seconds(workload: Workload, network: Network, machine: Machine, constants: Constants) -> float:
-    """Seconds of one evaluation on the accelerators: padded batches, split between the replicas."""
+def device_seconds(
+    workload: Workload, network: Network, machine: Machine, constants: Constants, made: Scaled | None = None
+) -> float:
+    """Seconds of one evaluation on the accelerators: padded batches, split between the replicas.
+
+    0 where logs tell the whole evaluation. With `made`, from the compiled evaluation program where there is one.
+    """
+    if workload.whole_evaluation:
+        return 0.0
     batches = math.ceil(workload.eval_examples / workload.eval_batch)
+    compiled = made and made.program.evaluation(machine, made.scale)
+    if compiled:
+        return batches * compiled
     mine = workload.eval_batch / workload.replicas
     precision = workload.precision
     if workload.decode_steps and network.decode is not None:

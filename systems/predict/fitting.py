@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from systems.predict import convergence, model, published
+from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
 from systems.predict.published import Row
 
@@ -26,22 +27,22 @@ FAMILIES = ("tpu-v3", "v100")
 _START = Constants(matrix=0.5, memory=0.7, launch=5e-6, turnaround=1.0)
 _LOW = Constants(matrix=0.15, memory=0.2, launch=1e-7, turnaround=0.02)
 _HIGH = Constants(matrix=0.95, memory=0.95, launch=1e-4, turnaround=10.0)
-_SCALE = 0.15
+SCALE = 0.15
 
 
 @functools.cache
 def constants(family: str) -> Constants:
     """The committed constants of a family, fitted to all its rows."""
-    return Constants(**_committed()[family]["constants"])
+    return Constants(**committed()[family]["constants"])
 
 
 def errors(family: str) -> dict[str, list[float]]:
     """[median, 90th percentile] of the leave-one-out errors: "seconds", "epochs", "together"."""
-    return _committed()[family]["left_out"]
+    return committed()[family]["left_out"]
 
 
 @functools.cache
-def _committed() -> dict:
+def committed() -> dict:
     return json.loads(PATH.read_text(encoding="utf-8"))
 
 
@@ -53,11 +54,11 @@ def refit() -> tuple[dict[str, dict], list[list]]:
         tests = leave_one_out(family, values)
         rounded = {k: [round(x, 4) for x in v] for k, v in summary(tests).items()}
         result[family] = {"constants": dataclasses.asdict(values), "left_out": rounded}
-        left_out += [_saved(test) for test in tests]
+        left_out += [saved(test) for test in tests]
     return result, left_out
 
 
-def _saved(test: Test) -> list:
+def saved(test: Test) -> list:
     numbers = (float(f"{x:.5g}") for x in (test.seconds, test.epochs, test.together))
     return [test.row.key, test.row.benchmark, *numbers]
 
@@ -69,10 +70,10 @@ def committed_tests() -> list[Test]:
     return [Test(found[key, name], *numbers) for key, name, *numbers in saved]
 
 
-def seconds(row: Row, values: Constants, epochs: float | None = None) -> float:
-    """Predicted seconds of a row's run, at its published epochs or at `epochs`."""
+def seconds(row: Row, values: Constants, epochs: float | None = None, made: Scaled | None = None) -> float:
+    """Predicted seconds of a row's run, at its published epochs or at `epochs`; with `made`, from its program."""
     work, machine = published.workload_of(row), published.machine_of(row)
-    return model.run(work, machine, values, row.epochs if epochs is None else epochs).total
+    return model.run(work, machine, values, row.epochs if epochs is None else epochs, made).total
 
 
 def fit(rows: Iterable[Row], start: Constants = _START) -> Constants:
@@ -92,7 +93,7 @@ def fit(rows: Iterable[Row], start: Constants = _START) -> Constants:
         np.clip(first, low + 1e-6, high - 1e-6),
         bounds=(low, high),
         loss="soft_l1",
-        f_scale=_SCALE,
+        f_scale=SCALE,
         diff_step=1e-4,
     )
     return Constants(*(float(f"{x:.4g}") for x in np.exp(found.x)))

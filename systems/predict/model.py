@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from systems.predict import collectives, compute, evaluation, inputs, network, spatial, update, workload
+from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
 from systems.predict.machine import Machine
 from systems.predict.workload import Workload
@@ -51,7 +52,8 @@ class Run:
       evaluation: evaluations on the accelerators.
       host: the host's part of evaluations that the run waits for.
       turnaround: leaving the training loop and coming back, for the evaluations and the start.
-      start: the extra seconds of the first epoch, which decodes.
+      start: the extra seconds of the first block: the longer of reading and decoding, and what published logs show.
+    program: the compiled program that the step comes from; "" where it comes from formulas.
     """
 
     epochs: float
@@ -63,6 +65,7 @@ class Run:
     host: float
     turnaround: float
     start: float
+    program: str = ""
 
     TERMS = ("training", "evaluation", "host", "turnaround", "start")
 
@@ -71,8 +74,10 @@ class Run:
         return sum(getattr(self, term) for term in self.TERMS)
 
 
-def step(work: Workload, machine: Machine, constants: Constants) -> Step:
-    """Predicts a training step, which the slowest replica decides."""
+def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | None = None) -> Step:
+    """Predicts a training step, which the slowest replica decides; with `made`, from the compiled program."""
+    if made:
+        return _compiled_step(work, machine, made)
     net = network.load(work.network)
     constants = _for(net, machine, constants)
     batch = work.micro_batch
@@ -107,6 +112,27 @@ def step(work: Workload, machine: Machine, constants: Constants) -> Step:
     return Step(even, norms, exposed, changed, halo, arithmetic - even, wait, kinds, whole)
 
 
+def _compiled_step(work: Workload, machine: Machine, made: Scaled) -> Step:
+    """The update, copies, and what a partition leaves idle are in the program's cycles."""
+    factor = made.scale.of(made.program.benchmark)
+    kinds = {kind: factor * seconds for kind, seconds in made.program.kinds().items()}
+    arithmetic = sum(kinds.values())
+    moved = made.program.exchange(machine, made.scale.link)
+    busy = arithmetic + sum(moved.values())
+    wait = max(0.0, _input(work, machine, busy).step - busy)
+    return Step(
+        compute=arithmetic,
+        batch_norm=moved["batch_norm"],
+        gradient_sum=moved["gradient_sum"],
+        update=0.0,
+        halo=moved["halo"],
+        imbalance=0.0,
+        input_wait=wait,
+        kinds=kinds,
+        gradient_sum_whole=moved["gradient_sum"],
+    )
+
+
 def _for(net: network.Network, machine: Machine, constants: Constants) -> Constants:
     """Adapts the constants to a network: GPU libraries have slower kernels for 3-D convolutions."""
     if machine.is_tpu or not net.three_dimensional:
@@ -120,13 +146,17 @@ def _input(work: Workload, machine: Machine, busy: float) -> inputs.Input:
     )
 
 
-def run(work: Workload, machine: Machine, constants: Constants, epochs: float) -> Run:
-    """Predicts a run that reaches its target after `epochs`."""
-    one = step(work, machine, constants)
+def run(
+    work: Workload, machine: Machine, constants: Constants, epochs: float, made: Scaled | None = None
+) -> Run:
+    """Predicts a run that reaches its target after `epochs`; with `made`, its steps from the compiled program."""
+    work = workload.as_logged(work) if made else work
+    one = step(work, machine, constants, made)
     steps = epochs * work.steps_per_epoch
     evaluations = work.evaluations(epochs)
     net = network.load(work.network)
-    device = evaluation.device_seconds(work, net, machine, constants)
+    device = evaluation.device_seconds(work, net, machine, constants, made)
+    turnaround = made.scale.turnaround if made else constants.turnaround
     return Run(
         epochs=epochs,
         steps=steps,
@@ -135,8 +165,9 @@ def run(work: Workload, machine: Machine, constants: Constants, epochs: float) -
         training=steps * one.total,
         evaluation=evaluations * device,
         host=evaluation.host_seconds(work, evaluations),
-        turnaround=(evaluations + 1) * constants.turnaround,
-        start=_input(work, machine, one.total).first_epoch,
+        turnaround=(evaluations + 1) * turnaround,
+        start=max(work.start, _input(work, machine, one.total).first_epoch),
+        program=made.program.name if made else "",
     )
 
 

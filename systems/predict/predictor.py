@@ -9,7 +9,18 @@ from typing import Any
 import systems
 from common.config import benchmarks
 from common.errors import UserError, near
-from systems.predict import convergence, fitting, machine, model, network, published, workload
+from systems.predict import (
+    compiled,
+    convergence,
+    fitting,
+    machine,
+    model,
+    network,
+    program_fit,
+    published,
+    workload,
+)
+from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
 from systems.predict.machine import Machine
 from systems.predict.model import Run
@@ -20,7 +31,10 @@ _WIRES = {"full": 4, "bf16": 2}
 
 @dataclasses.dataclass(frozen=True)
 class WhatIf:
-    """Changes to a preset; None keeps the preset's value. `accelerators` of a TPU are chips."""
+    """Changes to a preset; None keeps the preset's value. `accelerators` of a TPU are chips.
+
+    `formulas` takes the step from formulas also where the preset's program is compiled.
+    """
 
     accelerators: int | None = None
     batch: int | None = None
@@ -30,6 +44,7 @@ class WhatIf:
     shard_update: bool | None = None
     epochs: float | None = None
     model: str | None = None
+    formulas: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("accelerators", 1), ("batch", 1), ("partitions", 1), ("span", 0)):
@@ -39,10 +54,21 @@ class WhatIf:
         if self.epochs is not None and not 0 < self.epochs < math.inf:
             raise UserError(f"--epochs={self.epochs:g}: must be a positive number")
 
+    @property
+    def changes_step(self) -> bool:
+        """Whether the training step is another than the preset's."""
+        return dataclasses.replace(self, epochs=None, formulas=False) != WhatIf()
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A prediction. `interval`: 90 % of runs, in seconds; None outside the tested range. `notes`: the assumptions."""
+    """A prediction.
+
+    Attributes:
+      path: where the step comes from: a compiled program, or formulas.
+      interval: 90 % of runs, in seconds; None outside the tested range.
+      notes: the assumptions.
+    """
 
     work: Workload
     machine: Machine
@@ -51,6 +77,20 @@ class Answer:
     interval: tuple[float, float] | None
     epochs: tuple[float, float, float]
     notes: tuple[str, ...]
+    made: Scaled | None = None
+
+    @property
+    def path(self) -> str:
+        """Where the training step comes from."""
+        return f"compiled program ({self.run.program})" if self.made else "formulas"
+
+    @property
+    def estimate(self) -> tuple[float, float] | None:
+        """Seconds of the program's step by the scheduler's cycles, without a fitted factor, and of its exchange."""
+        if not self.made:
+            return None
+        moved = self.made.program.exchange(self.machine, self.made.scale.link)
+        return sum(self.made.program.kinds().values()), sum(moved.values())
 
     def as_dict(self) -> dict[str, Any]:
         """The prediction as a dict for JSON; times are seconds."""
@@ -67,7 +107,10 @@ class Answer:
             "compute_seconds_by_kind": step.kinds,
             "run_seconds": {term: getattr(run, term) for term in run.TERMS} | {"total": run.total},
             "interval_seconds": self.interval and list(self.interval),
-            "constants": dataclasses.asdict(self.constants),
+            "step_from": self.path,
+            "estimated_seconds": self.made and dict(zip(("cycles", "exchange"), self.estimate)),
+            "memory_bytes": self.made and dict(zip(("needed", "device"), self.made.program.needed)),
+            "constants": dataclasses.asdict(self.made.scale if self.made else self.constants),
             "costs": network.load(self.work.network).source,
             "assumptions": list(self.notes),
         }
@@ -100,27 +143,54 @@ def predict(
     if what_if.accelerators is None and work.cores != target.cores:
         notes.append(f"preset {config.system} has {work.cores} replicas on {target.cores} cores")
     work = changed(work, target, what_if, notes)
-    return of_workload(work, target, notes, what_if.epochs)
+    made = _made(config, work, target, what_if, system == config.system, notes)
+    return of_workload(work, target, notes, what_if.epochs, made)
 
 
-def of_workload(work: Workload, target: Machine, notes: list[str], epochs: float | None = None) -> Answer:
-    """Predicts a workload without what-ifs."""
+def _made(
+    config: Any, work: Workload, target: Machine, what_if: WhatIf, preset: bool, notes: list[str]
+) -> Scaled | None:
+    """The compiled program of a preset without what-ifs; None where formulas have to do."""
+    scale = program_fit.scale()
+    program = compiled.load(work.benchmark, config.system) if scale and target.is_tpu else None
+    if not program or what_if.formulas:
+        return None
+    if not preset or what_if.changes_step:
+        notes.append(
+            f"step: by formulas, since no program is compiled for it; that of {config.system} unchanged comes from its "
+            "program: compare with --formulas"
+        )
+        return None
+    return Scaled(program, scale)
+
+
+def of_workload(
+    work: Workload,
+    target: Machine,
+    notes: list[str],
+    epochs: float | None = None,
+    made: Scaled | None = None,
+) -> Answer:
+    """Predicts a workload without what-ifs; with `made`, its step from the compiled program."""
     values = fitting.constants(target.family)
     net = network.load(work.network)
-    if "by hand" in net.source:
+    if "by hand" in net.source and not made:
         notes.append(f"costs of {work.network}: {net.source}")
     if target.chip.get("borrowed"):
         notes.append(target.chip["borrowed"])
+    if made and made.program.unknown:
+        notes.append(f"loops of unknown length count once: {made.program.unknown} of the training program")
     low, expected, high = _epochs(work, epochs, notes)
-    run = model.run(work, target, values, expected)
+    run = model.run(work, target, values, expected, made)
     outside = _outside(work, target)
-    interval = None if outside else _interval(run.total, target, (low, expected, high))
+    errors = program_fit.errors() if made else fitting.errors(target.family)
+    interval = None if outside else _interval(run.total, errors, (low, expected, high))
     if outside:
         notes.append(
             f"{outside} is outside the runs that the constants were fitted to and tested on: no interval"
         )
     return Answer(
-        work, target, values, run, interval, (low, expected, high), tuple(dict.fromkeys(notes))
+        work, target, values, run, interval, (low, expected, high), tuple(dict.fromkeys(notes)), made
     )  # fmt: skip
 
 
@@ -138,10 +208,12 @@ def _outside(work: Workload, target: Machine) -> str:
     return target.hypothetical and f"a machine of {target.accelerators} accelerators" or ""
 
 
-def _interval(total: float, target: Machine, epochs: tuple[float, float, float]) -> tuple[float, float]:
+def _interval(
+    total: float, errors: dict[str, list[float]], epochs: tuple[float, float, float]
+) -> tuple[float, float]:
     """The 90 % interval around the total: the leave-one-out error at given epochs, and the interval of the epochs."""
     low, expected, high = epochs
-    miss = math.log(1 + fitting.errors(target.family)["seconds"][1])
+    miss = math.log(1 + errors["seconds"][1])
     below, above = math.hypot(miss, math.log(expected / low)), math.hypot(miss, math.log(high / expected))
     return total * math.exp(-below), total * math.exp(above)
 

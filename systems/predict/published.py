@@ -42,12 +42,39 @@ class Row:
         return f"{self.round}/{self.system}"
 
     @property
+    def is_tpu(self) -> bool:
+        return self.system.startswith("tpu")
+
+    @property
+    def preset(self) -> str:
+        """The preset with the row's configuration; "" where there is none.
+
+        The Transformer's rows of 8,192 cores hold four cores a sequence; the presets have a core each (docs/sources.md,
+        mlperf 3).
+        """
+        when = (self.round, self.benchmark)
+        if not self.is_tpu or (when[1], self.accelerators) == ("transformer", 4096):
+            return ""
+        name = _PRESETS.get((self.round, self.system, self.benchmark)) or _PRESETS.get(
+            (self.round, self.system)
+        )
+        return self.system.removesuffix("-TF") if name is None else name
+
+    @property
     def family(self) -> str:
         """The family whose constants predict the row; "" for accelerators without fitted constants."""
         if self.system.startswith("tpu-v3"):
             return "tpu-v3"
         return "v100" if self.system.startswith(("dgx1", "dgx2", "gpu-v100", "summit")) else ""
 
+
+# Presets whose name is not the row's system; "" is none.
+_PRESETS = {
+    ("v0.7", "tpu-v3-32-TF2.0"): "tpu-v3-32-v0.7",
+    ("v0.7", "tpu-v3-8192-JAX"): "tpu-v3-8192-jax",
+    ("v0.7", "tpu-v3-1024-TF", "gnmt"): "tpu-v3-1024-v0.7",
+    ("v0.7", "tpu-v3-4096-JAX"): "",
+}
 
 # (round, org, benchmark, batch or None, start of the system's name, correction added to the logged epoch).
 _EPOCHS = (
@@ -99,6 +126,11 @@ def tested() -> list[Row]:
     return [row for row in rows() if row.family]
 
 
+def held_out() -> list[Row]:
+    """The rows of TPU v4, to which nothing is fitted; only their compiled programs are predicted."""
+    return [row for row in rows() if row.system.startswith("tpu-v4")]
+
+
 # Training Kinetics in 15 Minutes, Table 3: nodes, clips per batch, seconds; six V100 per node, 100 epochs, fp32.
 KINETICS = (
     (1, 96, 179_700),
@@ -115,8 +147,8 @@ KINETICS = (
 @functools.cache
 def machine_of(row: Row) -> Machine:
     """The machine of a tested row."""
-    if row.family == "tpu-v3":
-        description = systems.load("tpu-v3-32")
+    if row.is_tpu:
+        description = systems.load("tpu-v3-32" if row.family else "tpu-v4-16")
     elif row.system.startswith("gpu-v100"):
         description = systems.load("v100-8")
     elif row.system.startswith("dgx1"):
@@ -169,7 +201,7 @@ def network_of(benchmark: str) -> str:
 def workload_of(row: Row) -> Workload:
     """The workload of a tested row."""
     google, name = row.org == "Google", row.benchmark
-    tpu = row.family == "tpu-v3"
+    tpu = row.is_tpu
     cores = row.accelerators * (2 if tpu else 1)
     partitions = _PARTITIONS.get((name, cores), 1) if tpu else 1
     schedule = _SCHEDULES[name][(0 if row.round == "v0.6" else 1) if google else 2]

@@ -29,6 +29,7 @@ def table(answer: Answer) -> str:
         f"{work.benchmark} ({work.network}) on {answer.machine.name}: {answer.machine.accelerators} accelerators, "
         f"batch {work.batch}, {work.micro_batch:g} a replica"
         + (f" of {work.partitions} cores" if work.partitions > 1 else ""),
+        f"the step comes from {answer.path}",
         "",
         f"{'a step':<36}{'ms':>10}  share",
     ]
@@ -47,6 +48,13 @@ def table(answer: Answer) -> str:
     if answer.interval:
         around = "nine of ten between {:.3g} and {:.3g}".format(*(s / 60 for s in answer.interval))
     lines.append(f"{run.total / 60:.3g} minutes; {around}")
+    if answer.made:
+        cycles, moved = answer.estimate
+        lines.append(
+            f"the program's step as estimated: {1e3 * cycles:.2f} ms of cycles, {1e3 * moved:.2f} ms of exchange"
+        )
+        needed, held = (size / 2**20 for size in answer.made.program.needed)
+        lines.append(f"memory: {needed:.0f} of {held:.0f} MiB a core")
     lines += [f"assumed: {note}" for note in answer.notes]
     return "\n".join(lines)
 

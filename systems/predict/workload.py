@@ -11,6 +11,7 @@ from common.config.clock import Clock
 from common.config.overrides import preset
 from common.config.schema import RunConfig
 from common.errors import UserError
+from systems.predict import blocks
 
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt", "tsm_kinetics", "mnist", "ptb")
 _NETWORKS = {"mnist": "mnist_lstm", "ptb": "ptb_lstm", "ssd": "ssd", "maskrcnn": "maskrcnn", "gnmt": "gnmt"}
@@ -35,8 +36,10 @@ class Workload:
     first_evaluation, evaluation_every: in epochs.
     epochs: the number that the recipe fixes; None: predicted from the published points.
     decode_steps, beams: steps and width of an evaluation's beam search; decode_steps is 0 without one.
-    host_evaluation: seconds of the host's part of an evaluation; training hides all but the last one, unless
+    host_evaluation: seconds of an evaluation beside the blocks; training hides all but the last one, unless
       `blocking`.
+    whole_evaluation: `host_evaluation` holds the accelerators' part, too.
+    start: seconds by which a run's first block is longer than later ones, at least.
     decoded_cache: decoded images stay in memory.
     frames: size of an example's input relative to the usual one.
     pipelined: the gradient summation's gathers are overlapped (section 2 of the pods paper).
@@ -65,6 +68,8 @@ class Workload:
     beams: int = 1
     host_evaluation: float = 0.0
     blocking: bool = False
+    whole_evaluation: bool = False
+    start: float = 0.0
     decoded_cache: bool = False
     frames: float = 1.0
     pipelined: bool = True
@@ -98,8 +103,20 @@ class Workload:
 # needs.
 SEARCH = {"transformer": (147, 4), "gnmt": (80, 5)}
 # Seconds of COCO's evaluation on a host with its pool of workers: the time between the last block and run_stop in
-# published v0.7 logs (TPU v4: SSD 3 to 4 s, Mask R-CNN 10 s). Not fitted.
+# published v0.7 logs (TPU v4: SSD 3 to 4 s, Mask R-CNN 10 s). Not fitted. `as_logged` has those of each round.
 HOST_EVALUATION = {"ssd": 3.5, "maskrcnn": 10.0}
+
+
+def as_logged(work: Workload) -> Workload:
+    """The workload with what the published logs of TPUs tell: evaluations beside the blocks, and the start."""
+    waits = (work.recipe, work.benchmark) in blocks.WAITING
+    return dataclasses.replace(
+        work,
+        host_evaluation=blocks.evaluation(work.benchmark, work.recipe),
+        blocking=waits,
+        whole_evaluation=waits,
+        start=blocks.start(work.benchmark, work.recipe),
+    )
 
 
 def config_of(benchmark: str, name: str, hardware: str) -> RunConfig:
@@ -124,10 +141,11 @@ def of_config(config: RunConfig) -> Workload:
     steps, beams = SEARCH.get(benchmark, (0, 1))
     first = config.first_block_epochs or config.epochs_per_block
     published = benchmark in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt") and not _is_study(config)
+    recipe = "v0.6" if config.ruleset == "0.6.0" else "v0.7" if published else "fixed"
     return Workload(
         benchmark=benchmark,
         network=network,
-        recipe="v0.6" if config.ruleset == "0.6.0" else "v0.7" if published else "fixed",
+        recipe=recipe,
         batch=config.global_batch_size,
         cores=config.num_replicas,
         examples=config.examples_per_epoch,

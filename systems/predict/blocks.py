@@ -1,0 +1,87 @@
+"""Reads what published logs say of starts and evaluations: data/blocks.csv, made by tools/published_blocks.py.
+
+Nothing of it is fitted. Each number is the median over the TPU systems of a round and benchmark.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+from pathlib import Path
+from statistics import median
+
+PATH = Path(__file__).parent / "data/blocks.csv"
+# Rounds and benchmarks whose training waits for the whole evaluation, its beam search or forward pass included
+# (docs/prediction.md, "Blocks"). Elsewhere the host evaluates while the next block trains.
+WAITING = {("v0.7", "gnmt"), ("v0.7", "maskrcnn"), ("v0.7", "transformer")}
+
+
+BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
+# Epochs of a block, 1 where none is listed: (round, benchmark), or (round, benchmark, system). SSD's v0.6 blocks have
+# 20,000 steps of 32 images (docs/sources.md, mlperf 1.2).
+_EPOCHS = {
+    ("v0.6", "resnet"): 4.0,
+    ("v0.7", "resnet"): 4.0,
+    ("v0.6", "ssd"): 20_000 * 32 / 118_287,
+    ("v0.7", "ssd"): 5.0,
+    ("v0.7", "ssd", "tpu-v3-4096-JAX"): 1.0,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A row, in seconds: a block with its evaluation, what the first has more, an evaluation beside the blocks."""
+
+    round: str
+    system: str
+    benchmark: str
+    period: float
+    start: float
+    evaluation: float | None
+
+    @property
+    def key(self) -> str:
+        return f"{self.round}/{self.system}"
+
+
+@functools.cache
+def rows() -> tuple[Block, ...]:
+    """All rows."""
+    with PATH.open(encoding="utf-8") as lines:
+        return tuple(
+            Block(
+                row["round"],
+                row["system"],
+                row["benchmark"],
+                float(row["period"]),
+                float(row["start"]),
+                float(row["evaluation"]) if row["evaluation"] else None,
+            )
+            for row in csv.DictReader(lines)
+        )
+
+
+def epochs(block: Block) -> float:
+    """Epochs of a block."""
+    when = (block.round, block.benchmark)
+    return _EPOCHS.get((*when, block.system)) or _EPOCHS.get(when, 1.0)
+
+
+@functools.cache
+def evaluation(benchmark: str, recipe: str) -> float:
+    """Seconds of an evaluation beside the blocks; 0 where the logs have none."""
+    found = [row.evaluation for row in _of(benchmark, recipe) if row.evaluation is not None]
+    return median(found) if found else 0.0
+
+
+@functools.cache
+def start(benchmark: str, recipe: str) -> float:
+    """Seconds by which a first block is longer than later ones; 0 for benchmarks without logs."""
+    found = [row.start for row in _of(benchmark, recipe)]
+    return median(found) if found else 0.0
+
+
+def _of(benchmark: str, recipe: str) -> list[Block]:
+    mine = [row for row in rows() if row.benchmark == benchmark]
+    return [row for row in mine if row.round == recipe] or mine

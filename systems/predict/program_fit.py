@@ -1,0 +1,144 @@
+"""Fits the constants of compiled programs to published TPU v3 rows, and tests them by leaving each system out in turn.
+
+Published programs were not ours, so that a benchmark has a factor of its own; the fit with one factor for all stands
+beside it. TPU v4 is left out of every fit: its rows, of compiled programs alone, are predicted with what TPU v3 gave.
+Rows without a compiled program have the prediction by formulas (fitting.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from systems.predict import compiled, convergence, fitting, published
+from systems.predict.collectives import LINK_SHARE
+from systems.predict.compiled import Scale, Scaled
+from systems.predict.compute import Constants
+from systems.predict.fitting import Test
+from systems.predict.published import Row
+
+FAMILY = "tpu-v3"
+LEFT_OUT = Path(__file__).parent / "data/left_out_programs.json"
+FEWEST = 3  # Rows with a program, below which nothing is fitted.
+# LINK_SHARE is the formulas' assumption and is not fitted: in every row the exchange is a small part.
+_START = Scale(cycles=1.0, link=LINK_SHARE, turnaround=0.5)
+_FACTOR, _TURNAROUND = (0.1, 4.0), (0.02, 10.0)  # Bounds.
+ONE, EACH = "one factor", "a factor a benchmark"
+
+
+@functools.cache
+def scale() -> Scale | None:
+    """The committed constants, fitted to all rows with a program; None where there are too few."""
+    found = fitting.committed()[FAMILY].get("programs")
+    return Scale(**found["constants"]) if found else None
+
+
+def errors() -> dict[str, list[float]]:
+    """[median, 90th percentile] of the errors of TPU v3's rows with a program, each left out with its system."""
+    return fitting.committed()[FAMILY]["programs"]["left_out"]
+
+
+def program_of(row: Row) -> compiled.Program | None:
+    """The compiled program of a row's preset."""
+    return compiled.load(row.benchmark, row.preset) if row.preset else None
+
+
+def fit(rows: Iterable[Row], values: Constants, each: bool, start: Scale = _START) -> Scale:
+    """The constants that fit rows with a program best.
+
+    Args:
+      values: predict evaluations that are not compiled.
+      each: a factor for every benchmark among the rows; `cycles` stays what one for all is.
+      start: of the search.
+    """
+    from scipy.optimize import least_squares
+
+    chosen = [(row, program) for row in rows if (program := program_of(row))]
+    start = fit(rows, values, False, start) if each else dataclasses.replace(start, benchmarks={})
+    names = sorted({row.benchmark for row, _ in chosen}) if each else ["cycles"]
+    target = np.log([row.seconds for row, _ in chosen])
+    low, high = np.log([*[_FACTOR] * len(names), _TURNAROUND]).T
+
+    def scaled(logs: np.ndarray) -> Scale:
+        *factors, turnaround = map(float, np.exp(logs))
+        if each:
+            factors = {"benchmarks": dict(zip(names, factors, strict=True))}
+        else:
+            factors = {"cycles": factors[0]}
+        return dataclasses.replace(start, turnaround=turnaround, **factors)
+
+    def wrong(logs: np.ndarray) -> np.ndarray:
+        tried = scaled(logs)
+        found = [fitting.seconds(row, values, None, Scaled(program, tried)) for row, program in chosen]
+        return np.log(found) - target
+
+    first = np.log([*[start.cycles] * len(names), start.turnaround])
+    found = least_squares(
+        wrong,
+        np.clip(first, low + 1e-6, high - 1e-6),
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=fitting.SCALE,
+        diff_step=1e-4,
+    )
+    return _rounded(scaled(found.x))
+
+
+def _rounded(found: Scale) -> Scale:
+    def short(x: float) -> float:
+        return float(f"{x:.4g}")
+
+    own = {name: short(factor) for name, factor in found.benchmarks.items()}
+    return Scale(short(found.cycles), found.link, short(found.turnaround), own)
+
+
+def refit(values: Constants) -> tuple[dict | None, dict[str, list[list]]]:
+    """Fits all rows anew and tests the fit: the entry of data/constants.json, and data/left_out_programs.json."""
+    rows = [row for row in published.tested() if row.is_tpu and program_of(row)]
+    if len(rows) < FEWEST:
+        return None, {ONE: [], EACH: []}
+    saved, entry = {}, {}
+    for name, each in ((ONE, False), (EACH, True)):
+        whole = fit(rows, values, each)
+        tests = leave_one_out(rows, values, each, whole)
+        rounded = {k: [round(x, 4) for x in v] for k, v in fitting.summary(tests).items()}
+        entry = {"constants": dataclasses.asdict(whole), "rows": len(rows), "left_out": rounded}
+        tests += [_predicted(row, values, whole, "") for row in published.held_out() if program_of(row)]
+        saved[name] = [fitting.saved(test) for test in tests]
+    return entry, saved
+
+
+def leave_one_out(rows: list[Row], values: Constants, each: bool, start: Scale) -> list[Test]:
+    """Predicts every row by a fit without any row of its system."""
+    tests = []
+    every = [row for row in published.tested() if row.family == FAMILY]
+    for key in dict.fromkeys(row.key for row in rows):
+        kept = [row for row in rows if row.key != key]
+        without = _formulas(tuple(row for row in every if row.key != key), values)
+        found = fit(kept, without, each, start)
+        tests += [_predicted(row, without, found, key) for row in rows if row.key == key]
+    return tests
+
+
+@functools.cache
+def _formulas(rows: tuple[Row, ...], start: Constants) -> Constants:
+    return fitting.fit(rows, start)
+
+
+def _predicted(row: Row, values: Constants, found: Scale, without: str) -> Test:
+    made = Scaled(program_of(row), found)
+    epochs = convergence.curve(row.benchmark, row.round, without).epochs(row.batch)
+    at = fitting.seconds(row, values, None, made)
+    return Test(row, at, epochs, fitting.seconds(row, values, epochs, made))
+
+
+def committed_tests(kind: str = EACH) -> list[Test]:
+    """The tests of data/left_out_programs.json: TPU v3's rows, then TPU v4's."""
+    found = {(row.key, row.benchmark): row for row in (*published.tested(), *published.held_out())}
+    saved = json.loads(LEFT_OUT.read_text(encoding="utf-8"))[kind]
+    return [Test(found[key, name], *numbers) for key, name, *numbers in saved]
