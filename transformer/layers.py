@@ -153,7 +153,7 @@ class Attention(tf_keras.layers.Layer):
         ]
         heads = [self.heads, self.width // self.heads]
         into = [tf.reshape(kernel, [self.width, *heads]) for kernel in kernels[:3]]
-        sources = (queries, memory, memory)
+        sources = [tf.cast(x, self.precision.compute) for x in (queries, memory, memory)]
         query, key, value = (
             tf.einsum("bnw,whd->bnhd", x, kernel) for x, kernel in zip(sources, into, strict=True)
         )
