@@ -4,7 +4,7 @@ Also the same in segments (common/train/segments.py), over one program of forwar
 exchanges' time a program runs beside them.
 
     python -m bench.compiled_processes [--benchmarks mnist resnet transformer] [--backends horovod multiworker]
-    [--rounds N] [--steps N] [--quick] [--output FILE]
+    [--rounds N] [--steps N] [--quick] [--output FILE] [--add]
 
 The presets are cpu-tiny, batch norm local to a replica. On a CPU a ratio above 1 is expected: `compile=auto` is off
 there (docs/sources.md, tf 3). On GPUs it was never measured.
@@ -46,16 +46,19 @@ def main() -> None:
     parser.add_argument("--benchmarks", nargs="+", default=["mnist", "resnet", "transformer"])
     parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
     parser.add_argument("--steps", type=int, default=20, help="steps of a round")
+    parser.add_argument("--add", action="store_true", help="keep what the output has of other networks")
     arguments.add_quick(parser)
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.benchmarks = 1, 2, options.benchmarks[:1]
     result = {**head("horovod"), "rounds": options.rounds, "steps": options.steps, "processes": PROCESSES}
-    result["steps_of"] = {
+    found = {
         backend: {name: measured(backend, name, options.rounds, options.steps) for name in options.benchmarks}
         for backend in options.backends
     }
-    print(json.dumps(result["steps_of"], indent=1))
+    print(json.dumps(found, indent=1))
+    kept = json.loads(options.output.read_text())["steps_of"] if options.add else {}
+    result["steps_of"] = kept | {backend: kept.get(backend, {}) | rows for backend, rows in found.items()}
     if not options.quick:
         write(result, options.output)
 

@@ -61,9 +61,12 @@ class Attention(tf_keras.layers.Layer):
 
     def call(self, queries: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:
         """Attends: queries [b, q, width] -> (contexts [b, q, width], attention weights [b, q, m], whose sums are 1)."""
+        return self.attend(self._product(queries, self.query_kernel) + self.bias, memory)
+
+    def attend(self, projected: tf.Tensor, memory: Memory) -> tuple[tf.Tensor, tf.Tensor]:
+        """As a call, from queries that are multiplied and have the bias, [b, q, width]."""
         direction = tf.convert_to_tensor(self.direction)
         direction *= self.scale * tf.math.rsqrt(tf.reduce_sum(direction * direction))
-        projected = self._product(queries, self.query_kernel) + self.bias
         scores = additive_scores(projected, memory.keys, direction)
         weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(_MASKED, scores.dtype)))
         compute = self.precision.compute

@@ -14,6 +14,7 @@ from common.config.clock import Clock
 from common.config.here import Rule
 from common.config.presets import named
 from common.config.schema import Communication, Optimizer, Schedule
+from gnmt import pjrt_presets
 from gnmt.config import Config, Data, Decode
 
 
@@ -269,7 +270,7 @@ _CPU_PRESETS = {
     ),
 }
 
-PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})
+PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS, **pjrt_presets.PRESETS})
 
 
 def _example_bytes(config: Config) -> float:

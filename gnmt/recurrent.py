@@ -1,15 +1,20 @@
 """Runs the first decoder layer in Google's wiring, where it sees the attention's context of the step before.
 
-LSTM and attention alternate in a loop. The product of the embeddings, which does not depend on the attention, is
-hoisted out of the loop as in common/layers/lstm.py.
+LSTM and attention alternate in a loop. As in common/layers/lstm.py, the product of the embeddings, which does not
+depend on the attention, comes before the loop, and the gradients of the matrices that the loop multiplies with are one
+product each after it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
+from common.layers.dense import rows
 from common.layers.lstm import LSTM, cell
-from common.layers.scan import Tensors, scan
+from common.layers.precision import Precision
+from common.layers.scan import Tensors, delayed, scan
 from gnmt.attention import Attention, Memory
 
 
@@ -29,39 +34,114 @@ def attend_in_turn(
       memory: keys and values from `attention.memory`.
       x: [n, b, width].
       masks: dropout masks of the context, [n, b, width], or None.
-      hoisted: compute the product of x for all steps at once, before the loop.
+      hoisted: compute the product of x for all steps at once, before the loop, and gradients of matrices after it.
 
     Returns:
       (outputs, contexts), each [n, b, width].
     """
-    width, precision = lstm.units, lstm.precision
+    width = lstm.units
     if not lstm.built:
         lstm.build([None, None, 2 * width])
-    compute, variable = precision.compute, precision.variable
-    x_kernel, context_kernel = tf.split(tf.cast(lstm.kernel, compute), 2)
-    matrix = tf.concat([context_kernel, tf.cast(lstm.recurrent_kernel, compute)], 0)
+    x_kernel, context_kernel = tf.split(lstm.kernel, 2)
+    recurrent = tf.concat([context_kernel, lstm.recurrent_kernel], 0)
+    run = _hoisted if hoisted else _plain
+    return run(lstm, attention, memory, x, masks, x_kernel, recurrent)
 
-    def project(x: tf.Tensor) -> tf.Tensor:
-        flat = tf.cast(tf.reshape(x, [-1, width]), compute) @ x_kernel
-        z = tf.cast(flat, variable) + lstm.bias
-        return tf.reshape(z, tf.concat([tf.shape(x)[:-1], [4 * width]], 0))
+
+def _plain(
+    lstm: LSTM,
+    attention: Attention,
+    memory: Memory,
+    x: tf.Tensor,
+    masks: tf.Tensor | None,
+    x_kernel: tf.Tensor,
+    recurrent: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The textbook loop, differentiated by TensorFlow."""
+    precision = lstm.precision
 
     def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
         h, c, context = before
-        first, *mask = inputs
-        z = first if hoisted else project(first)
-        if mask:
-            context *= mask[0]
-        z += tf.cast(tf.cast(tf.concat([context, h], -1), compute) @ matrix, variable)
+        x, *mask = inputs
+        context = context * mask[0] if mask else context
+        z = _times(x, x_kernel, precision) + lstm.bias
+        z += _times(tf.concat([context, h], -1), recurrent, precision)
         *_, c, _, h = cell(z, c)
-        found, _ = attention(h[:, None], memory)
-        context = found[:, 0]
+        context = attention(h[:, None], memory)[0][:, 0]
         return (h, c, context), (h, context)
 
-    inputs = project(x) if hoisted else x
-    inputs = tf.ensure_shape(inputs, [*x.shape[:-1], inputs.shape[-1] or 4 * width])
-    zeros = tf.zeros([tf.shape(x)[1], width], variable)
-    zeros = tf.ensure_shape(zeros, [x.shape[1], width])
-    sequences = (inputs,) if masks is None else (inputs, masks)
-    _, (outputs, contexts) = scan(step, (zeros, zeros, zeros), sequences, [width, width])
+    sequences = (x,) if masks is None else (x, masks)
+    return scan(step, _zeros(x, lstm), sequences, [lstm.units] * 2)[1]
+
+
+def _hoisted(
+    lstm: LSTM,
+    attention: Attention,
+    memory: Memory,
+    x: tf.Tensor,
+    masks: tf.Tensor | None,
+    x_kernel: tf.Tensor,
+    recurrent: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As `_plain`, with one product for all inputs, and one for the gradient of each matrix."""
+    precision, zeros = lstm.precision, _zeros(x, lstm)
+    query_kernel = tf.convert_to_tensor(attention.query_kernel)
+    matrix, query_matrix = (tf.cast(x, precision.compute) for x in (recurrent, query_kernel))
+    # What the loop multiplies with, of all steps: there when gradients are computed.
+    states: list[tf.Tensor] = []
+    z = _times(rows(x), x_kernel, precision) + lstm.bias
+    z = tf.reshape(z, tf.concat([tf.shape(x)[:-1], [4 * lstm.units]], 0))
+    z = tf.ensure_shape(z, [*x.shape[:-1], 4 * lstm.units])
+    z = _gradient_after(z, recurrent, lambda: states[0], precision)
+    queries = tf.zeros_like(x, precision.variable) + attention.bias
+    queries = _gradient_after(queries, query_kernel, lambda: states[1], precision)
+
+    def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        h, c, context = before
+        z, query, *mask = inputs
+        context = context * mask[0] if mask else context
+        z += _times(tf.concat([context, h], -1), tf.stop_gradient(matrix), precision)
+        *_, c, _, h = cell(z, c)
+        query += _times(h, tf.stop_gradient(query_matrix), precision)
+        context = attention.attend(query[:, None], memory)[0][:, 0]
+        return (h, c, context), (h, context)
+
+    sequences = (z, queries) if masks is None else (z, queries, masks)
+    _, (outputs, contexts) = scan(step, zeros, sequences, [lstm.units] * 2)
+    seen = delayed(zeros[2], contexts)
+    seen = seen if masks is None else seen * masks
+    states += [tf.concat([seen, delayed(zeros[0], outputs)], -1), outputs]
     return outputs, contexts
+
+
+def _zeros(x: tf.Tensor, lstm: LSTM) -> Tensors:
+    """Returns (h, c, context) before the first step."""
+    zeros = tf.zeros([tf.shape(x)[1], lstm.units], lstm.precision.variable)
+    return (tf.ensure_shape(zeros, [x.shape[1], lstm.units]),) * 3
+
+
+def _times(a: tf.Tensor, b: tf.Tensor, precision: Precision, **transpose: bool) -> tf.Tensor:
+    compute = precision.compute
+    return tf.cast(tf.matmul(tf.cast(a, compute), tf.cast(b, compute), **transpose), precision.variable)
+
+
+def _gradient_after(
+    x: tf.Tensor, matrix: tf.Tensor, factors: Callable[[], tf.Tensor], precision: Precision
+) -> tf.Tensor:
+    """Returns `x`, [n, b, m], to which every step of a loop adds a product with `matrix`, held constant there.
+
+    Args:
+      x: what the products are added to: its gradient is that of the sums.
+      matrix: [k, m]; gets the gradient of all steps from one product.
+      factors: returns what the steps multiply with it, [n, b, k]; called when gradients are computed.
+      precision: of the product.
+    """
+
+    @tf.custom_gradient
+    def same(x: tf.Tensor, matrix: tf.Tensor) -> tuple:
+        def gradient(above: tf.Tensor) -> Tensors:
+            return above, _times(rows(factors()), rows(above), precision, transpose_a=True)
+
+        return tf.identity(x), gradient
+
+    return same(x, matrix)

@@ -6,6 +6,7 @@ mlperf 2). Images come in two orientations, which share the layers; each has its
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,9 @@ from common.layers.precision import Precision
 from maskrcnn import backbone, fpn, heads
 from maskrcnn.config import Config
 from maskrcnn.parts import Parts
+
+# Replicas of a group that compute the second stage: "up to four different cores", section 3 of the pods paper.
+SECOND_STAGE_CORES = 4
 
 
 class Features(NamedTuple):
@@ -112,8 +116,8 @@ class MaskRCNN(tf_keras.Model):
     ) -> Heads:
         """Applies the box head to `regions`, and the mask head to `masked`, where given.
 
-        Replicas that share images share this work, too: one computes the boxes, another the masks (section 3 of the
-        TPU-v3 paper).
+        Replicas that share images share this work, too, up to four of them: boxes and masks are each computed in two
+        parts of their regions, or in one where two replicas share (section 3 of the TPU-v3 paper).
 
         Args:
           maps: `Features.maps`.
@@ -121,15 +125,37 @@ class MaskRCNN(tf_keras.Model):
           masked: corners [b, m, 4] of the regions that get a mask.
           classes: int32 [b, m], the classes of the objects in `masked`.
         """
-        functions = [lambda: self.box_head(self.crops[0](maps, regions))]
-        if masked is not None:
-            functions.append(lambda: self.masks(maps, masked, classes))
-        found = branches(self.replicas, functions, self.spatial.groups)
-        return Heads(*found[0], found[1] if masked is not None else None)
+        cores = min(self.spatial.partitions, SECOND_STAGE_CORES)
+        parts = max(1, cores // 2) if masked is not None else cores
+        boxes = [lambda x=x: self.box_head(self.crops[0](maps, x)) for x in _split(regions, parts)]
+        masks = [] if masked is None else self._mask_parts(maps, masked, classes, parts)
+        found = branches(self.replicas, [*boxes, *masks], self.spatial.groups)
+        logits, codes = (_joined(x) for x in zip(*found[: len(boxes)]))
+        return Heads(logits, codes, _joined(found[len(boxes) :]) if masks else None)
 
     def masks(self, maps: list[tf.Tensor], regions: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
         """Predicts mask logits [b, m, 28, 28] for corners [b, m, 4] that hold objects of `classes`, int32 [b, m]."""
-        return self.mask_head.of_class(self.crops[1](maps, regions), classes)
+        parts = min(self.spatial.partitions, SECOND_STAGE_CORES)
+        functions = self._mask_parts(maps, regions, classes, parts)
+        return _joined(branches(self.replicas, functions, self.spatial.groups))
+
+    def _mask_parts(
+        self, maps: list[tf.Tensor], regions: tf.Tensor, classes: tf.Tensor, parts: int
+    ) -> list[Callable[[], tf.Tensor]]:
+        cut = zip(_split(regions, parts), _split(classes, parts), strict=True)
+        return [lambda x=x, c=c: self.mask_head.of_class(self.crops[1](maps, x), c) for x, c in cut]
+
+
+def _split(x: tf.Tensor, parts: int) -> list[tf.Tensor]:
+    """Splits [b, n, ...] into parts of nearly as many regions, none empty."""
+    count = x.shape[1]
+    parts = min(parts, count)
+    return [x] if parts == 1 else tf.split(x, [(count + i) // parts for i in range(parts)], 1)
+
+
+def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Reverses `_split`."""
+    return tf.concat(parts, 1) if len(parts) > 1 else parts[0]
 
 
 def _first_stage(parts: Parts, images: tf.Tensor) -> tf_keras.Model:

@@ -14,6 +14,7 @@ from common.config.clock import Clock
 from common.config.here import Rule
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
+from maskrcnn import pjrt_presets
 from maskrcnn.config import Config, Data
 
 
@@ -327,7 +328,7 @@ _CPU_PRESETS = {
     ),
 }
 
-PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})
+PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS, **pjrt_presets.PRESETS})
 
 
 def _example_bytes(config: Config) -> float:

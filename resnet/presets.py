@@ -15,7 +15,7 @@ from common.config.here import Rule
 from common.config.machine import Machine
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
-from resnet import large_batch_presets, mlperf_presets
+from resnet import large_batch_presets, mlperf_presets, pjrt_presets
 from resnet.config import Config, Data
 
 
@@ -115,6 +115,7 @@ PRESETS: dict[str, Config] = named(
             data=Data(cache="decoded", shuffle_buffer=10000, area_range=(0.25, 1.0)),
         ),
         **mlperf_presets.PRESETS,
+        **pjrt_presets.PRESETS,
         **large_batch_presets.PRESETS,
     }
 )

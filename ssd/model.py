@@ -16,7 +16,7 @@ import tf_keras
 from common.detection import anchors as anchor_boxes
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
-from common.distributed.spatial.layers import Enter, Leave, MaxPool
+from common.distributed.spatial.layers import Enter, LeaveOwn, MaxPool
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.convolution import PaddedConv2D, SpaceToDepthStem
 from common.layers.precision import Precision
@@ -31,7 +31,8 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
 
     Returns:
       A functional model: images [b, S, S, 3], normalised, any float dtype -> (codes [b, A, 4], logits [b, A, classes])
-      in `precision.variable`, anchors in the order of `anchors`.
+      in `precision.variable`, anchors in the order of `anchors`. Of several replicas that share their images each gets
+      those of its own (`Spatial.own_images`), so that loss and suppression are computed once.
     """
     spatial = Spatial(replicas, config.partitions)
     net = _Layers(config, replicas, spatial, precision, _seeds(config.seed))
@@ -139,7 +140,7 @@ class _Layers:
 
     def head(self, x: tf.Tensor, number: int, values: int, name: str) -> tf.Tensor:
         """Predicts `values` numbers for each of `number` anchors of every cell: [b, number * H * W, values]."""
-        y = Leave(self.spatial, dtype=self.precision.full)(self._biased(x, number * values, 3, 1, 1, name))
+        y = LeaveOwn(self.spatial, dtype=self.precision.full)(self._biased(x, number * values, 3, 1, 1, name))
         return _AnchorMajor(number, dtype=self.precision.full)(y)
 
     def batch_norm(self, x: tf.Tensor, name: str) -> tf.Tensor:

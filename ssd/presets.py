@@ -15,6 +15,7 @@ from common.config.here import Rule
 from common.config.machine import Machine
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
+from ssd import pjrt_presets
 from ssd.config import Config, Data
 
 
@@ -304,7 +305,7 @@ _CPU_PRESETS = {
     ),
 }
 
-PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS})
+PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESETS, **pjrt_presets.PRESETS})
 
 
 def _example_bytes(config: Config) -> float:

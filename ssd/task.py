@@ -12,6 +12,7 @@ import tf_keras
 from common.detection import boxes as box_ops
 from common.detection import coco_records, nms
 from common.distributed.replicas.base import Replicas
+from common.distributed.spatial import Spatial
 from common.errors import UserError
 from common.layers.precision import Precision
 from common.train import task
@@ -39,6 +40,7 @@ class Task(task.Task):
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision
+        self._spatial = Spatial(replicas, self.config.partitions)
         network = model.build(self.config, replicas, precision)
         if self.config.backbone and self.data_dir:
             backbone.load(network, self.config.backbone, replicas)
@@ -47,25 +49,31 @@ class Task(task.Task):
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         codes, logits = self._outputs(model, batch, training=True)
         anchors = tf.constant(self._anchors(), codes.dtype)
-        boxes = tf.cast(batch["boxes"], codes.dtype)
-        wanted = multibox.targets(boxes, batch["classes"], anchors, self.config.match_overlap)
+        boxes, classes, weight = (
+            self._spatial.own_images(batch[name]) for name in ("boxes", "classes", "weight")
+        )
+        wanted = multibox.targets(tf.cast(boxes, codes.dtype), classes, anchors, self.config.match_overlap)
         losses = multibox.per_image(codes, logits, wanted, self.config.negatives_per_positive)
-        weight = tf.cast(batch["weight"], codes.dtype)
+        weight = tf.cast(weight, codes.dtype)
         return {"multibox": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         found = self.detect(model, batch["image"])
-        arrays = {
-            "image_id": batch["image_id"],
-            "weight": batch["weight"],
+        own = {
             "boxes": tf.cast(found.boxes, tf.float32),
             "scores": tf.cast(found.scores, tf.float32),
             "classes": found.classes,
         }
+        count = batch["image"].shape[0]
+        arrays = {name: self._spatial.all_images(x, count) for name, x in own.items()}
+        arrays |= {name: batch[name] for name in ("image_id", "weight")}
         return Outputs(arrays=arrays)
 
     def detect(self, model: tf_keras.Model, image: tf.Tensor) -> nms.Detections:
-        """Finds the detections of images, uint8 [b, S, S, 3]; boxes are corners in parts of the image."""
+        """Finds the detections of this replica's own images, of uint8 [b, S, S, 3].
+
+        Boxes are corners in parts of the image. A replica that shares images with no other owns all b.
+        """
         config = self.config
         codes, logits = self._outputs(model, {"image": image}, training=False)
         anchors = tf.constant(self._anchors(config.anchor_shift), codes.dtype)

@@ -155,6 +155,32 @@ def test_hops_are_counted_through_functions_and_attributes() -> None:
     }
 
 
+# Machines that nobody has submitted on -> the published row whose values their presets take.
+ROWS = {
+    "tpu-v5e-16": "tpu-v4-16",
+    "tpu-v5e-256": "tpu-v3-256",
+    "tpu-v6e-16": "tpu-v4-16",
+    "tpu-v6e-256": "tpu-v3-256",
+    "h100-8": "dgx-1",
+    "b200-8": "dgx-1",
+}
+# What such a preset may have of its own: the backend, and what a machine's memory, cores and number format decide.
+OWN = {"system", "hardware", "source", "division", "replicas", "private_threads"}
+OWN_OF_GPUS = OWN | {"precision", "loss_scale", "accumulation_steps"}
+
+
+@pytest.mark.parametrize(("benchmark", "name"), [(b, name) for b in TARGETS for name in ROWS])
+def test_a_preset_of_a_machine_without_submissions_has_the_values_of_its_row(
+    benchmark: str, name: str
+) -> None:
+    config, row = preset(benchmark, name), preset(benchmark, ROWS[name])
+    assert config.source.startswith(f"as {row.system}, round v{row.ruleset.removesuffix('.0')}: ")
+    assert (config.division, config.replicas, config.hardware) == ("open", "pjrt", name)
+    values, published = list(fields_of(config)), list(fields_of(row))
+    differ = {mine[0] for mine, theirs in zip(values, published, strict=True) if mine != theirs}
+    assert differ <= (OWN if name.startswith("tpu") else OWN_OF_GPUS)
+
+
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_the_documents_name_every_preset_in_order(benchmark: str) -> None:
     lines = (ROOT / "docs" / "presets" / f"{benchmark}.md").read_text().splitlines()

@@ -55,15 +55,15 @@ def write(
       kind: which step computes the losses to compare with: "compiled", "uncompiled" (several times as fast on a CPU),
         or "none"; of several replicas, either of the first two is the backend mirrored.
       say: prints a line of progress.
-      programs: "train", "eval" or "both".
+      programs: "train", "eval" or "both", or the name of one of several shapes: "train-2".
       values: False writes no first values and no losses, which take half of the time: a compiler needs none.
 
     Returns:
       The manifest.
 
     Raises:
-      UserError: the folder cannot be written, the disk is full, or XLA cannot compile a training step. An evaluation
-        step that XLA cannot compile is left out and named in the manifest.
+      UserError: the folder cannot be written, the disk is full, XLA cannot compile a training step, or there is no
+        such step. An evaluation step that XLA cannot compile is left out and named in the manifest.
     """
     path = _place(folder)
     with contextlib.ExitStack() as stack:
@@ -95,10 +95,15 @@ def _write(
     stored = {name: a.stored for name, a in steps.state.items() if a.stored is not None}
     manifest = _about(task, config, steps)
     computed = reference.of(steps, kind, backend)
-    for training in [kind == "train" for kind in ("train", "eval") if chosen in ("both", kind)]:
+    for step in ("train", "eval"):
+        if chosen.partition("-")[0] not in ("both", step):
+            continue
+        training = step == "train"
         batches = steps.batches(training)
         for i, batch in enumerate(batches):
-            name = ("train" if training else "eval") + (f"-{i}" if len(batches) > 1 else "")
+            name = f"{step}-{i}" if len(batches) > 1 else step
+            if chosen not in ("both", step, name):
+                continue
             say(f"{name}: lowering")
             try:
                 program, text = _program(steps, name, training, batch)
@@ -117,6 +122,10 @@ def _write(
             )
             program["reference"] = computed and reference.describe(computed, steps, training, batch, say)
             manifest["programs"].append(program)
+    if not manifest["programs"] and not manifest["refused"]:
+        raise UserError(
+            f"--export_programs={chosen}: no such step; use both, train, eval, or a name as train-0"
+        )
     manifest["constants"] = [_describe(argument) for argument in steps.constants.values()]
     stored |= {name: argument.value for name, argument in steps.constants.items()}
     arrays = {_key(name): _plain(value) for name, value in stored.items()}

@@ -9,6 +9,7 @@ from common.distributed.spatial import WHOLE_IMAGES, Spatial
 from common.distributed.spatial.geometry import output_size
 from common.errors import UserError
 from common.layers.dense import Biased
+from common.layers.xla import under_xla
 
 
 class Conv2D(Biased, tf_keras.layers.Conv2D):
@@ -44,12 +45,17 @@ class PaddedConv2D(Conv2D):
         self.pad, self.spatial = pad, spatial
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        stride, pad = self.strides[0], self.pad
+        if under_xla() and self.spatial.partitions == 1:
+            # One operation: neither a product in another layout, nor a padded copy whose gradient is cut.
+            around = [[0, 0], [pad, pad], [pad, pad], [0, 0]]
+            return tf.nn.conv2d(inputs, kernel, stride, around if pad else "VALID")
         # Not `padding=[...]`: with explicit padding the gradients leave oneDNN's kernels, and a bf16 step
         # takes forty times as long. At stride 1 "SAME" is the same padding without the copy.
-        if self.kernel_size == self.strides == (1, 1) and not self.pad:
+        if self.kernel_size == self.strides == (1, 1) and not pad:
             return _matrix_product(inputs, tf.convert_to_tensor(kernel))
-        same = self.strides == (1, 1) and self.kernel_size == (2 * self.pad + 1,) * 2
-        return self.spatial.conv2d(inputs, kernel, self.strides[0], "same" if same else self.pad)
+        same = self.strides == (1, 1) and self.kernel_size == (2 * pad + 1,) * 2
+        return self.spatial.conv2d(inputs, kernel, stride, "same" if same else pad)
 
     def compute_output_shape(self, input_shape: tf.TensorShape) -> tf.TensorShape:
         batch, height, width, _ = tf.TensorShape(input_shape)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tensorflow as tf
-from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
+
+from common.layers.xla import under_xla
 
 
 def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
@@ -25,7 +26,7 @@ def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float
     Returns:
       The losses, [n].
     """
-    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if under_xla():
         return _fused(logits, targets, smoothing)
     return _sparse_cross_entropy(smoothing)(logits, targets)
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 import tf_keras
-from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
 
 from common.layers.dense import product, rows
 from common.layers.precision import Precision
 from common.layers.scan import Steps, Tensors, delayed, scan, stacked
+from common.layers.xla import under_xla
 
 State = tuple[tf.Tensor, tf.Tensor]
 # On a CPU the batch is cut in two if the product of a step has fewer multiply-adds than this. The halves run through
@@ -180,7 +180,7 @@ def hoisted(
 
 def _chains(batch: int | None, units: int) -> int:
     """Number of parts the batch is cut into, see SMALL_PRODUCT; 1 under XLA and on a GPU, which need no cut."""
-    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()) or tf.config.list_physical_devices("GPU"):
+    if under_xla() or tf.config.list_physical_devices("GPU"):
         return 1
     return 2 if batch and batch % 2 == 0 and batch * 4 * units**2 < SMALL_PRODUCT else 1
 

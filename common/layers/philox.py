@@ -30,10 +30,18 @@ def random_words(seed: Sequence[Word | int], block: tuple[Word, Word]) -> Word:
       seed: four words: the low and the high one of either number of TensorFlow's seed; they broadcast with the blocks.
       block: numbers of the blocks, a low and a high word.
     """
-    mixed = _philox([_word(w) for w in seed], [_word(k) for k in _SEED_KEY])
-    low, high = block
-    words = _philox([low, high, mixed[2], mixed[3]], mixed[:2])
-    return tf.stack(words, -1)
+    mixed = words(_SEED_KEY, seed)
+    return tf.stack(words(mixed[:2], [*block, mixed[2], mixed[3]]), -1)
+
+
+def words(key: Sequence[Word | int], counter: Sequence[Word | int]) -> list[Word]:
+    """Returns the four words of each value of a counter: `tf.raw_ops.StatelessRandomUniformFullIntV2` of four numbers.
+
+    Args:
+      key: two words, the low one first; they broadcast with the counter's.
+      counter: four words, the lowest first.
+    """
+    return _philox([_word(w) for w in counter], [_word(k) for k in key])
 
 
 def product(a: Word, b: Word) -> tuple[Word, Word]:

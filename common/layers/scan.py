@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
-from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
+
+from common.layers.xla import under_xla
 
 Tensors = tuple[tf.Tensor, ...]
 Steps = tf.Tensor | list[tf.Tensor]  # [T, ...], or T of [...].
@@ -41,7 +42,7 @@ def scan(
     state = tuple(state)
     lists = [s for s in sequences if isinstance(s, list)]
     length = len(lists[0]) if lists else sequences[0].shape[0]
-    compiled = GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    compiled = under_xla()
     if length is None or (not lists and length > (UNROLLED_IN_XLA if compiled else UNROLLED_STEPS)):
         return _while(step, state, sequences, widths, reverse)
     parts = list(zip(*(s if isinstance(s, list) else tf.unstack(s, length) for s in sequences)))

@@ -82,7 +82,11 @@ def _define_flags() -> None:
         ["compiled", "uncompiled", "none"],
         "what computes the exported step's first losses; uncompiled is several times as fast on a CPU",
     )
-    flags.DEFINE_enum("export_programs", "both", ["both", "train", "eval"], "which steps are exported")
+    flags.DEFINE_string(
+        "export_programs",
+        "both",
+        "which steps are exported: both, train, eval, or one by its name, as train-2",
+    )
     flags.DEFINE_bool(
         "export_values",
         True,

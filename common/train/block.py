@@ -8,6 +8,7 @@ step's loss, so that all end the block after the same step.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,7 +56,6 @@ class FusedBlock:
         how: Plan,
         timing: StepTiming,
         agreement: Agreement,
-        last_loss: tf.Variable,
     ):
         """Makes the steps.
 
@@ -63,10 +63,13 @@ class FusedBlock:
           task, state, clock, agreement: of the run.
           how: what XLA compiles.
           timing: measures the steps.
-          last_loss: is given each step's loss.
         """
         self.config, self.state, self.replicas = task.config, state, state.replicas
-        self._timing, self._agreement, self._last_loss = timing, agreement, last_loss
+        self._timing, self._agreement = timing, agreement
+        # Written by the main thread and read by the running block, and the other way round.
+        self._stop = tf.Variable(False, trainable=False, name="stop")
+        with tf.device("CPU:0"):
+            self._last_loss = tf.Variable(math.nan, dtype=tf.float64, trainable=False, name="last_loss")
         replicas = self.replicas
         self._summed = summed(replicas, task.batch_shapes, batch_size(self.config, True))
         between, whole = how.compiled is Compiled.BETWEEN, how.compiled is Compiled.STEP
@@ -95,6 +98,18 @@ class FusedBlock:
             sums={name: value.numpy() for name, value in raw["sums"].items()},
             arrays={name: value.numpy() for name, value in raw["arrays"].items()},
         )
+
+    def stop(self, wanted: bool = True) -> None:
+        """Ends the running block after its step; called by another thread."""
+        self._stop.assign(wanted)
+
+    def progress(self) -> tuple[int, float]:
+        """Returns the number and the loss of the last step that has ended; called by another thread."""
+        return int(self.state.step), float(self._last_loss)
+
+    def forget(self) -> None:
+        """Drops the last loss, as where no step has been."""
+        self._last_loss.assign(math.nan)
 
     def _fused_block(self, train: Any, evaluation: Any, num_steps: tf.Tensor, eval_steps: tf.Tensor) -> dict:
         """Runs `num_steps` training steps, then `eval_steps` evaluation steps unless the training was cut short."""
@@ -151,19 +166,19 @@ class FusedBlock:
             loss = self._train_step(batch, step)
             return tf.stack([loss, tf.cast(stop, loss.dtype)])
 
-        arguments = batch, step, self.state.stop.read_value()
+        arguments = batch, step, self._stop.read_value()
         loss, stops = tf.unstack(self._summed(train_step, arguments))
         return loss, stops > 0
 
     def _stopping(self, stop: tf.Tensor) -> tf.Tensor:
         """Whether to stop: the processes' common `stop` or, of a process alone, what its main thread wrote last."""
-        return self.state.stop.read_value() if self._agreement.alone else stop
+        return self._stop.read_value() if self._agreement.alone else stop
 
     def _stop_of_all(self) -> tf.Tensor:
         """Whether any process is to stop."""
         if self._agreement.alone:
             return tf.constant(False)
-        stops = self.replicas.run(lambda stop: tf.cast(stop, tf.float32), (self.state.stop.read_value(),))
+        stops = self.replicas.run(lambda stop: tf.cast(stop, tf.float32), (self._stop.read_value(),))
         return self.replicas.sum(stops) > 0
 
     def _fused_eval(

@@ -22,7 +22,7 @@ from common.train.agreement import Agreement
 from common.train.block import Result
 from common.train.compilation import Compiled, Plan
 from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
-from common.train.step_timing import StepTiming
+from common.train.step_timing import HostTiming
 from common.train.task import Shape, Task
 
 # Steps that are started and not yet read: the devices never wait for Python.
@@ -38,14 +38,15 @@ class HostBlock:
         state: State,
         clock: Clock,
         how: Plan,
-        timing: StepTiming,
+        timing: HostTiming,
         agreement: Agreement,
-        last_loss: tf.Variable,
     ):
         """Makes the steps; arguments as for `block.FusedBlock`."""
         assert how.compiled is Compiled.STEP
         self.config, self.state, self.replicas = task.config, state, state.replicas
-        self._timing, self._alone, self._last_loss = timing, agreement.alone, last_loss
+        self._timing, self._alone = timing, agreement.alone
+        # What other threads read and write; `state.step` lags behind until the block's end.
+        self._stopping, self._last_loss, self._done = False, math.nan, None
         self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)
         self._prepare_eval = make_prepare_eval(state)
         self._shapes, self._eval_shapes = task.batch_shapes, task.eval_batch_shapes
@@ -54,9 +55,15 @@ class HostBlock:
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
         """Trains `num_steps` and evaluates `eval_steps` batches, from iterators of `Replicas.dataset`."""
+        first = self.state.step.numpy()
         for copy in self.replicas.local_results(self._count):
-            copy.assign(self.state.step.numpy())
-        losses, times, stopped = self._train(train, num_steps)
+            copy.assign(first)
+        self._done = int(first)
+        try:
+            losses, times, stopped = self._train(train, num_steps)
+        finally:
+            self.state.step.assign(self._done)
+            self._done = None
         complete = len(losses) == num_steps and not stopped and all(map(math.isfinite, losses[-1:]))
         eval_start = time.time()
         self.replicas.run(self._prepare_eval)
@@ -70,6 +77,19 @@ class HostBlock:
             sums=sums,
             arrays=arrays,
         )
+
+    def stop(self, wanted: bool = True) -> None:
+        """As `block.FusedBlock.stop`."""
+        self._stopping = wanted
+
+    def progress(self) -> tuple[int, float]:
+        """As `block.FusedBlock.progress`."""
+        done = self._done
+        return int(self.state.step) if done is None else done, self._last_loss
+
+    def forget(self) -> None:
+        """As `block.FusedBlock.forget`."""
+        self._last_loss = math.nan
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -93,7 +113,9 @@ class HostBlock:
             losses.append(loss)
             times.append(time.time())
             stopped = stopped or stops
-            self._tell(loss, times[-1])
+            # In this order: whoever sees the step sees its loss.
+            self._last_loss, self._done = loss, self._done + 1
+            self._timing.step_ended(times[-1])
             if not math.isfinite(loss):
                 break
             going = not stopped
@@ -110,22 +132,15 @@ class HostBlock:
     def _read(self, value: Any) -> tuple[float, bool]:
         """Waits for a step; returns its loss and whether to stop."""
         loss, *stops = value.first().tolist()
-        return loss, bool(stops[0]) if stops else self.state.stop.numpy().item()
-
-    def _tell(self, loss: float, now: float) -> None:
-        """Shows the main thread the step that has ended."""
-        self._last_loss.assign(loss)
-        self.state.step.assign_add(1)
-        self._timing.step_ended(tf.constant(now, tf.float64))
+        return loss, bool(stops[0]) if stops else self._stopping
 
     def _stop_flag(self) -> tuple[Any, ...]:
         """Returns what a step adds up over the processes: nothing where there is one."""
-        return () if self._alone else (np.float32(self.state.stop.numpy()),)
+        return () if self._alone else (np.float32(self._stopping),)
 
     def _stop_of_all(self) -> bool:
         """Whether any process is to stop."""
-        stop = int(self.state.stop.numpy())
-        return bool(stop if self._alone else self.replicas.agree(stop))
+        return self._stopping if self._alone else bool(self.replicas.agree(int(self._stopping)))
 
     # -- evaluating --------------------------------------------------------------------------------------------------
 

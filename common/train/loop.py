@@ -1,7 +1,7 @@
 """Runs blocks of training steps and an evaluation (block.py), and makes a generator of events of them.
 
 A block runs in a worker thread. The main thread polls the step counter for progress and signals, and ends a long block
-at the next step by the state's variable `stop`.
+at the next step by `stop` of its block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from common.train.evaluation_pool import POLL_SECONDS, Evaluator
 from common.train.host_block import HostBlock
 from common.train.profile import Profile
 from common.train.step import State
-from common.train.step_timing import StepTiming
+from common.train.step_timing import HostTiming, StepTiming
 from common.train.task import Task
 
 
@@ -47,23 +47,14 @@ class Loop:
         policy = make_precision(config.precision)
         self.state = State(task, replicas, policy)
         self.compiled = plan(config, replicas, self.state.model)
-        self._timing = StepTiming(replicas.num_processes > 1)
+        timing = HostTiming if replicas.drives_from_host else StepTiming
+        self._timing = timing(replicas.num_processes > 1)
         self._agreement = Agreement(replicas)
         self._look: Any = None  # Traced when it is asked for.
         self._stop_reason, self._stop_time = "", 0.0
         self.profile: Profile | None = None  # Set before `run`, in all processes alike.
-        with tf.device("CPU:0"):  # The last step's loss, which the main thread shows while a block runs.
-            self._last_loss = tf.Variable(math.nan, dtype=tf.float64, trainable=False, name="last_loss")
         block = HostBlock if replicas.drives_from_host else FusedBlock
-        self._block = block(
-            task,
-            self.state,
-            self.clock,
-            self.compiled,
-            self._timing,
-            self._agreement,
-            self._last_loss,
-        )
+        self._block = block(task, self.state, self.clock, self.compiled, self._timing, self._agreement)
 
     def stop(self, reason: str, at: float | None = None) -> None:
         """Ends the run at the next step; the first reason counts. `at`: seconds since 1970, by default now."""
@@ -77,7 +68,7 @@ class Loop:
         steps = [max(1, len(shapes)) for shapes in (self.task.batch_shapes, self.task.eval_batch_shapes)]
         self._call(self._synthetic(True), self._synthetic(False), *steps)
         self.state.restore(before)
-        self._last_loss.assign(math.nan)
+        self._block.forget()
 
     def one_step(self) -> tuple[float, float]:
         """Returns loss and seconds of one training step on synthetic data, after a first one that compiles."""
@@ -191,19 +182,19 @@ class Loop:
         try:
             while not future.done():
                 if self._stop_reason or success:
-                    self.state.stop.assign(True)
+                    self._block.stop()
                 concurrent.futures.wait([future], timeout=POLL_SECONDS)
-                step = int(self.state.step)
+                step, loss = self._block.progress()
                 if step != seen:
                     seen = step
                     self._timing.tell(step)
-                    ended, loss = step >= block.end_step, float(self._last_loss)
+                    ended = step >= block.end_step
                     yield events.Progress(time.time(), step, block, evaluating=ended, loss=loss)
                 if not success:
                     success = yield from self._known(evaluator)
         except BaseException:
             # The iteration over the events has ended early: the block must not go on.
-            self.state.stop.assign(True)
+            self._block.stop()
             raise
         return success
 

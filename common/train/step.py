@@ -23,10 +23,7 @@ from common.train.task import Batch, Task
 
 
 class State:
-    """Every variable of a run: the model's, the optimizer's slots, the step counter.
-
-    `stop` is written by the main thread and read by the running block.
-    """
+    """Every variable of a run: the model's, the optimizer's slots, the step counter."""
 
     def __init__(self, task: Task, replicas: Replicas, precision: Precision):
         config = task.config
@@ -44,10 +41,9 @@ class State:
         self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
         # The step of the last finished evaluation: a run that was stopped in an evaluation resumes with it.
         self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")
-        self.stop = tf.Variable(False, trainable=False, name="stop")
 
     def variables(self) -> list[tf.Variable]:
-        """Returns every variable that training changes, in a fixed order; not `stop`."""
+        """Returns every variable that training changes, in a fixed order."""
         slots = [slot for slots in self.update.slots for slot in slots.values()]
         return [*self.model.variables, *slots, *self.loss_scale.variables, self.step, self.evaluated]
 

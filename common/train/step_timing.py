@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,5 +67,30 @@ class StepTiming:
 
     def tell(self, step: int) -> None:
         """Sends the launcher the last finished step and the sums."""
-        sums = {"input": float(self._input), "step": float(self._step)} if self._enabled else None
-        heartbeat.at_step(step, sums)
+        heartbeat.at_step(step, self._sums() if self._enabled else None)
+
+    def _sums(self) -> dict[str, float]:
+        return {"input": float(self._input), "step": float(self._step)}
+
+
+class HostTiming(StepTiming):
+    """As `StepTiming` for steps that Python starts: plain numbers. It does not see when gradients are there."""
+
+    def __init__(self, enabled: bool):
+        super().__init__(False)
+        self._enabled, self._started, self._waited = enabled, 0.0, 0.0
+
+    def of_batch(self, fetch: Callable[[], Any]) -> Any:
+        batch = fetch()
+        if self._started:
+            self._waited += time.time() - self._started
+        return batch
+
+    def step_ended(self, now: float) -> None:
+        self._started = now
+
+    def begin(self) -> None:
+        self._started = 0.0
+
+    def _sums(self) -> dict[str, float]:
+        return {"input": self._waited, "step": 0.0}

@@ -29,7 +29,9 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--target", metavar="KIND", help=f"another device: {', '.join(NAMES)}")
     command.add_argument(
-        "--program", choices=("train", "eval", "both"), default="train", help="which steps; default: train"
+        "--program",
+        default="train",
+        help="which steps: train (the default), eval, both, or one of several shapes, as train-2",
     )
     command.add_argument("--export", metavar="DIR", type=Path, help="compile this export, made before")
     command.add_argument("--keep", metavar="DIR", type=Path, help="put the optimised programs' text here")
@@ -66,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
             manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
         kind = args.target or kind_of(_hardware(args.benchmark, args.system))
         goal = target(kind, int(manifest.get("num_replicas", 1)))
-        chosen = [p for p in manifest["programs"] if args.program in ("both", p["name"].partition("-")[0])]
+        chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
         reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep) for p in chosen}
     if not (args.export or args.target or args.flags):
         series.keep(args.benchmark, args.system, kind, reports)
@@ -143,7 +145,12 @@ def lines(name: str, report: dict) -> list[str]:
         found.append("  dearest     " + ", ".join(f"{layer} {n / 1e6:.2f}" for layer, n in layers))
     if "kernels" in report:
         calls = ", ".join(f"{call} {n}" for call, n in report["kernels"]["calls"].items()) or "none"
-        found.append(f"  kernels     {calls}; matrix results in {report['kernels']['matrix_types']}")
+        types, wide = (
+            ", ".join(f"{k} {n}" for k, n in report["kernels"][part].items()) or "none"
+            for part in ("matrix_types", "wide_matrices")
+        )
+        found.append(f"  kernels     {calls}")
+        found.append(f"  products    {types}; wider than 16 bits: {wide}")
     for row in report["collectives"][:8]:
         size = f"{row['groups']} x {row['group_size']}" if row["group_size"] else "all"
         found.append(

@@ -33,7 +33,8 @@ _GPU_HEAD = (
     "MiB a device",
     "fits",
     "library calls",
-    "in",
+    "products in",
+    "wider than 16 bits",
     "collectives",
     "MB",
 )
@@ -55,8 +56,16 @@ without it ([how](compile.md)). This page is generated from `systems/compile/res
 ## GPUs
 
 - The compiler knows no workspace of cuDNN, so the memory is a lower bound, and gives no time.
+- products in: convolutions and matrix products by the type of their operands, those of a loop as often as it runs.
+  wider than 16 bits: their layers, where the preset computes in 16.
 
 {gpus}
+
+## What it takes
+
+Of the largest program of each benchmark, in seconds of one processor; the export comes before.
+
+{effort}
 
 ## What misses
 
@@ -92,6 +101,7 @@ def render(results: Path = run.RESULTS) -> str:
         ),
         tpus=_tpus(records, results),
         gpus=_gpus(records, results),
+        effort=_effort(records, results),
         missing="\n".join(f"- {r['benchmark']} `{r['system']}`: {reason}" for r, reason in missing)
         or "Nothing.",
         rest="\n".join(f"- {benchmark}: {', '.join(names)}" for benchmark, names in rest.items()) or "None.",
@@ -138,11 +148,36 @@ def _gpus(records: list[dict], results: Path) -> str:
                 *start,
                 ", ".join(f"{name.removeprefix('__')} {n}" for name, n in calls.most_common()) or "none",
                 ", ".join(f"{kind} {n}" for kind, n in bits.items()) or "none",
+                _wide(report["kernels"]),
                 sum(row["count"] for row in moved),
                 f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
             )
         )
     return _table(_GPU_HEAD, rows) if rows else ""
+
+
+def _effort(records: list[dict], results: Path) -> str:
+    """The dearest compilation of each benchmark, for TPUs and for GPUs."""
+    dearest: dict[tuple[str, str], dict] = {}
+    for record in records:
+        family = "TPU" if record["kind"].startswith("tpu") else "GPU"
+        for report in series.reports(record, results).values():
+            if "processor_seconds" in report:
+                one = dearest.setdefault((record["benchmark"], family), report)
+                if report["processor_seconds"] > one["processor_seconds"]:
+                    dearest[record["benchmark"], family] = report
+    rows = [
+        (*place, f"{report['processor_seconds']:.0f}", f"{report['compiler_gigabytes']:.1f}")
+        for place, report in sorted(dearest.items())
+    ]
+    return _table(("benchmark", "for", "seconds", "GB"), rows)
+
+
+def _wide(kernels: dict) -> str:
+    """The layers whose products have operands of more than 16 bits, in a program where others have 16."""
+    if not {"f16", "bf16"} & kernels["matrix_types"].keys():
+        return "all"
+    return ", ".join(f"{layer} {n}" for layer, n in kernels["wide_matrices"].items()) or "none"
 
 
 def _compiled(records: list[dict], results: Path, part: str) -> list[tuple[tuple, dict]]:

@@ -190,7 +190,10 @@ def cycles(program: Program) -> dict:
 
 
 def collectives(program: Program) -> list[dict]:
-    """What is exchanged in a step: opcode, groups, replicas in a group, strategy; number and bytes of each such sum."""
+    """What is exchanged in a step: opcode, groups, replicas in a group, strategy; number and bytes of each such sum.
+
+    A permutation also has its "distances", from the replica that sends to the one that receives.
+    """
     found: dict[tuple, list[int]] = {}
     for one, times in program.scheduled():
         base = one.opcode.removesuffix("-start")
@@ -200,12 +203,13 @@ def collectives(program: Program) -> list[dict]:
         strategy = one.attribute(r'"strategy":"?([^",}]+(?:\{[^}]*\})?)') or one.attribute(
             r"(StrategyND\{[^}]*\})"
         )
-        entry = found.setdefault((base, number, size, strategy), [0, 0])
+        entry = found.setdefault((base, number, size, strategy, distances(one)), [0, 0])
         entry[0] += times
         entry[1] += times * one.nbytes
     rows = [
         {"operation": op, "groups": n, "group_size": size, "strategy": s, "count": count, "bytes": nbytes}
-        for (op, n, size, s), (count, nbytes) in found.items()
+        | ({"distances": list(moves)} if moves else {})
+        for (op, n, size, s, moves), (count, nbytes) in found.items()
     ]
     return sorted(rows, key=lambda row: -row["bytes"])
 
@@ -223,6 +227,41 @@ def groups(one: Instruction) -> tuple[int, int]:
         first = listed[1 : listed.index("}")]
         return listed.count("{"), first.count(",") + 1
     return 1, 0
+
+
+def distances(one: Instruction) -> tuple[int, ...]:
+    """Differences between the replicas that receive and send in a permutation; () of another operation."""
+    pairs = re.findall(r"\{(\d+),(\d+)\}", one.attribute(r"source_target_pairs=\{(\{.*?\})\}"))
+    return tuple(sorted({int(target) - int(source) for source, target in pairs}))
+
+
+def loop_products(program: Program) -> dict[str, int]:
+    """Convolutions and products in the bodies of loops, by the shape of their result; each counts once."""
+    found: Counter[str] = Counter()
+    bodies = [
+        one.attribute(r"body=%?([\w.\-]+)")
+        for instructions in program.computations.values()
+        for one in instructions
+        if one.opcode == "while"
+    ]
+    for body in bodies:
+        for name in [body, *(i.attribute(r"calls=%?([\w.\-]+)") for i in program.computations.get(body, []))]:
+            for one in program.computations.get(name, []):
+                if one.opcode in ("convolution", "dot"):
+                    kind, sides = _SHAPE.findall(one.result)[0]
+                    found[f"{kind}[{sides}]"] += 1
+    return dict(found.most_common())
+
+
+def shared_branches(program: Program) -> list[int]:
+    """The number of cases of each conditional of more than two, of which a replica runs one."""
+    counts = []
+    for instructions in program.computations.values():
+        for one in instructions:
+            cases = one.attribute(r"branch_computations=\{([^}]*)\}").count(",") + 1
+            if one.opcode == "conditional" and cases > 2:
+                counts.append(cases)
+    return counts
 
 
 def copies(program: Program) -> dict:

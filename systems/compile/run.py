@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import INSTALLED, ROOT, write_atomically
-from systems.compile import hlo
+from systems.compile import hlo, targets
 from systems.compile.targets import Target
 
 RESULTS = Path(__file__).parent / "results"
@@ -26,6 +28,7 @@ _NEEDS = {"tpu": "libtpu", "cuda": "jax_plugins"}
 _COMPILERS = {"tpu": "libtpu", "cuda": "jaxlib"}  # The package whose version names a result.
 GIGABYTES = 20.0  # A compiler that takes more memory is stopped.
 _SECONDS = 0.5  # Between two looks at its memory.
+_WIDTHS = re.compile(r"\d+$")  # Bits, in the name of a dtype.
 
 
 def compiler_python(platform: str) -> str:
@@ -120,7 +123,8 @@ def compiled(
 
     Args:
       folder, manifest, program: the export, its manifest and the program's entry there.
-      target: what it is compiled for.
+      target: what it is compiled for. A program that exchanges nothing is the same for any number of replicas: it is
+        compiled for one.
       say: prints a line of progress.
       results: where reports are kept, by program, target, replicas and version of the compiler.
       keep: a folder for the optimised program's text; with it the program is compiled anew.
@@ -132,6 +136,8 @@ def compiled(
       UserError: the compiler is missing or its process dies.
     """
     replicas = int(manifest.get("num_replicas", 1))
+    if not program.get("exchanges", True):
+        replicas, target = 1, targets.target(target.name, 1)
     artifact = folder / program["file"]
     identity = {
         "digest": digest_of(artifact),
@@ -154,9 +160,21 @@ def compiled(
             keep.mkdir(parents=True, exist_ok=True)
             (keep / f"{name_of(identity)}.txt").write_text(text.read_text())
         if "error" not in raw:
+            found |= {"argument_bytes": _argument_bytes(manifest, program)}
             found |= _read(hlo.Program(text.read_text()), raw, target)
     results.mkdir(parents=True, exist_ok=True)
     write_atomically(place, (json.dumps(found, indent=1) + "\n").encode())
+    return found
+
+
+def _argument_bytes(manifest: dict, program: dict) -> dict[str, int]:
+    """Bytes of the program's arguments by their role: weights, slots, statistics, inputs, ..."""
+    roles = {a["name"]: a["role"] for a in (*manifest["state"], *manifest["constants"], *program["inputs"])}
+    found: dict[str, int] = {}
+    for argument in program["arguments"]:
+        role, wide = roles.get(argument["name"], "other"), _WIDTHS.search(argument["dtype"])
+        size = math.prod(argument["shape"]) * (int(wide[0]) // 8 if wide else 1)
+        found[role] = found.get(role, 0) + size
     return found
 
 
@@ -229,6 +247,8 @@ def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str
         "fits": needed <= target.memory,
         "collectives": hlo.collectives(program),
         "copies": hlo.copies(program),
+        "loop_products": hlo.loop_products(program),
+        "branches": hlo.shared_branches(program),
         "wide_arithmetic": hlo.wide_arithmetic(program),
     }
     if target.platform == "cuda":

@@ -33,6 +33,11 @@ def presets(chosen: Sequence[str] = CHEAPEST_FIRST) -> Iterator[tuple[str, str, 
                 continue
 
 
+def is_wanted(name: str, chosen: str) -> bool:
+    """Whether the step `name`, "train" or "train-2", is among those `chosen`: "both", "train", or itself."""
+    return chosen in ("both", name, name.partition("-")[0])
+
+
 def record_of(benchmark: str, system: str, results: Path = run.RESULTS) -> Path:
     """Returns the file of a preset's record."""
     return results / "presets" / f"{benchmark}-{system}.json"
@@ -51,7 +56,7 @@ def compile_preset(
 
     Args:
       benchmark, system, kind: the preset and its device.
-      program: "train", "eval" or "both".
+      program: "train", "eval", "both", or the name of one of several shapes, "train-2".
       say: prints a line of progress.
       results: where results and records are.
       made: an export of the preset that is there already.
@@ -71,7 +76,7 @@ def compile_preset(
             found = {
                 one["name"]: run.compiled(folder, manifest, one, goal, say, results)
                 for one in manifest["programs"]
-                if program in ("both", one["name"].partition("-")[0])
+                if is_wanted(one["name"], program)
             }
         except UserError as error:
             return _write(benchmark, system, {"kind": kind, "error": str(error)}, results)
@@ -82,11 +87,12 @@ def keep(
     benchmark: str, system: str, kind: str, found: dict[str, dict], results: Path = run.RESULTS
 ) -> dict[str, Any]:
     """Writes the record of a preset of whose programs these are the reports, and returns it."""
-    place, programs = record_of(benchmark, system, results), {}
-    if place.exists():  # Steps of the other kind may have been compiled before.
-        programs = json.loads(place.read_text()).get("programs", {})
-    programs |= {name: run.name_of(report) for name, report in found.items()}
-    replicas = next((report["replicas"] for report in found.values()), 0)
+    place = record_of(benchmark, system, results)
+    # Steps of the other kind may have been compiled before.
+    before = json.loads(place.read_text()) if place.exists() else {}
+    programs = before.get("programs", {}) | {name: run.name_of(report) for name, report in found.items()}
+    # A step without an exchange is compiled for one replica.
+    replicas = max([before.get("replicas", 0), *(report["replicas"] for report in found.values())])
     return _write(benchmark, system, {"kind": kind, "replicas": replicas, "programs": programs}, results)
 
 

@@ -79,6 +79,29 @@ def test_collectives_have_groups_counts_and_bytes(program: hlo.Program) -> None:
     assert (rows["all-reduce"]["count"], rows["all-reduce"]["bytes"]) == (3, 3 * 16 * 4)
     assert (rows["all-gather"]["groups"], rows["all-gather"]["group_size"]) == (2, 4)
     assert (rows["collective-permute"]["groups"], rows["collective-permute"]["bytes"]) == (2, 8 * 8 * 2)
+    assert rows["collective-permute"]["distances"] == [-1, 1] and "distances" not in rows["all-reduce"]
+
+
+def test_products_in_loops_and_shared_branches_are_found() -> None:
+    text = """
+%step (s: f32[4]) -> f32[4] {
+  %f = bf16[8,16]{1,0} fusion(%s), calls=%inside
+  %d = f32[4,4]{1,0} dot(%s, %s), lhs_contracting_dims={}
+}
+
+%inside (p: bf16[8]) -> bf16[8,16] {
+  ROOT %c = bf16[8,16]{1,0} convolution(%p, %p), dim_labels=bf_io->bf
+}
+
+ENTRY %main (a: f32[4]) -> f32[4] {
+  %w = f32[4]{0} while(%a), condition=%cond, body=%step
+  %x = f32[4]{0} conditional(%i, %a, %a, %a), branch_computations={%p, %q, %r}
+  ROOT %y = f32[4]{0} conditional(%t, %a, %a), branch_computations={%p, %q}
+}
+"""
+    program = hlo.Program(text)
+    assert hlo.loop_products(program) == {"bf16[8,16]": 1, "f32[4,4]": 1}
+    assert hlo.shared_branches(program) == [3]
 
 
 def test_copies_and_wide_arithmetic_are_found(program: hlo.Program) -> None:
@@ -135,8 +158,16 @@ def exported(tmp_path: pathlib.Path) -> pathlib.Path:
     folder = tmp_path / "export"
     folder.mkdir()
     (folder / "train.mlir.bc").write_bytes(b"artifact")
-    program = {"name": "train", "file": "train.mlir.bc", "arguments": [], "results": []}
-    (folder / "manifest.json").write_text(json.dumps({"num_replicas": 8, "programs": [program]}))
+    images = {"name": "image", "role": "input", "shape": [4, 2], "dtype": "bfloat16"}
+    program = {
+        "name": "train",
+        "file": "train.mlir.bc",
+        "inputs": [images],
+        "arguments": [images],
+        "results": [],
+    }
+    about = {"num_replicas": 8, "state": [], "constants": [], "programs": [program]}
+    (folder / "manifest.json").write_text(json.dumps(about))
     return folder
 
 
@@ -169,6 +200,7 @@ def test_a_report_is_kept_by_program_and_not_compiled_again(
     report = json.loads(said[: said.index("\n}\n") + 2])["train"]
     assert report["needed_bytes"] == 600 + 500 - 400 + 300 + 200 and report["fits"]
     assert report["estimated_ms"] == pytest.approx(172 / 940e3, abs=1e-3) and report["optimal_ms"] == 250.0
+    assert report["argument_bytes"] == {"input": 16}
     assert "over 4 x 2" in said and "compiled before" not in said
 
 
@@ -189,7 +221,7 @@ def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
     results, made = tmp_path / "results", []
     calls = answering(monkeypatch, results, RAW)
 
-    def export(benchmark, system, folder, flags, say):
+    def export(benchmark, system, folder, flags, say, programs):
         made.append(system)
         if system == "tpu-v3-1024":
             raise UserError("ssd --system=tpu-v3-1024: the export fails: no")
@@ -251,10 +283,11 @@ def test_a_small_program_compiles_for_a_pod(tmp_path: pathlib.Path) -> None:
     program = {
         "name": "train",
         "file": "train.mlir.bc",
+        "inputs": [],
         "arguments": [{"name": "a", "shape": [256, 256], "dtype": "bfloat16"}],
         "results": [{"updates": None}],
     }
-    manifest = {"num_replicas": 32, "programs": [program]}
+    manifest = {"num_replicas": 32, "state": [], "constants": [], "programs": [program]}
     report = run.compiled(tmp_path, manifest, program, target("tpu-v3", 32), print, tmp_path / "results")
     assert "error" not in report and report["fits"] and report["cycles"]["total"] > 0
     assert cli.lines("train", report)

@@ -312,7 +312,17 @@ def exchange() -> Table:
 
 def compiled_processes() -> Table:
     """The table of a step of two processes, compiled between the exchanges, over the same step uncompiled."""
-    head = ("network", "backend", "uncompiled, ms", "compiled, ms", "compiled over uncompiled")
+    head = (
+        "network",
+        "backend",
+        "uncompiled, ms",
+        "compiled, ms",
+        "compiled over uncompiled",
+        "in segments, ms",
+        "segments over compiled",
+        "exchange beside a program: compiled",
+        "in segments",
+    )
     rows = [
         (
             f"{benchmark}, cpu-tiny",
@@ -320,6 +330,10 @@ def compiled_processes() -> Table:
             f"{row['off_seconds'] * 1e3:.1f}",
             f"{row['on_seconds'] * 1e3:.1f}",
             f"{row['ratio']:.2f}",
+            f"{row['segments_seconds'] * 1e3:.1f}",
+            f"{row['segments_over_on']:.2f}",
+            f"{row['on_exchange_beside_programs']:.0%}",
+            f"{row['segments_exchange_beside_programs']:.0%}",
         )
         for backend, benchmarks in load("compiled_processes.json")["steps_of"].items()
         for benchmark, row in benchmarks.items()

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed import pjrt, stablehlo
+from common.distributed.read_ahead import ReadAhead
 from common.distributed.replicas.base import Shard, UnsupportedError
 from common.distributed.replicas.pjrt_client import ASKED, processes, start
 from common.distributed.replicas.xla import Xla
@@ -27,6 +28,8 @@ from common.errors import UserError
 _LOST = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|[Gg]loo|Connection (closed|reset)|heartbeat")
 # More than the steps that a block starts before it reads the first of them.
 _CALLS_UNDER_WAY = 4
+# Batches that wait on the devices for their step.
+_BATCHES_AHEAD = 2
 
 
 class Value:
@@ -38,6 +41,11 @@ class Value:
 
     def __init__(self, array: Any):
         self.array = array
+
+    @property
+    def kind(self) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of a replica's value."""
+        return self.array.shape, self.array.dtype
 
     def local(self) -> list[np.ndarray]:
         """Returns copies of the values of this process's replicas; waits for them."""
@@ -188,10 +196,10 @@ class Pjrt(Xla):
             )
         leaves = tf.nest.flatten(args)
         given = [leaf if isinstance(leaf, Value) else self._placed(leaf) for leaf in leaves]
-        key = (function, *((v.array.shape, v.array.dtype.name) for v in given))
+        key = (function, *(v.kind for v in given))
         program = self._programs.get(key)
         if program is None:
-            like = [tf.zeros(v.array.shape, v.array.dtype.name) for v in given]
+            like = [tf.zeros(shape, dtype.name) for shape, dtype in (v.kind for v in given)]
             program = self._programs[key] = _Program(self, function, tf.nest.pack_sequence_as(args, like))
         return program([v.array for v in given])
 
@@ -272,12 +280,18 @@ class Pjrt(Xla):
 
 
 class Batches:
-    """A dataset's batches, on the devices: consecutive batches go to consecutive replicas."""
+    """A dataset's batches, on the devices: consecutive batches go to consecutive replicas.
+
+    A thread reads them and puts them there while the devices work on those before.
+    """
 
     def __init__(self, dataset: tf.data.Dataset, placement: pjrt.Placement):
         self._dataset, self._placement = dataset, placement
 
     def __iter__(self) -> Iterator[Any]:
+        return ReadAhead(self._placed(), _BATCHES_AHEAD)
+
+    def _placed(self) -> Iterator[Any]:
         batches = iter(self._dataset)
         while True:
             try:
@@ -285,7 +299,7 @@ class Batches:
             except StopIteration:
                 return
             columns = zip(*(map(np.asarray, tf.nest.flatten(batch)) for batch in own), strict=True)
-            placed = [Value(array) for array in self._placement.place_all(list(columns))]
+            placed = [Value(self._placement.place(values)) for values in columns]
             yield tf.nest.pack_sequence_as(own[0], placed)
 
 

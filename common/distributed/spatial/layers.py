@@ -27,6 +27,13 @@ class Leave(Enter):
         return self.spatial.leave(x)
 
 
+class LeaveOwn(Enter):
+    """Gathers the rows of this replica's own images into whole feature maps [ceil(b/k), H, W, C]."""
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.spatial.leave_own(x)
+
+
 class GlobalAverage(Enter):
     """Takes the mean over the whole image, [b, C], on every replica of the group."""
 

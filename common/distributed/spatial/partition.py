@@ -25,7 +25,8 @@ class Spatial:
     One object per network: it remembers how many rows the whole image has at each stage. Groups are of `partitions`
     consecutive replicas. With one partition, and on one device, every method is the ordinary operation.
 
-    Each of the k replicas of a group computes a loss that comes after `leave` or `global_average`. Its weight is then
+    A loss that comes after `leave_own` is one of a replica's own images. Each of the k replicas of a group computes a
+    loss that comes after `leave` or `global_average`. Its weight is then
     counted k times as well, so the loss of a step stays the same: a term over GLOBAL is k totals divided by k times the
     weight; a term over REPLICA is k terms, each divided by the number of replicas (`common.train.task.Over`). The
     gradients need no correction either, because they are summed over the replicas.
@@ -62,6 +63,44 @@ class Spatial:
         if building():
             return tf.concat([x] * self.partitions, 1)[:, : self.height(x)]
         return self._replicas.all_gather(x, axis=1, groups=self.groups)[:, : self.height(x)]
+
+    def leave_own(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the whole feature maps of this replica's own images, [ceil(b/k), H, W, C]; see `own_images`.
+
+        A replica sends each of the others its rows of that one's images, a k-th of what `leave` moves.
+        """
+        if self.partitions == 1:
+            return x
+        parts, height = self.partitions, self.height(x)
+        if building():
+            return tf.concat([x] * parts, 1)[: self._own(x.shape[0]), :height]
+        rows = self._replicas.all_to_all(self._filled(x), axis=0, groups=self.groups)
+        _, each, width, channels = rows.shape
+        rows = tf.transpose(tf.reshape(rows, [parts, -1, each, width, channels]), [1, 0, 2, 3, 4])
+        return tf.reshape(rows, [-1, parts * each, width, channels])[:, :height]
+
+    def own_images(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns this replica's share, [ceil(b/k), ...], of `x` [b, ...], which its whole group holds.
+
+        What follows the partitioned part is then computed once a group. Behind the last image are zeros.
+        """
+        if self.partitions == 1:
+            return x
+        own = self._own(x.shape[0])
+        begin = [self.position() * own, *[0] * (x.shape.rank - 1)]
+        return self._replicas.cut(self._filled(x), begin, [own, *x.shape[1:]])
+
+    def all_images(self, x: tf.Tensor, count: int) -> tf.Tensor:
+        """Returns the results of all `count` images of the group, [count, ...], from each replica's own."""
+        return x if self.partitions == 1 else self._replicas.all_gather(x, groups=self.groups)[:count]
+
+    def _own(self, count: int) -> int:
+        return -(-count // self.partitions)
+
+    def _filled(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns `x` with as many images as all replicas of the group have places."""
+        missing = self.partitions * self._own(x.shape[0]) - x.shape[0]
+        return tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]) if missing else x
 
     def global_average(self, x: tf.Tensor) -> tf.Tensor:
         """Returns the mean over all rows and columns, [b, C], on every replica of the group."""

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bench import replay
 from common.errors import UserError
 from common.export import cost, rules
 from common.export.steps import Steps
@@ -273,6 +274,23 @@ def test_the_manifest_says_what_a_program_takes_and_gives(mnist):
 def test_replays_in_float64(benchmark, tmp_path):
     folder = tmp_path / benchmark
     check_float64(folder, *exported(benchmark, folder, "fp64"))
+
+
+def test_an_export_without_values_holds_the_same_program(mnist, tmp_path, capsys):
+    _, whole, task, config = mnist
+    folder = tmp_path / "bare"
+    bare = write(task, config, str(folder), "compiled", print, "train", values=False)
+    (program,) = bare["programs"]
+    for part in ("cost", "exchanges", "wide", "custom_calls"):
+        assert program[part] == whole["programs"][0][part]
+    assert [a["shape"] for a in program["arguments"]] == [
+        a["shape"] for a in whole["programs"][0]["arguments"]
+    ]
+    assert [a["role"] for a in bare["state"]] == [a["role"] for a in whole["state"]]
+    assert program["reference"] is None
+    assert all(name.startswith("constant.") for name in np.load(folder / "arrays.npz").files)
+    with pytest.raises(SystemExit, match="export it again without --noexport_values"):
+        replay.read(folder)
 
 
 @needs_jax

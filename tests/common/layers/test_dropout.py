@@ -35,18 +35,44 @@ def test_what_is_kept_is_scaled_so_that_the_mean_stays_and_an_evaluation_changes
     np.testing.assert_array_equal(layer(x, training=False), x)
 
 
-@pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.75])
-def test_masks_are_the_same_with_and_without_xla(rate):
-    """The masks are also those of a uniform number in [0, 1) from TensorFlow's own kernel."""
-    x = tf.ones([6, 32])
+@pytest.mark.parametrize(
+    ("shape", "rate"),
+    [((6, 32), 0.1), ((3, 7), 0.75), ((2, 8, 5), 1 / 3), ((2, 4, 3, 5), 0.5), ((1, 16, 2, 3), 0.1)],
+)
+def test_masks_are_halves_of_the_counter_stream_in_planes(shape, rate):
+    """With and without XLA: the naive form asks of each element where it stands in the stream."""
     layers = [Dropout(Single(), rate, seed=5) for _ in range(2)]
-    step = tf.function(lambda: layers[1](x, training=True), jit_compile=True, autograph=False)
+    step = tf.function(lambda: layers[1](tf.ones(shape), training=True), jit_compile=True, autograph=False)
     for draw in range(3):
-        plain = layers[0](x, training=True).numpy()
+        plain = layers[0](tf.ones(shape), training=True).numpy()
         np.testing.assert_array_equal(step(), plain)
-        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=[5, draw])
-        uniform = tf.raw_ops.StatelessRandomUniformV2(shape=[6, 32], key=key, counter=counter, alg=1)
-        np.testing.assert_array_equal(plain > 0, uniform.numpy() >= np.float32(rate))
+        np.testing.assert_array_equal(plain > 0, naive_mask(shape, rate, seed=5, draw=draw))
+
+
+def naive_mask(shape, rate, seed, draw):
+    """Element e of an example: half e // c of the value e % c of the counter, of c values an example."""
+    size = int(np.prod(shape[1:]))
+    values = -(-size // 8)
+    kept = np.zeros([shape[0], size], bool)
+    for example in range(shape[0]):
+        stream = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[values, 4], key=[seed], counter=[example * values, draw], alg=1, dtype=tf.uint32
+        ).numpy()
+        for element in range(size):
+            half, value = divmod(element, values)
+            word = int(stream[value, half % 4])
+            kept[example, element] = (word >> 16 if half >= 4 else word & 0xFFFF) >= round(rate * 65536)
+    return kept.reshape(shape)
+
+
+@pytest.mark.parametrize("rate", [1e-3, 0.1, 0.5])
+def test_the_rate_is_met_and_halves_of_a_word_are_independent(rate):
+    """Within four standard deviations, over 2^20 elements and over pairs of one counter's value."""
+    kept = Dropout(Single(), rate, seed=1)(tf.ones([4, 2**18]), training=True).numpy().reshape(4, 8, -1) > 0
+    assert abs(kept.mean() - (1 - rate)) < 4 * (rate / kept.size) ** 0.5
+    for plane in range(1, 8):
+        both = (~kept[:, 0] & ~kept[:, plane]).mean()
+        assert abs(both - rate**2) < 4 * rate / kept[:, 0].size ** 0.5
 
 
 class Numbered(Single):
@@ -59,7 +85,7 @@ class Numbered(Single):
         return tf.constant(self.number)
 
 
-@pytest.mark.parametrize("shape", [(2, 6), (3, 7), (1, 1)])
+@pytest.mark.parametrize("shape", [(2, 6), (3, 7), (1, 1), (2, 16, 3), (2, 4, 5)])
 def test_masks_in_32_bit_operations_are_those_of_the_counter_stream(shape):
     """For every replica and micro-batch, negative and large seeds included."""
     for seed in (5, -3, 2**31 + 7, 2**40 + 1):

@@ -110,7 +110,7 @@ def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
     # Reuses the first network with its state spoilt, which is cheaper than building a third one.
     assert checkpoint.restore_latest(first, tmp_path) == stopped
     first._stop_reason = ""
-    first.state.stop.assign(False)
+    first._block.stop(False)
     list(first.run())
     assert everything(first) == everything(whole) and int(first.state.step) == 30
 

@@ -99,6 +99,20 @@ def test_global_average(k):
 
 
 @pytest.mark.parametrize("k", [2, 4, 8])
+def test_own_images(k):
+    """Of fewer images than replicas, too, of which some own none."""
+
+    def network(spatial, x, weights):
+        whole = spatial.leave_own(spatial.conv2d(x, weights[0], 2, "same"))
+        noise = spatial.own_images(normal([BATCH, 1, 1, FILTERS], 3))
+        return [spatial.all_images(tf.tanh(whole * noise), BATCH)]
+
+    kernel = normal([3, 3, CHANNELS, FILTERS], 1)
+    for height in (38, 5):
+        check(k, network, normal([BATCH, height, 9, CHANNELS], 2), [kernel])
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
 def test_upsample_of_a_pyramid_s_levels(k):
     """Where rows do not divide evenly, a worker's rows on the finer level are not twice those on the coarser one."""
     for height, width in ((52, 8), (51, 7), (26, 5), (21, 4), (13, 3), (7, 3), (3, 2)):

@@ -1,0 +1,65 @@
+"""Iterates in a thread of its own, a few items ahead of the one who reads them. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+# A reader that goes away waits so long for the item that the thread is making.
+_LAST_SECONDS = 5.0
+
+
+class ReadAhead(Iterator[Item], Generic[Item]):
+    """The items of an iterator, in order; the thread starts when the first is asked for, and ends with this object."""
+
+    def __init__(self, items: Iterator[Item], depth: int):
+        """`depth`: items that are made before they are asked for."""
+        self._items, self._ready = items, queue.SimpleQueue()
+        self._free, self._ended = threading.Semaphore(depth), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._last: BaseException | None = None
+
+    def __next__(self) -> Item:
+        """Returns the next item, or raises what the iterator raised where the item would be, then and ever after."""
+        if self._last is not None:
+            raise self._last
+        if self._thread is None:
+            self._start()
+        item, self._last = self._ready.get()
+        if self._last is not None:
+            raise self._last
+        self._free.release()
+        return item
+
+    def _start(self) -> None:
+        # Not a method: a thread that held this object would keep it alive.
+        arguments = self._items, self._ready, self._free, self._ended
+        self._thread = threading.Thread(target=_make, args=arguments, name="read ahead", daemon=True)
+        self._items = None
+        self._thread.start()
+        weakref.finalize(self, _end, self._thread, self._free, self._ended)
+
+
+def _make(
+    items: Iterator[Any], ready: queue.SimpleQueue, free: threading.Semaphore, ended: threading.Event
+) -> None:
+    try:
+        while True:
+            free.acquire()
+            if ended.is_set():
+                return
+            ready.put((next(items), None))
+    except BaseException as error:
+        ready.put((None, error))
+
+
+def _end(thread: threading.Thread, free: threading.Semaphore, ended: threading.Event) -> None:
+    ended.set()
+    free.release()
+    if thread is not threading.current_thread():
+        thread.join(_LAST_SECONDS)

@@ -1,0 +1,11 @@
+"""Says whether XLA compiles what is being traced, for layers that have another form there."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from tf_keras.src.utils.control_flow_util import GraphOrParentsInXlaContext
+
+
+def under_xla() -> bool:
+    """Whether the graph under construction, or one around it, is compiled by XLA."""
+    return bool(GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))

@@ -1,0 +1,88 @@
+"""Defines presets of Mask R-CNN for TPU v5e and v6e, H100 and B200, which run through jax. TensorFlow-free.
+
+Batch and schedule are those of the nearest published row, which `source` names; tests/test_presets.py compares them.
+The division is open: nobody has submitted these values on these machines. docs/presets/maskrcnn.md has the sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from common.config.schema import Optimizer, Schedule
+from maskrcnn.config import Config, Data
+
+_SGD = Optimizer(
+    name="sgd",
+    momentum=0.9,
+    weight_decay=1e-4,
+    skip_kinds=("norm", "bias"),
+    scaled_momentum=True,
+    bias_gradient_factor=2.0,
+)
+# The published drops of the rate are in steps; `boundaries` are in epochs: step * batch / images.
+_SCHEDULE_OF_128 = Schedule(
+    kind="step",
+    warmup_epochs=0.0,
+    warmup_steps=1000.0,
+    boundaries=(9750 * 128 / 118287, 13000 * 128 / 118287),
+)
+
+_OF_16 = Config(
+    source="as tpu-v4-16, round v0.7: batch 128 on 16 cores",
+    ruleset="0.7.0",
+    division="open",
+    replicas="pjrt",
+    num_replicas=16,
+    global_batch_size=128,
+    eval_batch_size=128,
+    train_epochs=20.0,
+    train_steps=20 * 924,
+    steps_per_block=924,
+    optimizer=replace(_SGD, base_learning_rate=0.16),
+    schedule=_SCHEDULE_OF_128,
+)
+# Four devices share an image.
+_OF_256 = Config(
+    source="as tpu-v3-256, round v0.6: batch 128 on 256 cores",
+    ruleset="0.6.0",
+    division="open",
+    replicas="pjrt",
+    num_replicas=256,
+    partitions=4,
+    global_batch_size=128,
+    eval_batch_size=256,
+    train_epochs=16.0,
+    train_steps=16 * 924,
+    steps_per_block=924,
+    optimizer=replace(_SGD, base_learning_rate=0.16),
+    schedule=_SCHEDULE_OF_128,
+)
+# In bf16, which needs no loss scale.
+_OF_8 = Config(
+    source="as dgx-1, round v0.7: batch 48 on 8 GPUs",
+    ruleset="0.7.0",
+    division="open",
+    replicas="pjrt",
+    num_replicas=8,
+    num_train_examples=117266,
+    global_batch_size=48,
+    eval_batch_size=8,
+    train_epochs=20.0,
+    optimizer=replace(_SGD, base_learning_rate=0.06),
+    schedule=Schedule(
+        kind="step",
+        warmup_epochs=0.0,
+        warmup_steps=625.0,
+        boundaries=(24000 * 48 / 117266, 32000 * 48 / 117266),
+    ),
+    data=Data(skip_empty=True),
+)
+
+PRESETS: dict[str, Config] = {
+    "tpu-v5e-16": replace(_OF_16, hardware="tpu-v5e-16"),
+    "tpu-v5e-256": replace(_OF_256, hardware="tpu-v5e-256"),
+    "tpu-v6e-16": replace(_OF_16, hardware="tpu-v6e-16"),
+    "tpu-v6e-256": replace(_OF_256, hardware="tpu-v6e-256"),
+    "h100-8": replace(_OF_8, hardware="h100-8"),
+    "b200-8": replace(_OF_8, hardware="b200-8"),
+}
