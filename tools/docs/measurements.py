@@ -341,6 +341,40 @@ def compiled_processes() -> Table:
     return head, rows
 
 
+def compiled_steps() -> Table:
+    """The table of compiled training steps of one core, ours and the JAX peers'."""
+    head = (
+        "step",
+        "of",
+        "estimate, ms",
+        "by flops and bytes, ms",
+        "GB read and written",
+        "memory, MiB",
+        "copies",
+        "generator calls without a cost",
+        "estimate over ours",
+    )
+    rows = []
+    for case in load("compiled_step.json")["cases"].values():
+        sides = [(name if name == "ours" else f"ours, {name}", row, "") for name, row in case["ours"].items()]
+        sides += [(name, row, f"{row['over_ours']:.2f}") for name, row in case["peers"].items()]
+        rows += [
+            (
+                case["title"],
+                name,
+                f"{row['estimated_ms']:.1f}",
+                f"{row['optimal_ms']:.1f}",
+                f"{row['bytes_accessed'] / 1e9:.1f}",
+                f"{row['needed_bytes'] / 2**20:.0f}",
+                f"{row['copies']['cycles'] / row['cycles']:.0%}",
+                str(row["generator_calls"] or ""),
+                ratio,
+            )
+            for name, row, ratio in sides
+        ]
+    return head, rows
+
+
 def faults() -> Table:
     """The table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
     found = load("faults.json")["runs"]

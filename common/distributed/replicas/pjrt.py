@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from common.distributed import pjrt, stablehlo
 from common.distributed.read_ahead import ReadAhead
-from common.distributed.replicas.base import Shard, UnsupportedError
+from common.distributed.replicas.base import Shard, UnsupportedError, flatten, unflatten
 from common.distributed.replicas.pjrt_client import ASKED, processes, start
 from common.distributed.replicas.xla import Xla
 from common.errors import UserError
@@ -170,6 +170,12 @@ class Pjrt(Xla):
             return variable
 
         return tf.variable_creator_scope(create)
+
+    def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        # CPU devices meet for every sum: one for a bucket.
+        if self.platform == "cpu":
+            return unflatten(self.all_reduce(flatten(tensors)), tensors)
+        return super().sum_bucket(tensors)
 
     def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
         variable = super().per_replica_variable(initial, name)

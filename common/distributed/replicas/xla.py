@@ -99,6 +99,10 @@ class Xla(Replicas):
         sums = _sum(self._groups(groups))
         return _recorded(sums, sums, x)
 
+    def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        # TPU's and GPU's compilers join sums that are ready together, without a copy into a bucket and out of it.
+        return [self.all_reduce(x) for x in tensors]
+
     def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
         groups = self._groups(groups)
         return _recorded(_gather(axis, groups), _scatter(axis, groups), x)
