@@ -24,7 +24,7 @@ from systems.predict.published import Row
 
 FAMILY = "tpu-v3"
 LEFT_OUT = Path(__file__).parent / "data/left_out_programs.json"
-FEWEST = 3  # Rows with a program, below which nothing is fitted.
+FEWEST = 5  # Rows with a program, below which nothing is fitted.
 # LINK_SHARE is the formulas' assumption and is not fitted: in every row the exchange is a small part.
 _START = Scale(cycles=1.0, link=LINK_SHARE, turnaround=0.5)
 _FACTOR, _TURNAROUND = (0.1, 4.0), (0.02, 10.0)  # Bounds.

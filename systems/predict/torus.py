@@ -111,14 +111,17 @@ class Torus:
 
         The compiler names its strategy. StrategyND goes along one side after another, in as many colours at once as
         there are sides: each has its part of the bytes and another order of the sides (its text says "colors:2 phases:2
-        ... dim_used:{0 1},{1 0}"). Else one ring passes all chips.
+        ... dim_used:{0 1},{1 0}"). UniDirectionNDRingStrategy, which it takes where no side closes, is a ring through all
+        chips that uses one direction. Else one ring passes all chips, in both.
         """
         box = self.box(size)
         long = [(length, self.closes(side, length)) for side, length in enumerate(box) if length > 1]
         if not long:
             return 0.0
+        chips = math.prod(box)
+        if strategy.startswith("UniDirection"):
+            return 2 * (chips - 1) * (moved / chips / self.link + self.hop)
         if not strategy.startswith("StrategyND"):
-            chips = math.prod(box)
             return self._ring(moved, chips, len(long) > 1 or long[0][1])
         orders = [long[turn:] + long[:turn] for turn in range(len(long))]
         return max(self._phases(moved / len(long), order) for order in orders)

@@ -243,13 +243,15 @@ def test_a_hundred_thousand_accelerators_and_the_interval_near_young_s():
 
 
 def test_what_ifs_change_the_right_terms():
-    def step(**changes):
-        return predictor.predict("transformer", "tpu-v3-2048", WhatIf(**changes)).run.step
+    """By formulas on both sides: a program has the update in its cycles."""
 
-    usual = step()
+    def step(**changes):
+        return predictor.predict("transformer", "tpu-v3-2048", WhatIf(formulas=True, **changes)).run.step
+
+    usual = step(shard_update=True)
     assert step(shard_update=False).update > 100 * usual.update
     assert step(wire="bf16").gradient_sum < usual.gradient_sum
-    ssd = predictor.predict("ssd", "tpu-v3-2048").run.step
+    ssd = predictor.predict("ssd", "tpu-v3-2048", WhatIf(formulas=True)).run.step
     alone = predictor.predict("ssd", "tpu-v3-2048", WhatIf(partitions=1)).run.step
     assert ssd.halo > 0 and ssd.imbalance > 0 and alone.halo == alone.imbalance == 0
     big = predictor.predict("resnet", "tpu-v3-2048", WhatIf(accelerators=4096, batch=65536))

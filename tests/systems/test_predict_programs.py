@@ -239,3 +239,18 @@ def test_blocks_of_a_log(tmp_path):
 def test_a_folder_without_results_is_one_line(tmp_path, capsys):
     assert published_blocks.main([str(tmp_path), str(tmp_path)]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.e2e
+def test_the_committed_fit_is_what_the_code_gives():
+    entry, saved = program_fit.refit(fitting.constants("tpu-v3"))
+    committed = fitting.committed()["tpu-v3"].get("programs")
+    assert (entry is None) == (committed is None), "run: python -m systems.predict fit"
+    if entry:
+        for name, value in committed["constants"]["benchmarks"].items():
+            assert entry["constants"]["benchmarks"][name] == pytest.approx(value, rel=0.02)
+    kept = json.loads(program_fit.LEFT_OUT.read_text())
+    for kind, rows in saved.items():
+        assert [row[:2] for row in rows] == [row[:2] for row in kept[kind]]
+        for new, old in zip(rows, kept[kind], strict=True):
+            assert new[2:] == pytest.approx(old[2:], rel=0.02)

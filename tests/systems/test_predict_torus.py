@@ -52,6 +52,12 @@ def test_only_a_whole_pods_side_closes():
     assert torus((4, 4, 8), (4, 64)).closes(2, 8)
 
 
+def test_a_ring_of_one_direction_sends_everything_the_same_way():
+    """Sixteen chips of a slice: fifteen turns there and fifteen back, each of a sixteenth of the bytes."""
+    found = torus((4, 4)).both_ways(16 * MB, 32, "UniDirectionNDRingStrategy")
+    assert found == pytest.approx(30 * (MB / LINK + HOP))
+
+
 def test_two_colours_go_along_both_sides_at_once():
     """Each has half of the bytes: along 32 chips, then a thirty-second of it along 32 more."""
     first = 2 * (4 * MB * 31 / 32 / (2 * LINK) + 16 * HOP)

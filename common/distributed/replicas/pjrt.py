@@ -9,6 +9,7 @@ program's new values take the memory of the old ones, and the variables of Tenso
 from __future__ import annotations
 
 import collections
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -298,15 +299,23 @@ class Batches:
         return ReadAhead(self._placed(), _BATCHES_AHEAD)
 
     def _placed(self) -> Iterator[Any]:
+        spec = self._dataset.element_spec
+        leaves = tf.nest.flatten(spec)
+        # The operation behind `next`, which takes twice as long: it makes the structure that is taken apart here.
+        fetch = functools.partial(
+            tf.raw_ops.IteratorGetNext,
+            output_types=[leaf.dtype for leaf in leaves],
+            output_shapes=[leaf.shape for leaf in leaves],
+        )
         batches = iter(self._dataset)
         while True:
             try:
-                own = [next(batches) for _ in self._placement.local]
-            except StopIteration:
+                own = [fetch(iterator=batches._iterator_resource) for _ in self._placement.local]
+            except tf.errors.OutOfRangeError:
                 return
-            columns = zip(*(map(np.asarray, tf.nest.flatten(batch)) for batch in own), strict=True)
+            columns = zip(*(map(np.asarray, batch) for batch in own), strict=True)
             placed = [Value(self._placement.place(values)) for values in columns]
-            yield tf.nest.pack_sequence_as(own[0], placed)
+            yield tf.nest.pack_sequence_as(spec, placed)
 
 
 class _Program:
