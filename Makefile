@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup gpu text demo test quick e2e e2e-pods e2e-own mutate study bench docs lint lock clean horovod aot pjrt
+.PHONY: help setup gpu text demo test quick e2e e2e-pods e2e-pjrt e2e-own mutate study bench docs lint lock clean horovod aot pjrt
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -47,6 +47,10 @@ e2e-own: $(VENV)/.dev ## from folders of own data to predictions, in four comman
 
 e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal those of mirrored
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP tests/common/export/test_replicas.py tests/common/export/test_pods.py $(ARGS)
+
+e2e-pjrt: $(VENV)/.dev $(VENV)/.pjrt ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
+	@$(PY) -m pytest -n0 -m e2e --journal=.cache/e2e-pjrt.txt tests/common/run/test_pjrt_targets.py $(ARGS)
+	@$(PY) -m pytest -n0 -m e2e --journal=.cache/e2e-pjrt.txt tests/common/launch/test_runs.py -k pjrt $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)

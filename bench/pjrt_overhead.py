@@ -1,25 +1,35 @@
 """What the loop of --replicas=pjrt adds to a compiled step, and whether its input is read meanwhile.
 
-    python -m bench.pjrt_overhead [--units N] [--rounds N] [--steps N] [--quick] [--output FILE]
+    python -m bench.pjrt_overhead [--milliseconds N] [--rounds N] [--steps N] [--quick] [--output FILE]
 
 In alternating rounds, seconds of a step: of the compiled program alone, called again and again on one batch that stays
-on the device; of the loop; of the loop where every batch takes as long to make as `--slow` of a step. The network is
-mnist's of dense layers on this machine's CPU; `--units` sets its width, and so the length of a step.
+on the device; of the loop; of the loop where every batch takes `--slow` of a step to make. The network is mnist's of
+dense layers on this machine's CPU, as wide as a step of `--milliseconds` asks for. It runs twice: with a program on all
+cores, where whatever Python does takes from it, and with a program on one, as beside a GPU or a TPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from bench.harness import arguments
+from bench.harness.processes import output_of
 from bench.harness.results import head, write
 from bench.harness.rounds import alternate, ratio
 
 BATCH = 64
+BAR = 1.02  # Seconds of the loop over those of the program, at most (at 10 ms a step).
+# The name of a part and whether its program has all cores.
+PARTS = {"all cores": True, "one core": False}
+_FIRST_UNITS = 384  # Width of the network whose time decides the width that is measured.
 
 
 class Alone:
@@ -30,21 +40,22 @@ class Alone:
         self._batch = next(iter(loop._synthetic(True)))
 
     def seconds(self, steps: int) -> tuple[float, float]:
-        """Seconds of a step, by the clock and of this thread's processor."""
-        began, busy = time.perf_counter(), time.thread_time()
+        """Seconds of a step, by the clock and of the process's processors."""
+        began, busy = time.perf_counter(), time.process_time()
         for _ in range(steps):
             loss = self._run(self._block._train_once, (self._batch,))
         loss.first()
-        return (time.perf_counter() - began) / steps, (time.thread_time() - busy) / steps
+        return (time.perf_counter() - began) / steps, (time.process_time() - busy) / steps
 
 
 def of_loop(loop: Any, steps: int, slow: float = 0.0) -> tuple[float, float]:
     """As `Alone.seconds`, of the loop; `slow`: seconds that it takes to make a batch."""
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
-    train = _slowed(train, slow) if slow else train
-    began, busy = time.perf_counter(), time.thread_time()
+    if slow:
+        train = type(train)(_slowed(train, slow), depth=2)
+    began, busy = time.perf_counter(), time.process_time()
     loop._call(train, evaluation, steps, 0)
-    return (time.perf_counter() - began) / steps, (time.thread_time() - busy) / steps
+    return (time.perf_counter() - began) / steps, (time.process_time() - busy) / steps
 
 
 def _slowed(batches: Iterator[Any], seconds: float) -> Iterator[Any]:
@@ -66,45 +77,65 @@ def loop_of(units: int) -> Any:
     return loop
 
 
-def main() -> None:
-    parser = arguments.parser(__doc__, "pjrt_overhead.json", rounds=11)
-    parser.add_argument("--units", type=int, default=700, help="width of the four hidden layers")
-    parser.add_argument("--steps", type=int, default=100, help="steps of a round")
-    parser.add_argument("--slow", type=float, default=0.8, help="length of making a batch, in steps")
-    arguments.add_quick(parser)
-    options = parser.parse_args()
-    if options.quick:
-        options.rounds, options.steps, options.units = 1, 3, 64
-    loop = loop_of(options.units)
+def units_for(seconds: float, steps: int) -> int:
+    """The width at which the program takes so long: its time grows with the square of the width."""
+    alone = Alone(loop_of(_FIRST_UNITS))
+    alone.seconds(steps)
+    found = min(alone.seconds(steps)[0] for _ in range(3))
+    return 16 * round(_FIRST_UNITS * math.sqrt(seconds / found) / 16)
+
+
+def measure(all_cores: bool, milliseconds: float, rounds: int, steps: int, slow: float) -> dict[str, Any]:
+    """One part, in a process of its own: XLA reads its threads once."""
+    if not all_cores:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    units = units_for(milliseconds / 1e3, steps)
+    loop = loop_of(units)
     alone = Alone(loop)
     of_loop(loop, 5)
-    slow = options.slow * min(alone.seconds(options.steps)[0] for _ in range(2))
+    slow *= min(alone.seconds(steps)[0] for _ in range(2))
     calls = {
-        "program": lambda: alone.seconds(options.steps),
-        "loop": lambda: of_loop(loop, options.steps),
-        "slow_input": lambda: of_loop(loop, options.steps, slow),
+        "program": lambda: alone.seconds(steps),
+        "loop": lambda: of_loop(loop, steps),
+        "slow_input": lambda: of_loop(loop, steps, slow),
     }
-    found = alternate(calls, options.rounds)
-    seconds = {name: [wall for wall, _ in rounds] for name, rounds in found.items()}
-    busy = {name: statistics.median(host for _, host in rounds) for name, rounds in found.items()}
-    result = {
-        **head("jax", "jaxlib"),
-        "rounds": options.rounds,
-        "steps": options.steps,
-        "units": options.units,
-    }
-    result |= {
-        "batch": BATCH,
+    found = alternate(calls, rounds)
+    seconds = {name: [wall for wall, _ in times] for name, times in found.items()}
+    busy = {name: statistics.median(used for _, used in times) for name, times in found.items()}
+    return {
+        "units": units,
         "seconds": {name: statistics.median(walls) for name, walls in seconds.items()},
         "rounds_seconds": {name: [round(w, 6) for w in walls] for name, walls in seconds.items()},
-        "python_seconds": busy,
+        "processor_seconds": busy,
         "loop_over_program": ratio(seconds["loop"], seconds["program"]),
         "batch_seconds": slow,
         "slow_input_over_program": ratio(seconds["slow_input"], seconds["program"]),
     }
-    shown = ("seconds", "python_seconds", "loop_over_program", "batch_seconds", "slow_input_over_program")
-    for name in shown:
-        print(f"{name:24} {result[name]}")
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "pjrt_overhead.json", rounds=31)
+    parser.add_argument("--milliseconds", type=float, default=10.0, help="length of the program; default: 10")
+    parser.add_argument("--steps", type=int, default=40, help="steps of a round")
+    parser.add_argument("--slow", type=float, default=0.8, help="length of making a batch, in steps")
+    parser.add_argument("--part", choices=PARTS, help="this part alone, as JSON; writes nothing")
+    arguments.add_quick(parser)
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.steps, options.milliseconds = 1, 3, 1.0
+    settings = {name: getattr(options, name) for name in ("milliseconds", "rounds", "steps", "slow")}
+    if options.part:
+        print(json.dumps(measure(PARTS[options.part], **settings)))
+        return
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    result: dict[str, Any] = {**head("jax", "jaxlib"), "batch": BATCH, "bar": BAR, **settings, "parts": {}}
+    for part in PARTS:
+        command = [sys.executable, "-m", "bench.pjrt_overhead", f"--part={part}", *flags]
+        found = result["parts"][part] = json.loads(output_of("pjrt_overhead", command).splitlines()[-1])
+        print(
+            f"{part:10} program {1e3 * found['seconds']['program']:.2f} ms, loop "
+            f"{found['loop_over_program']:.4f} x it, slow input {found['slow_input_over_program']:.4f} x it"
+        )
     if not options.quick:
         write(result, options.output)
 

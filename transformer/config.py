@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import data_field, system_field
+from common.config.closed_fields import data_field, later_field, system_field
 from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -76,6 +76,8 @@ class Config(RunConfig):
       residual_dropout: dropout rate after each sublayer and the embeddings.
       attention_dropout: dropout rate on the attention weights.
       relu_dropout: dropout rate after the ReLU.
+      dropout_generator: "counter" drops the same elements of an example on every machine; "hardware" asks the device's
+        own generator (replicas xla and pjrt), whose numbers follow from the device and the number of replicas.
       label_smoothing: the part of the target probability that is spread over the other classes.
       positions: False removes the position signal: a deliberate fault, for tests.
       attend_source: False removes the decoder's attention to the source: a deliberate fault, for tests.
@@ -103,6 +105,7 @@ class Config(RunConfig):
     shift_targets: bool = True
     data: Data = Data()
     decode: Decode = Decode()
+    dropout_generator: str = later_field("counter", closed="free")
 
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
@@ -120,6 +123,10 @@ class Config(RunConfig):
         for name in ("residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
+        if self.dropout_generator not in ("counter", "hardware"):
+            raise UserError(
+                f"config.dropout_generator={self.dropout_generator!r}: unknown; known: counter, hardware"
+            )
         if self.optimizer.name not in ("adam", "lazy_adam") and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: unknown; known: adam, lazy_adam")
         self._validate_decode()

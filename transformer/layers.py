@@ -42,8 +42,11 @@ class Parts:
         return tf_keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.precision.full)
 
     def dropout(self, rate: float) -> Dropout | None:
-        seed, partitions = next(self._seeds), self.config.partitions
-        return Dropout(self.replicas, rate, seed, partitions, dtype=self.precision.layer) if rate else None
+        seed, config = next(self._seeds), self.config
+        if not rate:
+            return None
+        generator, dtype = config.dropout_generator, self.precision.layer
+        return Dropout(self.replicas, rate, seed, config.partitions, generator, dtype=dtype)
 
     def seed(self) -> int:
         return next(self._seeds)
@@ -150,7 +153,7 @@ class Attention(tf_keras.layers.Layer):
         ]
         heads = [self.heads, self.width // self.heads]
         into = [tf.reshape(kernel, [self.width, *heads]) for kernel in kernels[:3]]
-        sources = (queries, memory, memory)
+        sources = [tf.cast(x, self.precision.compute) for x in (queries, memory, memory)]
         query, key, value = (
             tf.einsum("bnw,whd->bnhd", x, kernel) for x, kernel in zip(sources, into, strict=True)
         )

@@ -139,7 +139,8 @@ def launcher(config: RunConfig, where: Shape) -> str:
         return "none"
     if config.replicas not in ("horovod", "multiworker", "pjrt"):
         return "none"
-    return "local" if where.hosts == 1 else "slurm"
+    # The hosts of a TPU have no scheduler of ours: the same command runs on each.
+    return "local" if where.hosts == 1 or config.hardware.startswith("tpu") else "slurm"
 
 
 def command(

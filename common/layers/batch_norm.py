@@ -189,24 +189,40 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         self, x: tf.Tensor, virtual: int, groups: Groups | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Any grouping and dtype: (y, mean [G, C], variance [G, C])."""
-        channels = x.shape[-1]
         full = tf.cast(x, self.precision.variable)
-        grouped = tf.reshape(full, [virtual, -1, channels])
-        if self.spatial.partitions == 1:
-            mean, variance = tf.nn.moments(grouped, axes=[1])  # [G, C]
-            part = 1.0
+        # Groups of images as a dimension before the others: rows of pixels would be another layout on a TPU.
+        grouped = tf.reshape(full, tf.concat([[virtual, -1], tf.shape(x)[1:]], 0))
+        pixels = list(range(1, grouped.shape.rank - 1))
+        if groups is None and x.dtype.size > 2:
+            mean, variance = tf.nn.moments(grouped, pixels)  # [G, C]
         else:
-            mean, variance, part = self.spatial.moments(full, virtual)
-        if groups is not None:
-            # One collective for both moments; the squares are of fp32 or fp64 numbers.
-            part = part * self.spatial.partitions / len(groups[0])
-            sums = self.replicas.all_reduce(tf.stack([mean, variance + mean * mean]) * part, groups)
-            mean, square = tf.unstack(sums)
-            variance = tf.maximum(square - mean * mean, 0)
-        gamma, beta = self._scale_offset(channels)
+            mean, variance = self._joined(full, grouped, virtual, groups)
+        gamma, beta = self._scale_offset(x.shape[-1])
         scale = gamma * tf.math.rsqrt(variance + self.epsilon)
-        y = grouped * scale[:, None] + (beta - mean * scale)[:, None]
+
+        def broadcast(constants: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(constants, [virtual, *[1] * len(pixels), x.shape[-1]])
+
+        y = grouped * broadcast(scale) + broadcast(beta - mean * scale)
         return tf.cast(tf.reshape(y, tf.shape(x)), x.dtype), mean, variance
+
+    def _joined(
+        self, full: tf.Tensor, grouped: tf.Tensor, virtual: int, groups: Groups | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance [G, C] from the means of the activations and of their squares, in one pass over them.
+
+        A compiler takes both means into the convolution before them, and replicas exchange them in one collective.
+        """
+        if self.spatial.partitions == 1:
+            pixels = list(range(1, grouped.shape.rank - 1))
+            means, part = tf.stack([tf.reduce_mean(x, pixels) for x in (grouped, grouped * grouped)]), 1.0
+        else:
+            means, part = self.spatial.means(full, virtual)
+        if groups is not None:
+            part = part * self.spatial.partitions / len(groups[0])
+            means = self.replicas.all_reduce(means * part, groups)
+        mean, square = tf.unstack(means)
+        return mean, tf.maximum(square - mean * mean, 0)
 
     def _normalise_merged(self, x: tf.Tensor) -> tf.Tensor:
         return self._evaluated(x, *self._constants(x))

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import tensorflow as tf
 import tf_keras
 
-from common.distributed.replicas.base import Replicas
+from common.distributed.replicas.base import Replicas, UnsupportedError
 from common.layers import philox
 
 LEVELS = 1 << 16  # A half of a word decides on an element, so that a rate is exact to 1 / 131072.
-HALVES = 8  # Halves of the four words that one value of Philox's counter gives.
+WORDS = 4  # Words that one value of Philox's counter gives.
 _MICRO_BATCH: contextvars.ContextVar[tuple[tf.Tensor | int, int]] = contextvars.ContextVar("micro_batch")
 
 
@@ -43,15 +43,34 @@ class Dropout(tf_keras.layers.Layer):
     is computed in the activation's own shape; eight neighbours of one value would be a dimension of 8, which a TPU
     pads to 128.
 
+    The device's own generator costs a TPU less, but its numbers follow from the device and the shape: the mask then
+    depends on the seed, the step and the number of the group or micro-batch, not on the example.
+
     Attributes:
+      generator: "counter", or "hardware" where the backend's programs can ask for it (`Replicas.random_words`).
       partitions: replicas of a group, which share their examples (config.partitions).
       draws: steps drawn so far, a scalar of dtype `replicas.counter`, one per replica; part of the model's state,
         hence of its checkpoints.
     """
 
-    def __init__(self, replicas: Replicas, rate: float, seed: int, partitions: int = 1, **kwargs):
+    def __init__(
+        self,
+        replicas: Replicas,
+        rate: float,
+        seed: int,
+        partitions: int = 1,
+        generator: str = "counter",
+        **kwargs,
+    ):
+        """Raises UserError if the backend's programs cannot ask for the device's generator."""
         super().__init__(**kwargs)
         self.replicas, self.rate, self.seed, self.partitions = replicas, rate, seed, partitions
+        self.generator = generator
+        if generator == "hardware" and not replicas.has_random_words:
+            raise UnsupportedError(
+                f"config.dropout_generator=hardware: TensorFlow has no operation for it on the backend "
+                f"{replicas.name}; use counter, or replicas xla or pjrt"
+            )
 
     def build(self, input_shape: tf.TensorShape) -> None:
         self.draws = self.replicas.per_replica_variable(
@@ -71,22 +90,30 @@ class Dropout(tf_keras.layers.Layer):
     def _kept(self, x: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
         """Which elements of `x` are kept, of its shape."""
         batch, *sides = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
-        size = functools.reduce(operator.mul, sides)
-        # Values of the counter in the shape of an eighth of the example, if that is one.
-        cut = isinstance(sides[0], int) and sides[0] % HALVES == 0
-        blocks = [batch, sides[0] // HALVES, *sides[1:]] if cut else [batch, -(-size // HALVES)]
+        size, hardware = functools.reduce(operator.mul, sides), self.generator == "hardware"
+        halves = 2 if hardware else 2 * WORDS
+        # Words in the shape of an eighth of the example, if that is one.
+        cut = isinstance(sides[0], int) and sides[0] % halves == 0
+        blocks = [batch, sides[0] // halves, *sides[1:]] if cut else [batch, -(-size // halves)]
         group = self.replicas.replica_id() // self.partitions * count + index
-        make = self._narrow_halves if self.replicas.narrow else self._halves
-        kept = make(blocks, draw, group)
+        if hardware:
+            state = self.seed % 2**32, group, draw, self.seed >> 32 & 0xFFFFFFFF
+            kept = self._halves_kept([self.replicas.random_words(state, blocks)])
+        elif self.replicas.narrow:
+            kept = self._halves_kept(self._narrow_words(blocks, draw, group))
+        else:
+            kept = self._kept_by_kernel(blocks, draw, group)
         return kept if cut else tf.reshape(kept[:, :size], tf.shape(x))
 
-    def _halves(self, blocks: list[int | tf.Tensor], draw: tf.Tensor, group: tf.Tensor | int) -> tf.Tensor:
+    def _kept_by_kernel(
+        self, blocks: list[int | tf.Tensor], draw: tf.Tensor, group: tf.Tensor | int
+    ) -> tf.Tensor:
         """Which halves keep their element, [b, 8 * blocks[1], ...], by TensorFlow's generator."""
         columns = functools.reduce(operator.mul, blocks[1:])
         offset = tf.cast(group, tf.int64) * tf.cast(blocks[0] * columns, tf.int64)
         # Integers, because XLA and TensorFlow's kernels make different floating-point numbers of the same bits.
         words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-            shape=tf.stack([blocks[0], columns, 4]),
+            shape=tf.stack([blocks[0], columns, WORDS]),
             key=tf.constant([self.seed % 2**64], tf.uint64),
             counter=tf.cast(tf.stack([offset, tf.cast(draw, tf.int64)]), tf.uint64),
             alg=tf.random.Algorithm.PHILOX.value,
@@ -95,19 +122,22 @@ class Dropout(tf_keras.layers.Layer):
         words, bound = tf.transpose(words, [0, 2, 1]), self._bound
         low = tf.bitwise.bitwise_and(words, LEVELS - 1) >= bound
         kept = tf.concat([low, words >= bound * LEVELS], 1)
-        return tf.reshape(kept, tf.stack([blocks[0], HALVES * blocks[1], *blocks[2:]]))
+        return tf.reshape(kept, tf.stack([blocks[0], 2 * WORDS * blocks[1], *blocks[2:]]))
 
-    def _narrow_halves(
+    def _narrow_words(
         self, blocks: list[int | tf.Tensor], draw: tf.Tensor, group: tf.Tensor | int
-    ) -> tf.Tensor:
-        """As `_halves`, from the same words, in 32-bit operations."""
+    ) -> list[tf.Tensor]:
+        """The words of `_kept_by_kernel`, each of the shape `blocks`, in 32-bit operations."""
         low, high = philox.product(
             tf.cast(group, tf.uint32), tf.cast(functools.reduce(operator.mul, blocks), tf.uint32)
         )
         number = tf.cast(_numbers(blocks), tf.uint32)
         key = self.seed % 2**32, self.seed >> 32 & 0xFFFFFFFF
         counter = number + low, high + tf.cast(number + low < number, tf.uint32), tf.cast(draw, tf.uint32), 0
-        words = philox.words(key, counter)
+        return philox.words(key, counter)
+
+    def _halves_kept(self, words: list[tf.Tensor]) -> tf.Tensor:
+        """Which halves of the words keep their element, low ones first, along axis 1."""
         halves = [tf.bitwise.bitwise_and(word, LEVELS - 1) for word in words]
         halves += [tf.bitwise.right_shift(word, tf.constant(16, tf.uint32)) for word in words]
         return tf.concat([tf.cast(half, tf.int32) >= self._bound for half in halves], 1)

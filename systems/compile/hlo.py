@@ -279,8 +279,8 @@ def kernels(program: Program) -> dict:
 
     Returns:
       calls: {library's name: number}. fusions: {kind: number}. matrix_types: {type of the operands: number} of
-      convolutions and products, those inside fusions among them. wide_matrices: {layer: number} of those whose operands
-      have more than 16 bits.
+      convolutions and products, those inside fusions among them. wide_matrices: {layer, or operation and shape:
+      number} of those whose operands have more than 16 bits.
     """
     calls: Counter[str] = Counter()
     fusions: Counter[str] = Counter()
@@ -295,13 +295,21 @@ def kernels(program: Program) -> dict:
             kind = program.operand_type(matrix)
             types[kind] += times
             if _BYTES.get(kind, 4) > 2:
-                wide[matrix.layer if matrix.layer != "other" else one.layer] += times
+                wide[_named(matrix)] += times
     return {
         "calls": dict(calls),
         "fusions": dict(fusions),
         "matrix_types": dict(types),
         "wide_matrices": dict(wide),
     }
+
+
+def _named(one: Instruction) -> str:
+    """Returns the layer of a convolution or product; where it has none, its operation's name and the result's shape."""
+    if one.layer != "other":
+        return one.layer
+    shape = _SHAPE.findall(one.result)[0][1].replace(",", "x")
+    return (one.attribute(r'op_name="([^"]*)"').removeprefix("gradient_tape/") or one.opcode) + f" {shape}"
 
 
 def wide_arithmetic(program: Program) -> dict[str, int]:

@@ -78,7 +78,7 @@ def test_rows_are_the_published(name: str) -> None:
 def test_google_s_rows_of_v07_smooth_over_the_other_classes() -> None:
     """Source: docs/sources.md, mlperf 0.7."""
     over = {name for name, config in PRESETS.items() if config.smoothing_over == "others"}
-    assert over == {"tpu-v4-16", "tpu-v4-128", "tpu-v3-1024-v0.7", "tpu-v4-512"}
+    assert over == {"tpu-v4-16", "tpu-v4-128", "tpu-v3-1024-v0.7", "tpu-v4-512", "tpu-v5e-16", "tpu-v6e-16"}
 
 
 def test_v100_is_the_reference_s_network_and_decay() -> None:

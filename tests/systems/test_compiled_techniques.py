@@ -110,7 +110,7 @@ def test_no_core_of_a_group_gets_the_maps_of_all_its_images() -> None:
 
 def test_a_sum_over_all_cores_has_two_phases_by_itself() -> None:
     """So `flat` is the paper's 2-D sum on a TPU (docs/scaling.md)."""
-    _, report = of_pod("resnet")
+    _, report = of_pod("ssd")
     strategies = {row["strategy"] for row in over_all(report) if row["bytes"] > 2**20}
     assert any(name.startswith("StrategyND") for name in strategies), strategies
 

@@ -224,6 +224,7 @@ def limits() -> Iterator[Limit]:
             goal = f"at most {row['bar']:.2f}"
             yield Limit(what, f"{row['ratio']:.2f}", goal, row["ratio"] <= row["bar"], "scaling.json")
     yield from _bucketing()
+    yield from _pjrt()
     # Bounds of whole commands on two cores: seconds, and megabytes of memory.
     bounds = {"345 published v0.7 logs": (10, None), "a log of 200 MB": (10, 200)}
     rows = load("compliance.json")["rows"]
@@ -241,6 +242,22 @@ def limits() -> Iterator[Limit]:
             what = f"`compliance check` of {name}, time over the stock checker's ({stock:.2f} s)"
             goal = f"at most {part:.2f}"
             yield Limit(what, f"{ours / stock:.2f}", goal, ours <= part * stock, "compliance.json")
+
+
+def _pjrt() -> Iterator[Limit]:
+    """Yields what the loop of --replicas=pjrt adds to its program, with fast input and with slow."""
+    file = "pjrt_overhead.json"
+    found = load(file)
+    for part, row in found["parts"].items():
+        program = 1e3 * row["seconds"]["program"]
+        over, bar = row["loop_over_program"] - 1, found["bar"] - 1
+        text = f"the loop of `--replicas=pjrt` beyond a program of {program:.1f} ms on {part}"
+        yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, file)
+        # One after the other, program and input would take their sum.
+        share, slow = row["batch_seconds"] / row["seconds"]["program"], row["slow_input_over_program"]
+        text = f"the same where a batch takes {1e3 * row['batch_seconds']:.1f} ms to make, over the program"
+        half = 1 + share / 2
+        yield Limit(text, f"{slow:.2f}", f"at most {half:.2f} (half overlapped)", slow <= half, file)
 
 
 def _bucketing() -> Iterator[Limit]:
@@ -338,6 +355,40 @@ def compiled_processes() -> Table:
         for backend, benchmarks in load("compiled_processes.json")["steps_of"].items()
         for benchmark, row in benchmarks.items()
     ]
+    return head, rows
+
+
+def compiled_steps() -> Table:
+    """The table of compiled training steps of one core, ours and the JAX peers'."""
+    head = (
+        "step",
+        "of",
+        "estimate, ms",
+        "by flops and bytes, ms",
+        "GB read and written",
+        "memory, MiB",
+        "copies",
+        "generator calls without a cost",
+        "estimate over ours",
+    )
+    rows = []
+    for case in load("compiled_step.json")["cases"].values():
+        sides = [(name if name == "ours" else f"ours, {name}", row, "") for name, row in case["ours"].items()]
+        sides += [(name, row, f"{row['over_ours']:.2f}") for name, row in case["peers"].items()]
+        rows += [
+            (
+                case["title"],
+                name,
+                f"{row['estimated_ms']:.1f}",
+                f"{row['optimal_ms']:.1f}",
+                f"{row['bytes_accessed'] / 1e9:.1f}",
+                f"{row['needed_bytes'] / 2**20:.0f}",
+                f"{row['copies']['cycles'] / row['cycles']:.0%}",
+                str(row["generator_calls"] or ""),
+                ratio,
+            )
+            for name, row, ratio in sides
+        ]
     return head, rows
 
 

@@ -115,6 +115,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "update": lambda: markdown_table(*measurements.update()),
     "exchange": lambda: markdown_table(*measurements.exchange()),
     "compiled-processes": lambda: markdown_table(*measurements.compiled_processes()),
+    "compiled-steps": lambda: markdown_table(*measurements.compiled_steps()),
     "mutations": lambda: mutations(MUTATIONS),
     "mutations-mechanical": lambda: mutations(MECHANICAL),
     "mutations-survivors": lambda: mutations(MECHANICAL, survivors),

@@ -50,6 +50,7 @@ class Replicas(abc.ABC):
       drives_from_host: whether Python starts each `run`, a program of its own, so that the loop around the steps is
         Python's (common/train/host_block.py).
       narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
+      has_random_words: whether a program can ask its device's generator, `random_words`.
       platform: the devices' kind as their compiler calls it, where the backend knows it.
       process_index, num_processes: this process among those of the run; process 0 writes the log.
     """
@@ -61,6 +62,7 @@ class Replicas(abc.ABC):
     loops_hold_collectives: bool = False
     drives_from_host: bool = False
     narrow: bool = False
+    has_random_words: bool = False
     platform: str = ""
     process_index: int = 0
     num_processes: int = 1
@@ -112,6 +114,10 @@ class Replicas(abc.ABC):
     def cut(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], size: Sequence[int]) -> tf.Tensor:
         """Inside `run`: tf.slice of `x` from `begin`, which may depend on the replica's number, within `x`."""
         return tf.slice(x, tf.stack(begin), size)
+
+    def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
+        """Inside `run`: words of `shape`, uint32, of the device's generator, which starts from four words of state."""
+        raise UnsupportedError(f"the backend {self.name} cannot ask a device's generator; use xla or pjrt")
 
     @abc.abstractmethod
     def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:

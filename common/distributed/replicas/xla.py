@@ -47,6 +47,7 @@ class Xla(Replicas):
     name = "xla"
     loops_hold_collectives = True
     narrow = True
+    has_random_words = True
 
     def __init__(self, num_replicas: int):
         self.num_replicas = num_replicas
@@ -81,11 +82,26 @@ class Xla(Replicas):
 
         return _recorded(sliced, put_back, x)
 
+    def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
+        # TensorFlow has no operation for StableHLO's algorithm DEFAULT, whose state a TPU takes as two 64-bit numbers.
+        words = tf.reshape(tf.stack([tf.cast(word, tf.uint32) for word in state]), [2, 2])
+        result = _kind(shape, "ui32")
+        operations = (
+            "  %s = stablehlo.bitcast_convert %x : (tensor<2x2xui32>) -> tensor<2xui64>\n"
+            "  %t, %y = stablehlo.rng_bit_generator %s, algorithm = DEFAULT : "
+            f"(tensor<2xui64>) -> (tensor<2xui64>, {result})\n"
+        )
+        return _module(words, operations, list(shape), tf.uint32)
+
     # -- collectives -------------------------------------------------------------------------------------------------
 
     def all_reduce(self, x: tf.Tensor, groups: Groups | None = None) -> tf.Tensor:
         sums = _sum(self._groups(groups))
         return _recorded(sums, sums, x)
+
+    def sum_bucket(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        # TPU's and GPU's compilers join sums that are ready together, without a copy into a bucket and out of it.
+        return [self.all_reduce(x) for x in tensors]
 
     def all_gather(self, x: tf.Tensor, axis: int = 0, groups: Groups | None = None) -> tf.Tensor:
         groups = self._groups(groups)
@@ -215,26 +231,29 @@ def _called(operation: str, attributes: str, x: tf.Tensor, shape: list[int], add
     TensorFlow has operations of its own for sums alone, and these take no float64 (gen_xla_ops.xla_all_reduce).
     """
     element = _ELEMENTS[x.dtype]
-
-    def kind(sizes: Sequence[int]) -> str:
-        return f"tensor<{'x'.join([*map(str, sizes), element])}>"
-
-    given, result, scalar = kind(x.shape), kind(shape), kind([])
+    given, result, scalar = (_kind(sizes, element) for sizes in (x.shape, shape, []))
     region = (
         f" ({{\n  ^bb0(%a: {scalar}, %b: {scalar}):\n"
         f"    %c = stablehlo.add %a, %b : {scalar}\n"
         f'    "stablehlo.return"(%c) : ({scalar}) -> ()\n  }})'
     )
-    text = (
-        f"module {{ func.func @main(%x: {given}) -> {result} {{\n"
-        f'  %y = "stablehlo.{operation}"(%x){region if adds else ""} {{{attributes}}} : ({given}) -> {result}\n'
-        f"  return %y : {result}\n}} }}"
-    )
+    called = f'  %y = "stablehlo.{operation}"(%x){region if adds else ""} {{{attributes}}} : ({given}) -> {result}\n'
+    return _module(x, called, shape, x.dtype)
+
+
+def _kind(sizes: Sequence[int], element: str) -> str:
+    return f"tensor<{'x'.join([*map(str, sizes), element])}>"
+
+
+def _module(x: tf.Tensor, operations: str, shape: list[int], dtype: tf.DType) -> tf.Tensor:
+    """Returns %y, of `shape` and `dtype`, of StableHLO operations on %x."""
+    given, result = _kind(x.shape, _ELEMENTS[x.dtype]), _kind(shape, _ELEMENTS[dtype])
+    text = f"module {{ func.func @main(%x: {given}) -> {result} {{\n{operations}  return %y : {result}\n}} }}"
     y = gen_xla_ops.xla_call_module(
         [x],
         version=_MODULE_VERSION,
         module=text.encode(),
-        Tout=[x.dtype],
+        Tout=[dtype],
         Sout=[shape],
         platforms=["CPU"],
         dim_args_spec=[],

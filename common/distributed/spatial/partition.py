@@ -217,22 +217,20 @@ class Spatial:
         (top, bottom), _ = resolve(padding, height, width, size, stride)
         return rows_of(output_size(height, size, stride, top, bottom), self.partitions)
 
-    def moments(self, x: tf.Tensor, virtual: int) -> tuple[tf.Tensor, tf.Tensor, float | tf.Tensor]:
-        """Mean and variance over this replica's part of each of `virtual` groups of images, for batch norm.
+    def means(self, x: tf.Tensor, virtual: int) -> tuple[tf.Tensor, float | tf.Tensor]:
+        """Means over this replica's part of each of `virtual` groups of images, for batch norm.
 
         Returns:
-          (mean [G, C], variance [G, C], this replica's fraction of the image's rows). Without rows of the image on this
-          replica both moments are 0.
+          (means [2, G, C] of `x` and of its squares, this replica's fraction of the image's rows). Without rows of the
+          image on this replica the means are 0.
         """
         height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
         here = _clip(height - self.position() * rows, 0, rows)
         share = tf.cast(here, x.dtype) / height
         count = tf.cast(tf.maximum(here, 1) * (tf.size(x) // (virtual * rows * channels)), x.dtype)
-        grouped = tf.reshape(self._real(x), [virtual, -1, channels])
-        mean = tf.reduce_sum(grouped, axis=1) / count
-        deviation = tf.reshape(grouped - mean[:, None], tf.shape(x))
-        deviation = tf.reshape(self._real(tf.ensure_shape(deviation, x.shape)), [virtual, -1, channels])
-        return mean, tf.reduce_sum(deviation * deviation, axis=1) / count, share
+        grouped = tf.reshape(self._real(x), [virtual, -1, *x.shape[1:]])
+        sums = [tf.reduce_sum(one, axis=[1, 2, 3]) for one in (grouped, grouped * grouped)]
+        return tf.stack(sums) / count, share
 
     # -- parts -----------------------------------------------------------------------------------------------
 

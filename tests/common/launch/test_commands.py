@@ -66,6 +66,11 @@ def test_the_printed_command_fits_the_preset_s_system(benchmark, name):
             assert commands.SBATCH in line and (ROOT / commands.SBATCH).exists()
         else:
             assert hosts == "1" and line[1:3] == ["-m", "common.launch"]
+    elif config.replicas == "pjrt" and int(hosts) > 1:
+        assert config.num_replicas == int(hosts) * accelerators and line[1:3] == ["-m", "common.launch"]
+        assert (flag(line, "processes"), flag(line, "hosts")) == (hosts, "@hosts.txt")
+    elif config.replicas == "pjrt":  # One process drives all devices of a host.
+        assert config.num_replicas == accelerators and line[1:3] == ["-m", benchmark]
     else:
         assert line[1:3] == ["-m", benchmark] and config.replicas in ("single", "mirrored")
 

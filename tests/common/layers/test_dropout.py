@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 
 from common.distributed.replicas.single import Single
+from common.distributed.replicas.xla import Xla
+from common.errors import UserError
 from common.layers import philox
 from common.layers.dropout import Dropout, micro_batch
 
@@ -49,14 +51,15 @@ def test_masks_are_halves_of_the_counter_stream_in_planes(shape, rate):
         np.testing.assert_array_equal(plain > 0, naive_mask(shape, rate, seed=5, draw=draw))
 
 
-def naive_mask(shape, rate, seed, draw):
-    """Element e of an example: half e // c of the value e % c of the counter, of c values an example."""
+def naive_mask(shape, rate, seed, draw, first=0):
+    """Element e of an example: half e // c of the value e % c of the example's c values of the counter."""
     size = int(np.prod(shape[1:]))
-    values = -(-size // 8)
+    values, key = -(-size // 8), tf.constant([seed % 2**64], tf.uint64)
     kept = np.zeros([shape[0], size], bool)
     for example in range(shape[0]):
+        counter = [(first + example) * values, draw]
         stream = tf.raw_ops.StatelessRandomUniformFullIntV2(
-            shape=[values, 4], key=[seed], counter=[example * values, draw], alg=1, dtype=tf.uint32
+            shape=[values, 4], key=key, counter=counter, alg=1, dtype=tf.uint32
         ).numpy()
         for element in range(size):
             half, value = divmod(element, values)
@@ -95,6 +98,8 @@ def test_masks_in_32_bit_operations_are_those_of_the_counter_stream(shape):
                 with micro_batch(index, 2):
                     masks = [layer(tf.ones(shape), training=True).numpy() for layer in layers]
                 np.testing.assert_array_equal(*masks)
+                first = (number // 2 * 2 + index) * shape[0]
+                np.testing.assert_array_equal(masks[0] > 0, naive_mask(shape, 0.25, seed, 0, first))
             assert [layer.draws.dtype for layer in layers] == [tf.int64, tf.int32]
 
 
@@ -116,3 +121,22 @@ def test_products_of_two_words():
     low, high = philox.product(tf.constant(a.astype(np.uint32)), tf.constant(b.astype(np.uint32)))
     np.testing.assert_array_equal(low, (a * b & 0xFFFFFFFF).astype(np.uint32))
     np.testing.assert_array_equal(high, (a * b >> 32).astype(np.uint32))
+
+
+def test_the_devices_own_generator():
+    """A program asks for it; the rate is met, and masks differ from step to step and from layer to layer."""
+    x = tf.ones([2, 64, 128])
+    layers = [Dropout(Xla(1), 0.1, seed, generator="hardware") for seed in (5, 6)]
+    step = tf.function(
+        lambda: [layer(x, training=True) for layer in layers], jit_compile=True, autograph=False
+    )
+    text = step.experimental_get_compiler_ir()(stage="stablehlo")
+    assert text.count("rng_bit_generator") == 2 and "PHILOX" not in text
+    masks = [mask.numpy() > 0 for _ in range(2) for mask in step()]
+    assert len({mask.tobytes() for mask in masks}) == 4
+    assert np.mean(masks) == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_backend_without_it_is_one_line():
+    with pytest.raises(UserError, match=r"config\.dropout_generator=hardware: .* backend single"):
+        Dropout(Single(), 0.1, 5, generator="hardware")

@@ -140,8 +140,8 @@ def test_rows_that_do_not_exist_may_hold_anything(k):
 
     def network(spatial, x, weights):
         x = spatial.conv2d(spoilt(spatial, x), weights[0], 2, 3)
-        mean, variance, _ = spatial.moments(spoilt(spatial, x), 1)
-        tf.debugging.assert_all_finite([mean, variance], "leaked into the moments")
+        means, _ = spatial.means(spoilt(spatial, x), 1)
+        tf.debugging.assert_all_finite(means, "leaked into the means")
         x = spatial.max_pool(spoilt(spatial, x), 3, 2, "same")
         x = spatial.avg_pool(spoilt(spatial, x), 3, 1, "same")
         x = spoilt(spatial, x)

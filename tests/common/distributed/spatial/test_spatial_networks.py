@@ -60,11 +60,10 @@ class Ssd:
             return spatial.conv2d(x, next(weights), stride, padding)
 
         def normalised(x):
-            mean, variance, part = spatial.moments(x, 1)
+            means, part = spatial.means(x, 1)
             if spatial.partitions > 1:
-                sums = spatial.all_reduce(tf.stack([mean, variance + mean * mean]) * part)
-                mean, variance = sums[0], sums[1] - sums[0] ** 2
-            return (x - mean) * tf.math.rsqrt(variance + 1e-5) + 0.1
+                means = spatial.all_reduce(means * part)
+            return (x - means[0]) * tf.math.rsqrt(means[1] - means[0] ** 2 + 1e-5) + 0.1
 
         x = tf.nn.relu(normalised(conv(x, 2, 3)))
         x = spatial.max_pool(x, 3, 2, 1)
