@@ -110,9 +110,9 @@ class Torus:
         """Seconds on the links to scatter the sums of `moved` bytes over a group and to gather them again.
 
         The compiler names its strategy. StrategyND goes along one side after another, in as many colours at once as
-        there are sides: each has its part of the bytes and another order of the sides (its text says "colors:2 phases:2
-        ... dim_used:{0 1},{1 0}"). UniDirectionNDRingStrategy, which it takes where no side closes, is a ring through all
-        chips that uses one direction. Else one ring passes all chips, in both.
+        there are sides: each has its part of the bytes and another order of the sides (its text says "colors:2
+        phases:2 ... dim_used:{0 1},{1 0}"). UniDirectionNDRingStrategy, which it takes where no side closes, is a ring
+        through all chips that uses one direction. Else one ring passes all chips, in both.
         """
         box = self.box(size)
         long = [(length, self.closes(side, length)) for side, length in enumerate(box) if length > 1]
