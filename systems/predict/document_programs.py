@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from systems.predict import blocks, evaluation, fitting, model, network, program_fit, published, workload
-from systems.predict.compiled import Scaled
+from systems.predict.collectives import LINK_SHARE
+from systems.predict.compiled import Program, Scaled
 from systems.predict.fitting import Test
 from systems.predict.published import Row
 
@@ -13,7 +14,10 @@ GOAL = (
     0.10,
     0.25,
 )  # Median and 90th percentile of TPU rows' time at the published epochs, and of both together.
-_NONE = "No program is compiled yet: every row is predicted by formulas."
+_NONE = (
+    f"Fewer than {program_fit.FEWEST} rows have a compiled program: nothing is fitted, and every row is predicted by "
+    "formulas. What is compiled stands beside the [logs](#blocks-of-the-published-logs)."
+)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -113,8 +117,9 @@ def periods() -> str:
         row = known[block.key, block.benchmark]
         work = workload.as_logged(published.workload_of(row))
         steps = blocks.epochs(block) * work.steps_per_epoch
+        program = program_fit.program_of(row)
         told = "inside" if block.evaluation is None else f"{block.evaluation:.1f}"
-        scale, program = program_fit.scale(), program_fit.program_of(row)
+        scale = program_fit.scale()
         here = Scaled(program, scale) if scale and program else None
         predicted = 1e3 * _period(row, here, steps) / steps if here else None
         logged = 1e3 * block.period / steps
@@ -125,14 +130,21 @@ def periods() -> str:
                 block.benchmark,
                 f"{block.period:.2f}",
                 f"{logged:.1f}",
-                f"{predicted:.1f}" if predicted else "no program",
+                _estimate(row, program) if program else "no program",
+                f"{predicted:.1f}" if predicted else "",
                 f"{predicted / logged - 1:+.0%}" if predicted else "",
                 f"{block.start:.1f}",
                 told,
             )
         )
-    head = ("round", "system", "benchmark", "block, s", "ms a step", "predicted", "error")
-    return table((*head, "start, s", "evaluation, s"), found)
+    head = ("round", "system", "benchmark", "block, s", "ms a step", "our program: cycles + exchange, ms")
+    return table((*head, "predicted", "error", "start, s", "evaluation, s"), found)
+
+
+def _estimate(row: Row, program: Program) -> str:
+    """A step's cycles at the clock and its modelled exchange, without a fitted factor."""
+    moved = sum(program.exchange(published.machine_of(row), LINK_SHARE).values())
+    return f"{1e3 * sum(program.kinds().values()):.1f} + {1e3 * moved:.1f}"
 
 
 def _period(row: Row, made: Scaled, steps: float) -> float:
