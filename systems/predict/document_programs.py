@@ -80,7 +80,7 @@ def rows() -> str:
     """Every row with a program: the terms of its step, and its time by both paths."""
     tests = program_fit.committed_tests()
     if not tests:
-        return _NONE
+        return ""
     old = {(t.row.key, t.row.benchmark): t for t in fitting.committed_tests()}
     found = []
     for test in tests:
@@ -106,7 +106,8 @@ def rows() -> str:
             )
         )
     head = ("round", "system", "benchmark", "cycles, ms", "exchange, ms", "minutes published", "predicted")
-    return table((*head, "time, formulas", "time, program", "together, program"), found)
+    said = "Every row with a program. The cycles are before the fitted factor.\n\n"
+    return said + table((*head, "time, formulas", "time, program", "together, program"), found)
 
 
 def periods() -> str:
@@ -172,10 +173,12 @@ def starts() -> str:
 
 
 def largest(tests: Sequence[Test] | None = None) -> str:
-    """The rows that miss by more than a quarter, in a sentence."""
+    """The rows that miss by more than a quarter, in a sentence; '' where nothing is fitted."""
     chosen = program_fit.committed_tests() if tests is None else tests
+    if not chosen:
+        return ""
     far = sorted((t for t in chosen if abs(t.errors[0]) > GOAL[1]), key=lambda t: -abs(t.errors[0]))
     if not far:
-        return "no row"
+        return "Off by more than a quarter at the published epochs: no row."
     names = [f"{t.row.benchmark} on `{t.row.system}` of {t.row.round} ({t.errors[0]:+.0%})" for t in far]
-    return ", ".join(names)
+    return f"Off by more than a quarter at the published epochs: {', '.join(names)}."
