@@ -18,7 +18,6 @@ from common.distributed.replicas.base import Replicas
 from common.layers.dense import LastAxisDense, product_transposed, rows
 from common.layers.dropout import Dropout
 from common.layers.precision import Precision
-from common.layers.xla import under_xla
 from transformer.config import Config
 
 EPSILON = 1e-6  # Epsilon of the layer normalisation: G6 transformer/layers/common_layers.py.
@@ -139,33 +138,7 @@ class Attention(tf_keras.layers.Layer):
 
     def call(self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
         """Attends: [b, q, width], [b, m, width] -> [b, q, width]; `allowed` is bool, broadcasting to [b, 1, q, m]."""
-        if under_xla():
-            return self._contracted(queries, memory, allowed, training)
         return self.attend(queries, self.keys_values(memory), allowed, training)
-
-    def _contracted(
-        self, queries: tf.Tensor, memory: tf.Tensor, allowed: tf.Tensor, training: bool
-    ) -> tf.Tensor:
-        """`attend`, with the heads as a dimension of every product: the compiler need not copy to split them."""
-        kernels = [
-            tf.cast(tf.convert_to_tensor(layer.kernel), self.precision.compute)
-            for layer in (self.query, self.key, self.value, self.output_product)
-        ]
-        heads = [self.heads, self.width // self.heads]
-        into = [tf.reshape(kernel, [self.width, *heads]) for kernel in kernels[:3]]
-        sources = [tf.cast(x, self.precision.compute) for x in (queries, memory, memory)]
-        query, key, value = (
-            tf.einsum("bnw,whd->bnhd", x, kernel) for x, kernel in zip(sources, into, strict=True)
-        )
-        scores = tf.einsum("bqhd,bmhd->bhqm", query * heads[1] ** -0.5, key)
-        found = tf.einsum("bhqm,bmhd->bqhd", self._weights(scores, allowed, training), value)
-        return tf.einsum("bqhd,hdw->bqw", found, tf.reshape(kernels[3], [*heads, self.width]))
-
-    def _weights(self, scores: tf.Tensor, allowed: tf.Tensor, training: bool) -> tf.Tensor:
-        """Softmax of the scores [b, heads, q, m] over the places that are allowed, with dropout."""
-        scores = tf.cast(scores, self.precision.variable)
-        weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(_MASKED, scores.dtype)))
-        return drop(self.dropout, tf.cast(weights, self.precision.compute), training)
 
     def keys_values(self, memory: tf.Tensor) -> Cache:
         """Computes {"key", "value"} of a memory [b, m, width], each [b, heads, m, width / heads]."""
@@ -174,7 +147,9 @@ class Attention(tf_keras.layers.Layer):
     def attend(self, queries: tf.Tensor, memory: Cache, allowed: tf.Tensor, training: bool) -> tf.Tensor:
         """Attends to `keys_values`; shapes as in `call`."""
         query = self._split(self.query(queries)) * (self.width // self.heads) ** -0.5
-        weights = self._weights(tf.matmul(query, memory["key"], transpose_b=True), allowed, training)
+        scores = tf.cast(tf.matmul(query, memory["key"], transpose_b=True), self.precision.variable)
+        weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(_MASKED, scores.dtype)))
+        weights = drop(self.dropout, tf.cast(weights, self.precision.compute), training)
         heads = tf.transpose(tf.matmul(weights, memory["value"]), [0, 2, 1, 3])
         return self.output_product(tf.reshape(heads, [*_leading(queries), self.width]))
 

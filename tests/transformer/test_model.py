@@ -41,12 +41,11 @@ def test_a_token_sees_no_later_one_and_no_other_sentence():
     assert changed.max() == 0
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("fp64", 1e-9), ("bf16", 0.05)])
-def test_a_compiled_step_equals_the_plain_one(name, tolerance):
-    """Under XLA heads are a dimension of the products; loss and gradients are the same, with dropout."""
+def test_a_compiled_step_equals_the_plain_one():
+    """Loss and gradients are the same under XLA, in float64, with dropout."""
     found = []
     for compiled in (True, False):
-        network, batch = build(SMALL, name), packed(pairs())
+        network, batch = build(SMALL), packed(pairs())
 
         def step(network=network, batch=batch):
             with tf.GradientTape() as tape:
@@ -55,7 +54,7 @@ def test_a_compiled_step_equals_the_plain_one(name, tolerance):
 
         found.append(tf.function(step, jit_compile=compiled, autograph=False)())
     for one, other in zip(*found, strict=True):
-        assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
+        assert np.linalg.norm(one - other) <= 1e-9 * np.linalg.norm(other)
 
 
 def naive_search(network, source, steps, beam):
