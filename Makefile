@@ -49,8 +49,7 @@ e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal 
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP tests/common/export/test_replicas.py tests/common/export/test_pods.py $(ARGS)
 
 e2e-pjrt: $(VENV)/.dev $(VENV)/.pjrt ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
-	@$(PY) -m pytest -n0 -m e2e --journal=.cache/e2e-pjrt.txt tests/common/run/test_pjrt_targets.py $(ARGS)
-	@$(PY) -m pytest -n0 -m e2e --journal=.cache/e2e-pjrt.txt tests/common/launch/test_runs.py -k pjrt $(ARGS)
+	@$(PY) -m pytest -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt tests/common/run/test_pjrt_targets.py tests/common/launch/test_runs.py $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)

@@ -38,7 +38,8 @@ def measured(backend: str, benchmark: str, rounds: int, steps: int) -> dict:
             *(f"--{k}={v}" for k, v in flags.items()),
         ]
         output_of("compiled_processes", [sys.executable, *launch, *process])
-        return json.loads(output.read_text())
+        found = {"rounds": rounds, "steps": steps, "machine": head("horovod")["machine"]}
+        return json.loads(output.read_text()) | found
 
 
 def main() -> None:
@@ -46,12 +47,14 @@ def main() -> None:
     parser.add_argument("--benchmarks", nargs="+", default=["mnist", "resnet", "transformer"])
     parser.add_argument("--backends", nargs="+", default=["horovod", "multiworker"])
     parser.add_argument("--steps", type=int, default=20, help="steps of a round")
-    parser.add_argument("--add", action="store_true", help="keep what the output has of other networks")
+    parser.add_argument(
+        "--add", action="store_true", help="keep other networks of the output; each has its machine"
+    )
     arguments.add_quick(parser)
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.benchmarks = 1, 2, options.benchmarks[:1]
-    result = {**head("horovod"), "rounds": options.rounds, "steps": options.steps, "processes": PROCESSES}
+    result = {**head("horovod"), "processes": PROCESSES}
     found = {
         backend: {name: measured(backend, name, options.rounds, options.steps) for name in options.benchmarks}
         for backend in options.backends

@@ -53,6 +53,7 @@ def of_loop(loop: Any, steps: int, slow: float = 0.0) -> tuple[float, float]:
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     if slow:
         train = type(train)(_slowed(train, slow), depth=2)
+    next(train)  # The iterator of a run is there before all blocks but the first.
     began, busy = time.perf_counter(), time.process_time()
     loop._call(train, evaluation, steps, 0)
     return (time.perf_counter() - began) / steps, (time.process_time() - busy) / steps
@@ -86,9 +87,16 @@ def units_for(seconds: float, steps: int) -> int:
 
 
 def measure(all_cores: bool, milliseconds: float, rounds: int, steps: int, slow: float) -> dict[str, Any]:
-    """One part, in a process of its own: XLA reads its threads once."""
+    """One part, in a process of its own: XLA makes its threads once."""
     if not all_cores:
-        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+        # XLA's threads are made with its client, and stay where they were made.
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(cores)})
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        jax.devices()
+        os.sched_setaffinity(0, cores)
     units = units_for(milliseconds / 1e3, steps)
     loop = loop_of(units)
     alone = Alone(loop)
@@ -114,9 +122,9 @@ def measure(all_cores: bool, milliseconds: float, rounds: int, steps: int, slow:
 
 
 def main() -> None:
-    parser = arguments.parser(__doc__, "pjrt_overhead.json", rounds=31)
+    parser = arguments.parser(__doc__, "pjrt_overhead.json", rounds=9)
     parser.add_argument("--milliseconds", type=float, default=10.0, help="length of the program; default: 10")
-    parser.add_argument("--steps", type=int, default=40, help="steps of a round")
+    parser.add_argument("--steps", type=int, default=100, help="steps of a round")
     parser.add_argument("--slow", type=float, default=0.8, help="length of making a batch, in steps")
     parser.add_argument("--part", choices=PARTS, help="this part alone, as JSON; writes nothing")
     arguments.add_quick(parser)

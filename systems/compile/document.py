@@ -124,11 +124,10 @@ def _tpus(records: list[dict], results: Path) -> str:
     for start, report in _compiled(records, results, "cycles"):
         moved = report["collectives"]
         total = max(1, report["cycles"]["total"])
-        estimate = report["estimated_ms"]
         rows.append(
             (
                 *start,
-                "not known" if estimate is None else f"{estimate:.1f}",
+                _estimate(report),
                 sum(row["count"] for row in moved),
                 f"{sum(row['bytes'] for row in moved) / 1e6:.1f}",
                 f"{report['copies']['cycles'] / total:.0%}",
@@ -136,6 +135,14 @@ def _tpus(records: list[dict], results: Path) -> str:
             )
         )
     return _table(_HEAD, rows) if rows else ""
+
+
+def _estimate(report: dict[str, Any]) -> str:
+    if report["estimated_ms"] is None:
+        return "not known"
+    # A loop of unknown length counts once.
+    start = "at least " if report["cycles"]["loops_of_unknown_length"] else ""
+    return f"{start}{report['estimated_ms']:.1f}"
 
 
 def _gpus(records: list[dict], results: Path) -> str:

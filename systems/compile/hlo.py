@@ -102,13 +102,28 @@ class Program:
         for one in self.computations.get(name or self.entry, []):
             yield one, times
             if one.opcode == "while":
-                trips = one.attribute(r'"known_trip_count":\{"n":"(\d+)"\}')
-                yield from self.scheduled(one.attribute(r"body=%?([\w.\-]+)"), times * int(trips or 1))
+                body = one.attribute(r"body=%?([\w.\-]+)")
+                yield from self.scheduled(body, times * (self.trips(one) or 1))
             elif one.opcode in ("call", "async-start"):
                 inner = one.attribute(r"(?:to_apply|calls)=%?([\w.\-]+)")
                 yield from self.scheduled(inner, times) if inner in self.computations else ()
             elif one.opcode == "conditional":
                 yield from self._dearest(one, times)
+
+    def trips(self, loop: Instruction) -> int:
+        """How often a loop runs; 0 where it is not known.
+
+        The TPU compiler says it of no loop: then it is the bound of a condition that does nothing but compare a counter
+        with a constant. TensorFlow's counters start at 0 and grow by one.
+        """
+        known = loop.attribute(r'"known_trip_count":\{"n":"(\d+)"\}')
+        if known:
+            return int(known)
+        condition = self.computations.get(loop.attribute(r"condition=%?([\w.\-]+)"), [])
+        bounds = [i.attribute(r"^(\d+)\)") for i in condition if i.opcode == "constant"]
+        done = [i for i in condition if i.opcode not in ("constant", "parameter", "get-tuple-element")]
+        counts = len(done) == 1 and done[0].opcode == "compare" and "direction=LT" in done[0].rest
+        return int(bounds[0]) if counts and len(bounds) == 1 and bounds[0] else 0
 
     def _dearest(self, one: Instruction, times: int) -> Iterator[tuple[Instruction, int]]:
         branches = one.attribute(r"branch_computations=\{([^}]*)\}").split(",") + [
@@ -172,7 +187,7 @@ def cycles(program: Program) -> dict:
     unknown = 0
     for one, times in program.scheduled():
         if one.opcode == "while":
-            unknown += '"known_trip_count"' not in one.rest
+            unknown += not program.trips(one)
             continue
         if one.cycles is None:
             without[one.opcode] += times

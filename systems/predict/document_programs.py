@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from systems.predict import blocks, evaluation, fitting, model, network, program_fit, published, workload
-from systems.predict.compiled import Scaled
+from systems.predict.collectives import LINK_SHARE
+from systems.predict.compiled import Program, Scaled
 from systems.predict.fitting import Test
 from systems.predict.published import Row
 
@@ -13,7 +14,10 @@ GOAL = (
     0.10,
     0.25,
 )  # Median and 90th percentile of TPU rows' time at the published epochs, and of both together.
-_NONE = "No program is compiled yet: every row is predicted by formulas."
+_NONE = (
+    f"Fewer than {program_fit.FEWEST} rows have a compiled program: nothing is fitted, and every row is predicted by "
+    "formulas. What is compiled stands beside the [logs](#blocks-of-the-published-logs)."
+)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -76,7 +80,7 @@ def rows() -> str:
     """Every row with a program: the terms of its step, and its time by both paths."""
     tests = program_fit.committed_tests()
     if not tests:
-        return _NONE
+        return ""
     old = {(t.row.key, t.row.benchmark): t for t in fitting.committed_tests()}
     found = []
     for test in tests:
@@ -102,7 +106,8 @@ def rows() -> str:
             )
         )
     head = ("round", "system", "benchmark", "cycles, ms", "exchange, ms", "minutes published", "predicted")
-    return table((*head, "time, formulas", "time, program", "together, program"), found)
+    said = "Every row with a program. The cycles are before the fitted factor.\n\n"
+    return said + table((*head, "time, formulas", "time, program", "together, program"), found)
 
 
 def periods() -> str:
@@ -113,8 +118,9 @@ def periods() -> str:
         row = known[block.key, block.benchmark]
         work = workload.as_logged(published.workload_of(row))
         steps = blocks.epochs(block) * work.steps_per_epoch
+        program = program_fit.program_of(row)
         told = "inside" if block.evaluation is None else f"{block.evaluation:.1f}"
-        scale, program = program_fit.scale(), program_fit.program_of(row)
+        scale = program_fit.scale()
         here = Scaled(program, scale) if scale and program else None
         predicted = 1e3 * _period(row, here, steps) / steps if here else None
         logged = 1e3 * block.period / steps
@@ -125,14 +131,21 @@ def periods() -> str:
                 block.benchmark,
                 f"{block.period:.2f}",
                 f"{logged:.1f}",
-                f"{predicted:.1f}" if predicted else "no program",
+                _estimate(row, program) if program else "no program",
+                f"{predicted:.1f}" if predicted else "",
                 f"{predicted / logged - 1:+.0%}" if predicted else "",
                 f"{block.start:.1f}",
                 told,
             )
         )
-    head = ("round", "system", "benchmark", "block, s", "ms a step", "predicted", "error")
-    return table((*head, "start, s", "evaluation, s"), found)
+    head = ("round", "system", "benchmark", "block, s", "ms a step", "our program: cycles + exchange, ms")
+    return table((*head, "predicted", "error", "start, s", "evaluation, s"), found)
+
+
+def _estimate(row: Row, program: Program) -> str:
+    """A step's cycles at the clock and its modelled exchange, without a fitted factor."""
+    moved = sum(program.exchange(published.machine_of(row), LINK_SHARE).values())
+    return f"{1e3 * sum(program.kinds().values()):.1f} + {1e3 * moved:.1f}"
 
 
 def _period(row: Row, made: Scaled, steps: float) -> float:
@@ -160,10 +173,12 @@ def starts() -> str:
 
 
 def largest(tests: Sequence[Test] | None = None) -> str:
-    """The rows that miss by more than a quarter, in a sentence."""
+    """The rows that miss by more than a quarter, in a sentence; '' where nothing is fitted."""
     chosen = program_fit.committed_tests() if tests is None else tests
+    if not chosen:
+        return ""
     far = sorted((t for t in chosen if abs(t.errors[0]) > GOAL[1]), key=lambda t: -abs(t.errors[0]))
     if not far:
-        return "no row"
+        return "Off by more than a quarter at the published epochs: no row."
     names = [f"{t.row.benchmark} on `{t.row.system}` of {t.row.round} ({t.errors[0]:+.0%})" for t in far]
-    return ", ".join(names)
+    return f"Off by more than a quarter at the published epochs: {', '.join(names)}."

@@ -139,6 +139,10 @@ def _predicted(row: Row, values: Constants, found: Scale, without: str) -> Test:
 
 def committed_tests(kind: str = EACH) -> list[Test]:
     """The tests of data/left_out_programs.json: TPU v3's rows, then TPU v4's."""
+    return tests_of(json.loads(LEFT_OUT.read_text(encoding="utf-8"))[kind])
+
+
+def tests_of(saved: Iterable[list]) -> list[Test]:
+    """The tests that `refit` saves."""
     found = {(row.key, row.benchmark): row for row in (*published.tested(), *published.held_out())}
-    saved = json.loads(LEFT_OUT.read_text(encoding="utf-8"))[kind]
     return [Test(found[key, name], *numbers) for key, name, *numbers in saved]

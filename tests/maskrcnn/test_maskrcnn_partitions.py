@@ -88,7 +88,7 @@ E2E = pytest.mark.e2e
     ids=str,
 )
 def test_loss_and_gradients_are_those_of_whole_images(partitions, shape):
-    """Backbone, pyramid and proposals are split by rows; one replica of a group computes boxes, another masks."""
+    """Backbone, pyramid and proposals are split by rows; replicas of a group share boxes and masks out."""
     weights, gradients, expected = whole(shape)
     _, found, other = step(config_of(partitions, partitions), Mirrored(partitions), shape, weights)
     assert other == pytest.approx(expected, rel=1e-8)

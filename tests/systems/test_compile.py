@@ -82,6 +82,33 @@ def test_collectives_have_groups_counts_and_bytes(program: hlo.Program) -> None:
     assert rows["collective-permute"]["distances"] == [-1, 1] and "distances" not in rows["all-reduce"]
 
 
+def test_a_loop_s_length_is_its_condition_s_bound() -> None:
+    text = """
+%bound (s: (s32[], f32[4])) -> pred[] {
+  %c = s32[]{:T(256)} constant(30)
+  %s = (s32[]{:T(256)}, f32[4]{0}) parameter(0)
+  %g = s32[]{:T(256)} get-tuple-element(%s), index=0
+  ROOT %less = pred[]{:T(1024)} compare(%g, %c), direction=LT
+}
+
+%open (s: (s32[], f32[4])) -> pred[] {
+  %s.1 = (s32[]{:T(256)}, f32[4]{0}) parameter(0)
+  ROOT %g.1 = pred[] get-tuple-element(%s.1), index=0
+}
+
+%body (s: (s32[], f32[4])) -> (s32[], f32[4]) {
+  ROOT %y = f32[4]{0} add(%x, %x), backend_config={"estimated_cycles":"5"}
+}
+
+ENTRY %main (a: f32[4]) -> f32[4] {
+  %w = (s32[], f32[4]{0}) while(%a), condition=%bound, body=%body
+  ROOT %v = (s32[], f32[4]{0}) while(%w), condition=%open, body=%body
+}
+"""
+    found = hlo.cycles(hlo.Program(text))
+    assert found["total"] == 31 * 5 and found["loops_of_unknown_length"] == 1
+
+
 def test_products_in_loops_and_shared_branches_are_found() -> None:
     text = """
 %step (s: f32[4]) -> f32[4] {

@@ -205,8 +205,38 @@ def test_the_committed_tests_are_what_the_committed_constants_predict():
 
 def test_the_tables_have_every_row():
     tests = program_fit.committed_tests()
-    assert document_programs.rows().count("\n") == (len(tests) + 1 if tests else 0)
+    assert document_programs.rows().count("\n") == (len(tests) + 3 if tests else 0)
     assert document_programs.periods().count("\n") == len(blocks.rows()) + 1
+
+
+def test_every_system_is_left_out_and_the_tables_say_so(results, monkeypatch):
+    """The whole way from programs to the page's tables, with programs that are made up."""
+    made = {}
+    for row in (*published.tested(), *published.held_out()):
+        if row.preset and row.benchmark in ("resnet", "ssd"):
+            program = results(
+                row.benchmark, row.preset, 2048, train=report(matrix=2e6 * row.batch / row.accelerators)
+            )
+            made[row.benchmark, row.preset] = program
+    monkeypatch.setattr(program_fit, "program_of", lambda row: made.get((row.benchmark, row.preset)))
+    monkeypatch.setattr(program_fit, "_formulas", lambda rows, start: start)
+    entry, saved = program_fit.refit(fitting.constants("tpu-v3"))
+    assert set(entry["constants"]["benchmarks"]) == {"resnet", "ssd"} and entry["rows"] == 16
+    tests = {kind: program_fit.tests_of(rows) for kind, rows in saved.items()}
+    assert len(tests[program_fit.EACH]) == 22  # With six rows of TPU v4.
+    committed = fitting.committed()
+    committed = {**committed, "tpu-v3": {**committed["tpu-v3"], "programs": entry}}
+    monkeypatch.setattr(fitting, "committed", lambda: committed)
+    monkeypatch.setattr(program_fit, "scale", lambda: Scale(**entry["constants"]))
+    monkeypatch.setattr(program_fit, "committed_tests", lambda kind=program_fit.EACH: tests[kind])
+    assert document_programs.constants().splitlines()[-1].startswith("| 16 |")
+    table = document_programs.errors().splitlines()
+    assert [line.split("|")[1].strip() for line in table[2:]] == [
+        "**TPU v3**", "resnet", "ssd", "**TPU v4**, in no fit",
+    ]  # fmt: skip
+    assert document_programs.rows().count("\n") == 22 + 3
+    assert document_programs.largest().startswith("Off by more than a quarter")
+    assert document_programs.periods().count("no program") == len(blocks.rows()) - 22
 
 
 V06 = """:::MLL {at:.1f} {key}: {{"value": null, "metadata": {{}}}}

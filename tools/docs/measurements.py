@@ -332,6 +332,7 @@ def compiled_processes() -> Table:
     head = (
         "network",
         "backend",
+        "processor",
         "uncompiled, ms",
         "compiled, ms",
         "compiled over uncompiled",
@@ -344,13 +345,11 @@ def compiled_processes() -> Table:
         (
             f"{benchmark}, cpu-tiny",
             backend,
+            row["machine"]["cpu"],
             f"{row['off_seconds'] * 1e3:.1f}",
             f"{row['on_seconds'] * 1e3:.1f}",
             f"{row['ratio']:.2f}",
-            f"{row['segments_seconds'] * 1e3:.1f}",
-            f"{row['segments_over_on']:.2f}",
-            f"{row['on_exchange_beside_programs']:.0%}",
-            f"{row['segments_exchange_beside_programs']:.0%}",
+            *_in_segments(row),
         )
         for backend, benchmarks in load("compiled_processes.json")["steps_of"].items()
         for benchmark, row in benchmarks.items()
@@ -390,6 +389,18 @@ def compiled_steps() -> Table:
             for name, row, ratio in sides
         ]
     return head, rows
+
+
+def _in_segments(row: dict) -> tuple[str, ...]:
+    """Returns the cells of a step in segments; a row of an older run has none."""
+    if "segments_seconds" not in row:
+        return ("not measured",) * 4
+    return (
+        f"{row['segments_seconds'] * 1e3:.1f}",
+        f"{row['segments_over_on']:.2f}",
+        f"{row['on_exchange_beside_programs']:.0%}",
+        f"{row['segments_exchange_beside_programs']:.0%}",
+    )
 
 
 def faults() -> Table:

@@ -53,7 +53,8 @@ def test_the_launcher_sets_them(monkeypatch, capsys):
 def test_an_unknown_name_is_one_line(capsys):
     assert main(["--replicas=multiworker", "--processes=1", "--settings=v100", "--", "true"]) == 2
     assert capsys.readouterr().err == (
-        "error: --settings=v100: no systems/launch/v100.json; known: dgx-1, dgx-2h, dgx-2h-hosts, summit, v100-8\n"
+        "error: --settings=v100: no systems/launch/v100.json; known: b200-8, dgx-1, dgx-2h, dgx-2h-hosts, h100-8, "
+        "summit, v100-8\n"
     )
 
 
