@@ -204,7 +204,7 @@ def test_contenders_of_other_interpreters_need_nothing_of_this_environment():
         contenders / "__init__.py",
         *files("bench/__init__.py", "bench/replay_torch.py", "common/__init__.py"),
     ]
-    allowed = {*sys.stdlib_module_names, "torch", "jax"}
+    allowed = {*sys.stdlib_module_names, "torch", "jax", "flax", "optax"}
     for path in paths:
         others = {name for name in imports(path) if name.split(".")[0] not in allowed}
         hits = {n for n in others if n != "common" and not n.startswith("bench.contenders.")}
