@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import measurements, own, published, trees
+from tools.docs import measurements, own, published, tables, trees
 from tools.docs.measurements import ROOT, Comparison
 from tools.mutate.summary import MECHANICAL, summary, survivors
 from tools.mutate.summary import RESULTS as MUTATIONS
@@ -112,15 +112,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "input": lambda: comparison_table(measurements.inputs()),
     "limits": limits,
     "machines": machines,
-    "update": lambda: markdown_table(*measurements.update()),
-    "exchange": lambda: markdown_table(*measurements.exchange()),
-    "compiled-processes": lambda: markdown_table(*measurements.compiled_processes()),
-    "compiled-steps": lambda: markdown_table(*measurements.compiled_steps()),
+    "update": lambda: markdown_table(*tables.update()),
+    "exchange": lambda: markdown_table(*tables.exchange()),
+    "compiled-processes": lambda: markdown_table(*tables.compiled_processes()),
+    "compiled-steps": lambda: markdown_table(*tables.compiled_steps()),
     "mutations": lambda: mutations(MUTATIONS),
     "mutations-mechanical": lambda: mutations(MECHANICAL),
     "mutations-survivors": lambda: mutations(MECHANICAL, survivors),
-    "faults": lambda: markdown_table(*measurements.faults()),
-    "long-runs": lambda: markdown_table(*measurements.long_runs()),
+    "faults": lambda: markdown_table(*tables.faults()),
+    "long-runs": lambda: markdown_table(*tables.long_runs()),
     "tree-rounds": lambda: markdown_table(*trees.rounds()),
     "trees": lambda: markdown_table(*trees.trees()),
     "published-logs": lambda: markdown_table(*published.rounds()),

@@ -1,0 +1,160 @@
+"""Makes the tables that compare no peers: of updates, exchanges, compiled steps, faults and long runs."""
+
+from __future__ import annotations
+
+from tools.docs.measurements import Table, load
+
+
+def update() -> Table:
+    """The table of the weight update, whole and sharded; the pods paper's share of a step is for 2,048 TPU cores."""
+    paper = {"resnet": "6%", "transformer": "45%"}  # The pods paper, section 2.
+    head = (
+        "network",
+        "N",
+        "CPU s of the update: whole",
+        "sharded",
+        "ratio",
+        "goal",
+        "share of the step: whole",
+    )
+    rows = []
+    for network, counts in load("scaling.json")["update"].items():
+        for count, row in counts.items():
+            whole, sharded = row["whole"], row["sharded"]
+            shares = (part["update_cpu_seconds"] / part["step_cpu_seconds"] for part in (whole, sharded))
+            rows.append(
+                (
+                    network,
+                    count,
+                    f"{whole['update_cpu_seconds']:.3f}",
+                    f"{sharded['update_cpu_seconds']:.3f}",
+                    f"{row['ratio']:.3f}",
+                    f"{row['bar']:.3f}",
+                    *(f"{share:.1%}" for share in shares),
+                    paper[network],
+                    f"{sharded['slot_bytes'] / whole['slot_bytes']:.4f}",
+                )
+            )
+    return (*head, "sharded", "paper, whole", "slots, sharded over whole"), rows
+
+
+def exchange() -> Table:
+    """The table of ResNet-50's gradient sums between local processes."""
+    head = ("backend, processes", "variant", "MB sent per replica", "s per step", "CPU s", "MB of slots")
+    rows = [
+        (
+            world,
+            variant,
+            f"{(row['bytes_inside'] + row['bytes_across']) / 1e6:.1f}",
+            f"{row['seconds']:.3f}",
+            f"{row['cpu_seconds']:.3f}",
+            f"{row['slot_bytes'] / 1e6:.1f}",
+        )
+        for world, variants in load("scaling.json")["exchange"].items()
+        for variant, row in variants.items()
+    ]
+    return head, rows
+
+
+def compiled_processes() -> Table:
+    """The table of a step of two processes, compiled between the exchanges, over the same step uncompiled."""
+    head = (
+        "network",
+        "backend",
+        "processor",
+        "uncompiled, ms",
+        "compiled, ms",
+        "compiled over uncompiled",
+        "in segments, ms",
+        "segments over compiled",
+        "exchange beside a program: compiled",
+        "in segments",
+    )
+    rows = [
+        (
+            f"{benchmark}, cpu-tiny",
+            backend,
+            row["machine"]["cpu"],
+            f"{row['off_seconds'] * 1e3:.1f}",
+            f"{row['on_seconds'] * 1e3:.1f}",
+            f"{row['ratio']:.2f}",
+            *_in_segments(row),
+        )
+        for backend, benchmarks in load("compiled_processes.json")["steps_of"].items()
+        for benchmark, row in benchmarks.items()
+    ]
+    return head, rows
+
+
+def compiled_steps() -> Table:
+    """The table of compiled training steps of one core, ours and the JAX peers'."""
+    head = (
+        "step",
+        "of",
+        "estimate, ms",
+        "by flops and bytes, ms",
+        "GB read and written",
+        "memory, MiB",
+        "copies",
+        "generator calls without a cost",
+        "estimate over ours",
+    )
+    rows = []
+    for case in load("compiled_step.json")["cases"].values():
+        sides = [(name if name == "ours" else f"ours, {name}", row, "") for name, row in case["ours"].items()]
+        sides += [(name, row, f"{row['over_ours']:.2f}") for name, row in case["peers"].items()]
+        rows += [
+            (
+                case["title"],
+                name,
+                f"{row['estimated_ms']:.1f}",
+                f"{row['optimal_ms']:.1f}",
+                f"{row['bytes_accessed'] / 1e9:.1f}",
+                f"{row['needed_bytes'] / 2**20:.0f}",
+                f"{row['copies']['cycles'] / row['cycles']:.0%}",
+                str(row["generator_calls"] or ""),
+                ratio,
+            )
+            for name, row, ratio in sides
+        ]
+    return head, rows
+
+
+def _in_segments(row: dict) -> tuple[str, ...]:
+    """Returns the cells of a step in segments; a row of an older run has none."""
+    if "segments_seconds" not in row:
+        return ("not measured",) * 4
+    return (
+        f"{row['segments_seconds'] * 1e3:.1f}",
+        f"{row['segments_over_on']:.2f}",
+        f"{row['on_exchange_beside_programs']:.0%}",
+        f"{row['segments_exchange_beside_programs']:.0%}",
+    )
+
+
+def faults() -> Table:
+    """The table of injected faults: seconds to the last exit, the launcher's message, and the end of the log."""
+    found = load("faults.json")["runs"]
+    rows = []
+    for fault in next(iter(found.values())):
+        for backend, kinds in found.items():
+            runs = kinds[fault]
+            seconds = ", ".join("hung" if r["seconds"] is None else f"{r['seconds']:.1f}" for r in runs)
+            rows.append(
+                (fault, backend, seconds, runs[0]["message"], ", ".join(sorted({r["log"] for r in runs})))
+            )
+    return ("fault", "backend", "seconds", "message", "log"), rows
+
+
+def long_runs() -> Table:
+    """The table of long runs: what the process holds early and at the end, and what a block adds between."""
+    rows = []
+    for benchmark, found in load("long_run.json")["benchmarks"].items():
+        early, late = found[0], found[-1]
+        grown = (late["kilobytes"] - early["kilobytes"]) / (late["blocks"] - early["blocks"])
+        kept = (f"{early[name]}, {late[name]}" for name in ("handles", "threads"))
+        megabytes = ", ".join(f"{row['kilobytes'] / 1024:.0f}" for row in (early, late))
+        rows.append(
+            (benchmark, f"{early['blocks']}, {late['blocks']:,}", megabytes, f"{grown:.1f} kB", *kept)
+        )
+    return ("benchmark", "blocks", "MB held", "a block adds", "handles", "threads"), rows
