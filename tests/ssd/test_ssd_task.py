@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from common.distributed.replicas.single import Single
+from common.distributed.spatial import Spatial
 from ssd.presets import PRESETS
 from ssd.task import Task
 
@@ -29,6 +31,7 @@ def test_scores_are_probabilities_beside_the_background(monkeypatch: pytest.Monk
         logits[0, place, 0], logits[0, place, kind] = 5.0, 5.0 + kind
     outputs = tf.zeros([1, len(anchors), 4], tf.float64), tf.constant(logits)
     monkeypatch.setattr(task, "_outputs", lambda *_, **__: outputs)
+    monkeypatch.setattr(task, "_spatial", Spatial(Single(), 1), raising=False)  # As `build` makes it.
     batch = {"image": tf.zeros([1, 8, 8, 3]), "image_id": tf.constant([7]), "weight": tf.constant([1.0])}
     found = task.evaluate(None, batch).arrays
     powers = np.exp(logits[0] - logits[0].max(-1, keepdims=True))
