@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -54,6 +55,8 @@ def _run(args: argparse.Namespace) -> int:
     for word in args.flags:
         if not word.startswith("--"):
             raise UserError(f"{word!r}: a second benchmark is not taken; flags of the export follow `--`")
+    if not re.fullmatch(r"both|(train|eval)(-\d+)?", args.program):
+        raise UserError(f"--program={args.program}: no step; give train, eval, both, or a name as train-0")
     if not args.system:
         return _run_all(args)
     if args.benchmark == "all":

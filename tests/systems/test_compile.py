@@ -169,6 +169,7 @@ def test_every_kind_has_memory_and_a_torus_holds_its_chips() -> None:
         (["resnet", "--system=cpu-tiny"], "has no TPU or GPU to compile for"),
         (["resnet", "--system=tpu-v3-32", "--target=tpu-v9"], "--target=tpu-v9: unknown"),
         (["all", "resnet"], "'resnet': a second benchmark is not taken"),
+        (["all", "--program=evil"], "--program=evil: no step; give train, eval, both, or a name as train-0"),
         (["all", "--target=a100"], "--target: for one preset; give its --system"),
         (["all", "--", "--config.seed=1"], "flags after `--`: for one preset"),
     ],
