@@ -3,7 +3,8 @@
     python -m bench.pjrt_overhead [--milliseconds N] [--rounds N] [--steps N] [--quick] [--output FILE]
 
 In alternating rounds, seconds of a step: of the compiled program alone, called again and again on one batch that stays
-on the device; of the loop; of the loop where every batch takes `--slow` of a step to make. The network is mnist's of
+on the device; of the loop; of the loop with `--in_call` steps in a call (config.steps_per_execution), whose peer is the
+same program; of the loop where every batch takes `--slow` of a step to make. The network is mnist's of
 dense layers on this machine's CPU, as wide as a step of `--milliseconds` asks for. It runs twice: with a program on all
 cores, where whatever Python does takes from it, and with a program on one, as beside a GPU or a TPU.
 """
@@ -49,11 +50,11 @@ class Alone:
 
 
 def of_loop(loop: Any, steps: int, slow: float = 0.0) -> tuple[float, float]:
-    """As `Alone.seconds`, of the loop; `slow`: seconds that it takes to make a batch."""
+    """As `Alone.seconds`, of the loop; `slow`: seconds that it takes to make a batch, where a call is one step."""
     train, evaluation = loop._synthetic(True), loop._synthetic(False)
     if slow:
         train = type(train)(_slowed(train, slow), depth=2)
-    next(train)  # The iterator of a run is there before all blocks but the first.
+    loop._call(train, evaluation, 1, 0)  # The iterator of a run is there before all blocks but the first.
     began, busy = time.perf_counter(), time.process_time()
     loop._call(train, evaluation, steps, 0)
     return (time.perf_counter() - began) / steps, (time.process_time() - busy) / steps
@@ -65,13 +66,14 @@ def _slowed(batches: Iterator[Any], seconds: float) -> Iterator[Any]:
         yield batch
 
 
-def loop_of(units: int) -> Any:
+def loop_of(units: int, in_call: int = 1) -> Any:
     from common.distributed import replicas
     from common.train.loop import Loop
     from mnist.presets import PRESETS
     from mnist.task import Task
 
     changes = {"model": "mlp", "hidden_units": units, "global_batch_size": BATCH, "replicas": "pjrt"}
+    changes["steps_per_execution"] = in_call
     config = dataclasses.replace(PRESETS["cpu-tiny"], **changes)
     loop = Loop(Task(config, None), replicas.make(config))
     loop.compile()
@@ -86,7 +88,9 @@ def units_for(seconds: float, steps: int) -> int:
     return 16 * round(_FIRST_UNITS * math.sqrt(seconds / found) / 16)
 
 
-def measure(all_cores: bool, milliseconds: float, rounds: int, steps: int, slow: float) -> dict[str, Any]:
+def measure(
+    all_cores: bool, milliseconds: float, rounds: int, steps: int, slow: float, in_call: int
+) -> dict[str, Any]:
     """One part, in a process of its own: XLA makes its threads once."""
     if not all_cores:
         # XLA's threads are made with its client, and stay where they were made.
@@ -98,13 +102,15 @@ def measure(all_cores: bool, milliseconds: float, rounds: int, steps: int, slow:
         jax.devices()
         os.sched_setaffinity(0, cores)
     units = units_for(milliseconds / 1e3, steps)
-    loop = loop_of(units)
+    loop, several = loop_of(units), loop_of(units, in_call)
     alone = Alone(loop)
     of_loop(loop, 5)
+    of_loop(several, in_call)
     slow *= min(alone.seconds(steps)[0] for _ in range(2))
     calls = {
         "program": lambda: alone.seconds(steps),
         "loop": lambda: of_loop(loop, steps),
+        "in_calls": lambda: of_loop(several, steps),
         "slow_input": lambda: of_loop(loop, steps, slow),
     }
     found = alternate(calls, rounds)
@@ -116,6 +122,7 @@ def measure(all_cores: bool, milliseconds: float, rounds: int, steps: int, slow:
         "rounds_seconds": {name: [round(w, 6) for w in walls] for name, walls in seconds.items()},
         "processor_seconds": busy,
         "loop_over_program": ratio(seconds["loop"], seconds["program"]),
+        "in_calls_over_program": ratio(seconds["in_calls"], seconds["program"]),
         "batch_seconds": slow,
         "slow_input_over_program": ratio(seconds["slow_input"], seconds["program"]),
     }
@@ -125,13 +132,16 @@ def main() -> None:
     parser = arguments.parser(__doc__, "pjrt_overhead.json", rounds=9)
     parser.add_argument("--milliseconds", type=float, default=10.0, help="length of the program; default: 10")
     parser.add_argument("--steps", type=int, default=100, help="steps of a round")
+    parser.add_argument("--in_call", type=int, default=10, help="steps of a call of several")
     parser.add_argument("--slow", type=float, default=0.8, help="length of making a batch, in steps")
     parser.add_argument("--part", choices=PARTS, help="this part alone, as JSON; writes nothing")
     arguments.add_quick(parser)
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.milliseconds = 1, 3, 1.0
-    settings = {name: getattr(options, name) for name in ("milliseconds", "rounds", "steps", "slow")}
+    settings = {
+        name: getattr(options, name) for name in ("milliseconds", "rounds", "steps", "slow", "in_call")
+    }
     if options.part:
         print(json.dumps(measure(PARTS[options.part], **settings)))
         return
@@ -142,7 +152,8 @@ def main() -> None:
         found = result["parts"][part] = json.loads(output_of("pjrt_overhead", command).splitlines()[-1])
         print(
             f"{part:10} program {1e3 * found['seconds']['program']:.2f} ms, loop "
-            f"{found['loop_over_program']:.4f} x it, slow input {found['slow_input_over_program']:.4f} x it"
+            f"{found['loop_over_program']:.4f} x it, {options.in_call} steps in a call "
+            f"{found['in_calls_over_program']:.4f} x it, slow input {found['slow_input_over_program']:.4f} x it"
         )
     if not options.quick:
         write(result, options.output)

@@ -201,6 +201,8 @@ class RunConfig:
       communication: how gradients are summed and weights updated.
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
+      steps_per_execution: steps that one call of a program takes, as Keras names it; for backends whose loop is
+        Python's (`replicas=pjrt`).
       compile: XLA: "auto" (off on a CPU, elsewhere on where backend and network allow it), "on" (an error where they do
         not), "off".
       num_train_examples, num_eval_examples: examples of the two sets, as logged; the run compares them with the data.
@@ -251,6 +253,7 @@ class RunConfig:
     quality_target: float | None = 0.0
     checkpoint_blocks: int = system_field(1)
     loss_scale_growth_steps: int = later_field(0, closed="free")
+    steps_per_execution: int = later_field(1, closed="free")
     init: str = later_field("")
     frozen_stages: int = later_field(0)
     optimizer: Optimizer = Optimizer()
@@ -275,9 +278,14 @@ class RunConfig:
         _one_of("communication.wire", self.communication.wire, WIRES)
         _one_of("steps_per_epoch_rounding", self.steps_per_epoch_rounding, ("floor", "ceil"))
         sizes = ("num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
-        for field in (*sizes, "checkpoint_blocks"):
+        for field in (*sizes, "steps_per_execution", "checkpoint_blocks"):
             if getattr(self, field) < 1:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
+        if self.steps_per_execution > 1 and self.replicas != "pjrt":
+            raise UserError(
+                f"config.steps_per_execution={self.steps_per_execution}: config.replicas={self.replicas} has its "
+                "loop in TensorFlow; use 1, or config.replicas=pjrt"
+            )
         for field in ("frozen_stages", "loss_scale_growth_steps"):
             if getattr(self, field) < 0:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
@@ -359,6 +367,7 @@ class RunConfig:
             "global_batch_size": self.global_batch_size // self.num_groups,
             "eval_batch_size": self.eval_batch_size // self.num_groups,
             "compile": "on",
+            "steps_per_execution": 1,
         }
 
     @property

@@ -86,7 +86,7 @@ class FusedBlock:
         self._block = tf.function(self._fused_block, autograph=False)
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """Trains `num_steps` and evaluates `eval_steps` batches, from iterators of `Replicas.dataset`."""
+        """Trains `num_steps` from an iterator of `batches`, evaluates `eval_steps` from one of `Replicas.dataset`."""
         raw = self._block(train, evaluation, tf.constant(num_steps), tf.constant(eval_steps))
         done = int(raw["done"])
         return Result(
@@ -98,6 +98,10 @@ class FusedBlock:
             sums={name: value.numpy() for name, value in raw["sums"].items()},
             arrays={name: value.numpy() for name, value in raw["arrays"].items()},
         )
+
+    def batches(self, dataset: Any) -> Any:
+        """Returns an iterator to train from, of `Replicas.dataset`."""
+        return iter(dataset)
 
     def stop(self, wanted: bool = True) -> None:
         """Ends the running block after its step; called by another thread."""

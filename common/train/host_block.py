@@ -1,8 +1,9 @@
 """A block whose loop is Python's, for backends of which each step is a program that Python starts.
 
-One step is always under way while Python reads the loss of the one before, looks whether to stop and puts the next
-batch onto the devices. So a block that is to end does so a step later than the step that showed it: the step after a
-loss that is not finite does not count, the step after a stop does.
+One call is always under way while Python reads the losses of the one before, looks whether to stop and puts the next
+batches onto the devices. A call is one step, or `config.steps_per_execution` steps with the loop around them in the
+program. So a block that is to end does so a call later than the one that showed it: no step after a loss that is not
+finite counts, the steps of the call after a stop do.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from common.config.clock import Clock
 from common.distributed.spatial.sharing import counted_once
+from common.errors import UserError
 from common.train.agreement import Agreement
 from common.train.block import Result
 from common.train.compilation import Compiled, Plan
@@ -25,8 +27,29 @@ from common.train.step import State, make_eval_step, make_prepare_eval, make_tra
 from common.train.step_timing import HostTiming
 from common.train.task import Shape, Task
 
-# Steps that are started and not yet read: the devices never wait for Python.
+# Calls that are started and not yet read: the devices never wait for Python.
 _UNDER_WAY = 2
+
+
+class Stacks:
+    """Batches of several steps together, as `Batches.stacks` yields them, taken apart where a block ends within one."""
+
+    def __init__(self, stacks: Iterator[tuple[Any, int]]):
+        self._stacks = stacks
+        self._stack, self._first, self._end = None, 0, 0
+
+    def take(self, most: int) -> tuple[Any, int, int]:
+        """Returns a stack, and the first and the end of its steps, at most `most`, whose turn it is.
+
+        Raises:
+          OutOfRangeError: there is none.
+        """
+        if self._first == self._end:
+            self._stack, self._end = _next(self._stacks)
+            self._first = 0
+        first = self._first
+        self._first = min(first + most, self._end)
+        return self._stack, first, self._first
 
 
 class HostBlock:
@@ -41,8 +64,18 @@ class HostBlock:
         timing: HostTiming,
         agreement: Agreement,
     ):
-        """Makes the steps; arguments as for `block.FusedBlock`."""
+        """Makes the steps; arguments as for `block.FusedBlock`.
+
+        Raises:
+          UserError: a call is to take several steps, of batches of several shapes.
+        """
         assert how.compiled is Compiled.STEP
+        self._in_call = task.config.steps_per_execution
+        if self._in_call > 1 and len(task.batch_shapes) > 1:
+            raise UserError(
+                f"config.steps_per_execution={self._in_call}: batches here have {len(task.batch_shapes)} shapes, and a "
+                "call takes steps of one; use 1"
+            )
         self.config, self.state, self.replicas = task.config, state, state.replicas
         self._timing, self._alone = timing, agreement.alone
         # What other threads read and write; `state.step` lags behind until the block's end.
@@ -50,11 +83,12 @@ class HostBlock:
         self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)
         self._prepare_eval = make_prepare_eval(state)
         self._shapes, self._eval_shapes = task.batch_shapes, task.eval_batch_shapes
+        self._loss_dtype = tf.float64 if task.config.precision == "fp64" else tf.float32
         with self.replicas.scope():  # The step's number on the devices; `state.step` is the host's.
             self._count = tf.Variable(0, dtype=state.step.dtype, trainable=False, name="devices_step")
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """Trains `num_steps` and evaluates `eval_steps` batches, from iterators of `Replicas.dataset`."""
+        """Trains `num_steps` from an iterator of `batches`, evaluates `eval_steps` from one of `Replicas.dataset`."""
         first = self.state.step.numpy()
         for copy in self.replicas.local_results(self._count):
             copy.assign(first)
@@ -78,6 +112,10 @@ class HostBlock:
             arrays=arrays,
         )
 
+    def batches(self, dataset: Any) -> Any:
+        """As `block.FusedBlock.batches`."""
+        return iter(dataset) if self._in_call == 1 else Stacks(dataset.stacks(self._in_call))
+
     def stop(self, wanted: bool = True) -> None:
         """As `block.FusedBlock.stop`."""
         self._stopping = wanted
@@ -93,7 +131,7 @@ class HostBlock:
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def _train(self, batches: Iterator[Any], num_steps: int) -> tuple[list[float], list[float], bool]:
+    def _train(self, batches: Any, num_steps: int) -> tuple[list[float], list[float], bool]:
         """Returns the losses of the steps that count, when each was known, and whether any process is to stop."""
         losses: list[float] = []
         times: list[float] = []
@@ -102,24 +140,58 @@ class HostBlock:
         going = not stopped
         while going or under_way:
             if going and started < num_steps:
-                batch = self._timing.of_batch(lambda: _next(batches, self._shapes))
-                under_way.append(self.replicas.run(self._train_once, (batch, *self._stop_flag())))
-                started += 1
+                under_way.append(self._start(batches, num_steps - started))
+                started += under_way[-1][1]
                 if len(under_way) < _UNDER_WAY and started < num_steps:
                     continue
             if not under_way:
                 break
-            loss, stops = self._read(under_way.popleft())
-            losses.append(loss)
-            times.append(time.time())
+            found, stops = self._read(*under_way.popleft())
+            losses += found
+            times += [time.time()] * len(found)
             stopped = stopped or stops
             # In this order: whoever sees the step sees its loss.
-            self._last_loss, self._done = loss, self._done + 1
+            self._last_loss, self._done = found[-1], self._done + len(found)
             self._timing.step_ended(times[-1])
-            if not math.isfinite(loss):
+            if not math.isfinite(found[-1]):
                 break
             going = not stopped
         return losses, times, stopped
+
+    def _start(self, batches: Any, most: int) -> tuple[Any, int]:
+        """Starts a call of at most `most` steps; returns what `_read` takes."""
+        if self._in_call == 1:
+            batch = self._timing.of_batch(lambda: _next(batches, self._shapes))
+            return self.replicas.run(self._train_once, (batch, *self._stop_flag())), 1
+        stack, first, end = self._timing.of_batch(lambda: batches.take(min(most, self._in_call)))
+        call = (stack, np.int32(first), np.int32(end), *self._stop_flag())
+        return self.replicas.run(self._train_several, call), end - first
+
+    def _train_several(self, stack: Any, first: tf.Tensor, end: tf.Tensor, *stop: tf.Tensor) -> tf.Tensor:
+        """Inside `run`: the steps `first` to `end` of a stack, until a loss is not finite.
+
+        Returns:
+          Their losses over all replicas, then processes that are to stop.
+        """
+
+        def going(i: tf.Tensor, finite: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+            return (i < end) & finite
+
+        def body(i: tf.Tensor, _: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            batch = tf.nest.map_structure(lambda x: self._row(x, i), stack)
+            loss = self._train_once(batch)[0]
+            losses = tf.tensor_scatter_nd_update(losses, [[i - first]], [tf.cast(loss, losses.dtype)])
+            return i + 1, tf.math.is_finite(loss), losses
+
+        missing = tf.fill([self._in_call], tf.constant(math.nan, self._loss_dtype))
+        _, _, losses = tf.while_loop(going, body, (first, tf.constant(True), missing), parallel_iterations=1)
+        stops = [self.replicas.all_reduce(tf.cast(s, losses.dtype)) for s in stop]
+        return tf.concat([losses, *(s[tf.newaxis] for s in stops)], 0)
+
+    def _row(self, x: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
+        """Returns x[i]; `i` is the loop's."""
+        begin = [i, *[tf.zeros_like(i)] * (x.shape.rank - 1)]
+        return tf.reshape(self.replicas.cut(x, begin, [1, *x.shape[1:]]), x.shape[1:])
 
     def _train_once(self, batch: Any, *stop: tf.Tensor) -> list[tf.Tensor]:
         """Inside `run`: one step of a replica; returns [loss over all replicas, processes that are to stop]."""
@@ -129,10 +201,12 @@ class HostBlock:
         parts = tf.stack([loss, *(tf.cast(s, loss.dtype) for s in stop)])
         return self.replicas.all_reduce(parts)
 
-    def _read(self, value: Any) -> tuple[float, bool]:
-        """Waits for a step; returns its loss and whether to stop."""
-        loss, *stops = value.first().tolist()
-        return loss, bool(stops[0]) if stops else self._stopping
+    def _read(self, value: Any, steps: int) -> tuple[list[float], bool]:
+        """Waits for a call of so many steps; returns its losses up to one that is not finite, and whether to stop."""
+        found = value.first().tolist()
+        losses, stops = found[:steps], found[self._in_call :]
+        bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), steps)
+        return losses[: bad + 1], bool(stops[0]) if stops else self._stopping
 
     def _stop_flag(self) -> tuple[Any, ...]:
         """Returns what a step adds up over the processes: nothing where there is one."""
@@ -184,7 +258,7 @@ class HostBlock:
         return {name: np.asarray(value) for name, value in counted.items()}
 
 
-def _next(batches: Iterator[Any], shapes: Sequence[Shape]) -> Any:
+def _next(batches: Iterator[Any], shapes: Sequence[Shape] = ()) -> Any:
     """Returns the next batch, of one of `shapes` where there are any: those are compiled before the clock starts.
 
     Raises:

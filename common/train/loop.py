@@ -106,7 +106,8 @@ class Loop:
             batches = make(self._batch_size(training))
             return in_turn(batches, self.replicas) if shapes else batches
 
-        return iter(self.replicas.dataset(lambda shard: pipeline.untuned(dataset(shard))))
+        found = self.replicas.dataset(lambda shard: pipeline.untuned(dataset(shard)))
+        return self._block.batches(found) if training else iter(found)
 
     def _dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
         """As `Replicas.dataset`; the replicas of a group that partitions its images get the same batches."""
@@ -145,7 +146,8 @@ class Loop:
         self._agreement.check_start(start, self.state.model.trainable_variables)
         train_input, eval_input = self.task.train_input, self.task.eval_input
         yield events.RunStarted(time.time(), start)
-        train = iter(self._dataset(lambda shard: train_input(shard, self._batch_size(True), start)))
+        batches = self._dataset(lambda shard: train_input(shard, self._batch_size(True), start))
+        train = self._block.batches(batches)
         # One dataset for all evaluations, so that its cache stays; each evaluation begins a new iteration.
         held_out = self._dataset(lambda shard: eval_input(shard, self._batch_size(False)))
         with (

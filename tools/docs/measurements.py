@@ -253,6 +253,10 @@ def _pjrt() -> Iterator[Limit]:
         over, bar = row["loop_over_program"] - 1, found["bar"] - 1
         text = f"the loop of `--replicas=pjrt` beyond a program of {program:.1f} ms on {part}"
         yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, file)
+        if "in_calls_over_program" in row:
+            over = row["in_calls_over_program"] - 1
+            text = f"the same with `--config.steps_per_execution={found['in_call']}`"
+            yield Limit(text, f"{over:+.1%}", f"at most {bar:.0%}", over <= bar, file)
         # One after the other, program and input would take their sum.
         share, slow = row["batch_seconds"] / row["seconds"]["program"], row["slow_input_over_program"]
         text = f"the same where a batch takes {1e3 * row['batch_seconds']:.1f} ms to make, over the program"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -296,11 +297,31 @@ class Batches:
         self._dataset, self._placement = dataset, placement
 
     def __iter__(self) -> Iterator[Any]:
-        return ReadAhead(self._placed(), _BATCHES_AHEAD)
+        return ReadAhead(map(self._placed, self._read()), _BATCHES_AHEAD)
 
-    def _placed(self) -> Iterator[Any]:
-        spec = self._dataset.element_spec
-        leaves = tf.nest.flatten(spec)
+    def stacks(self, size: int) -> Iterator[tuple[Any, int]]:
+        """Yields the batches of `size` steps together, [size, ...], and of how many steps they are.
+
+        That is fewer in the last stack alone, which repeats its last batch.
+        """
+        return ReadAhead(self._stacked(size), _BATCHES_AHEAD)
+
+    def _stacked(self, size: int) -> Iterator[tuple[Any, int]]:
+        steps = self._read()
+        while found := list(itertools.islice(steps, size)):
+            padded = found + [found[-1]] * (size - len(found))
+            # From steps of replicas of leaves to replicas of leaves of steps.
+            own = [list(map(np.stack, zip(*batches, strict=True))) for batches in zip(*padded, strict=True)]
+            yield self._placed(own), len(found)
+
+    def _placed(self, own: Sequence[Sequence[np.ndarray]]) -> Any:
+        """Returns the batches of this process's replicas, each a list of arrays, on the devices."""
+        placed = [Value(self._placement.place(values)) for values in zip(*own, strict=True)]
+        return tf.nest.pack_sequence_as(self._dataset.element_spec, placed)
+
+    def _read(self) -> Iterator[list[list[np.ndarray]]]:
+        """Yields, for each step, the batches of this process's replicas."""
+        leaves = tf.nest.flatten(self._dataset.element_spec)
         # The operation behind `next`, which takes twice as long: it makes the structure that is taken apart here.
         fetch = functools.partial(
             tf.raw_ops.IteratorGetNext,
@@ -313,9 +334,7 @@ class Batches:
                 own = [fetch(iterator=batches._iterator_resource) for _ in self._placement.local]
             except tf.errors.OutOfRangeError:
                 return
-            columns = zip(*(map(np.asarray, batch) for batch in own), strict=True)
-            placed = [Value(self._placement.place(values)) for values in columns]
-            yield tf.nest.pack_sequence_as(spec, placed)
+            yield [list(map(np.asarray, batch)) for batch in own]
 
 
 class _Program:

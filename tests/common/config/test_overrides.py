@@ -116,6 +116,8 @@ def test_presets_by_name_and_near_names() -> None:
             {"num_replicas": 4, "global_batch_size": 64, "eval_batch_size": 6},
             "eval_batch_size=6 .* multiple of 4",
         ),
+        ({"steps_per_execution": 4}, "config.steps_per_execution=4: config.replicas=single .* use 1, or"),
+        ({"steps_per_execution": 0}, "config.steps_per_execution=0: must be at least 1"),
         ({"smoke_run": True}, "needs config.division=open"),
         ({"checkpoint_blocks": 0}, "config.checkpoint_blocks=0: must be at least 1"),
         *(

@@ -1,6 +1,7 @@
 """Tests the loop against a naive one: stops, faults, evaluation in a worker; equal seeds, equal losses.
 
-Each test runs with the loop around the steps in TensorFlow (`single`) and in Python (`pjrt`).
+Each test runs with the loop around the steps in TensorFlow (`single`), in Python (`pjrt`), and in Python with three
+steps in a call, of which a block's last call has fewer.
 """
 
 import contextlib
@@ -22,16 +23,21 @@ from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
 NEVER = 2.0
+BACKENDS = {
+    "single": {"replicas": "single"},
+    "pjrt": {"replicas": "pjrt"},
+    "pjrt, three steps in a call": {"replicas": "pjrt", "steps_per_execution": 3},
+}
 BACKEND = {"replicas": "single"}
 
 
-@pytest.fixture(params=["single", "pjrt"], autouse=True)
-def backend(request):
+@pytest.fixture(params=list(BACKENDS), autouse=True)
+def backend(request, monkeypatch):
     """The backend of `make`."""
-    processes.require(request.param)
-    BACKEND["replicas"] = request.param
-    yield request.param
-    BACKEND["replicas"] = "single"
+    fields = BACKENDS[request.param]
+    processes.require(fields["replicas"])
+    for field, value in fields.items():
+        monkeypatch.setitem(BACKEND, field, value)
 
 
 def make(task=toy.Task, worker=False, **changes):
@@ -325,7 +331,7 @@ class DyingWorker(Worker):
 
 def test_evaluation_in_a_worker_while_the_next_block_trains():
     """One test for all that needs worker processes: each takes seconds to start."""
-    loop = make(SlowWorker, quality_target=0.0, steps_per_block=400, first_block_steps=4, train_steps=1000)
+    loop = make(SlowWorker, quality_target=0.0, steps_per_block=4000, first_block_steps=4, train_steps=10000)
     loop.compile()
     seen = [e for e in loop.run() if not isinstance(e, events.Progress)]
     kinds = [type(e).__name__ for e in seen]
@@ -335,7 +341,7 @@ def test_evaluation_in_a_worker_while_the_next_block_trains():
     evaluated, stopped = seen[-2:]
     assert evaluated.details["pid"] != os.getpid() and evaluated.block.index == 0
     assert (stopped.status, stopped.step, stopped.time) == ("success", 4, evaluated.time)
-    assert 4 < int(loop.state.step) < 400
+    assert 4 < int(loop.state.step) < 4000
 
     # The run waits for every evaluation before it gives up, and reports none twice.
     loop = make(Worker, quality_target=NEVER, train_epochs=2)

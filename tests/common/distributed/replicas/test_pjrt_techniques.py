@@ -38,15 +38,17 @@ class Task(network.Task):
         return self._noise(batch_size, 2)
 
 
-def trained(backend, name):
+def trained(backend, name, in_call=1):
     """Losses, outputs of an evaluation, and the state, after STEPS steps."""
     number, changes, _ = {**CASES, **MORE}[name]
-    config = dataclasses.replace(network.config(number, **changes), replicas=backend)
+    config = dataclasses.replace(
+        network.config(number, **changes), replicas=backend, steps_per_execution=in_call
+    )
     task = Task(config)
     loop = Loop(task, backends.make(config))
     train = loop._dataset(lambda shard: task.train_input(shard, loop._batch_size(True), 0))
     held_out = loop._dataset(lambda shard: task.eval_input(shard, loop._batch_size(False)))
-    result = loop._call(iter(train), iter(held_out), STEPS, EVALUATIONS)
+    result = loop._call(loop._block.batches(train), iter(held_out), STEPS, EVALUATIONS)
     assert result.complete
     state = entries.values(loop.state) | {
         n: loop.replicas.all_values(v) for n, v in entries.moving(loop.state).items()
@@ -54,8 +56,8 @@ def trained(backend, name):
     return result, state
 
 
-def check(name):
-    (mine, state), (theirs, expected) = trained("pjrt", name), trained("mirrored", name)
+def check(name, in_call=1):
+    (mine, state), (theirs, expected) = trained("pjrt", name, in_call), trained("mirrored", name)
     np.testing.assert_allclose(mine.losses, theirs.losses, rtol=1e-9)
     for found, other in ((mine.sums, theirs.sums), (mine.arrays, theirs.arrays), (state, expected)):
         assert sorted(found) == sorted(other) != []
@@ -66,6 +68,12 @@ def check(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_technique_trains_as_under_mirrored(name):
     check(name)
+
+
+@pytest.mark.parametrize("name", ["sharded update, 2d, bf16", "rows on two replicas, hierarchical sums"])
+def test_a_technique_trains_in_calls_of_two_steps(name):
+    """Three steps: a call of two, and one of one."""
+    check(name, 2)
 
 
 @pytest.mark.e2e
