@@ -24,7 +24,7 @@ def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[
     """Applies the region proposal network, figure 3 of "Faster R-CNN", with the same weights to all levels.
 
     Returns:
-      (logits [b, A_l], codes [b, A_l, 4]) of each level, anchors in the order y, x, aspect, in `precision.variable`;
+      (logits [b, A_l], codes [b, A_l, 4]) of each level, anchors in the order aspect, y, x, in `precision.variable`;
       replicas that share images all have the outputs of the whole image.
     """
     hidden = parts.conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), activation="relu")
@@ -40,14 +40,23 @@ def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[
 
 
 class Flat(tf_keras.layers.Layer):
-    """Reshapes [b, H, W, n] to [b, -1, *shape], row-major."""
+    """Reorders [b, H, W, ANCHORS * n] to [b, ANCHORS * H * W, *shape], where `shape` has n elements.
+
+    The order is aspect, y, x: rows of the image stay together. In the order y, x, aspect a TPU moves single numbers,
+    which takes several times as long, and its compiler minutes (docs/compile.md).
+    """
 
     def __init__(self, shape: Sequence[int], **kwargs):
         super().__init__(**kwargs)
         self.shape = list(shape)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(x, [-1, math.prod(x.shape[1:]) // math.prod(self.shape), *self.shape])
+        _, height, width, channels = x.shape
+        values = channels // ANCHORS
+        rows = tf.reshape(tf.transpose(x, [0, 3, 1, 2]), [-1, ANCHORS, values, height * width])
+        # Each value of all anchors, then the values of each anchor.
+        columns = tf.reshape(tf.transpose(rows, [0, 2, 1, 3]), [-1, values, ANCHORS * height * width])
+        return tf.reshape(tf.transpose(columns, [0, 2, 1]), [-1, ANCHORS * height * width, *self.shape])
 
 
 class Crop(tf_keras.layers.Layer):

@@ -53,7 +53,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> MaskRCNN:
 
 
 def anchors(config: Config, height: int, width: int) -> list[np.ndarray]:
-    """Computes the anchors of each level, (cy, cx, h, w) in pixels of the frame, float64 [A_l, 4], by y, x, aspect."""
+    """Computes the anchors of each level, (cy, cx, h, w) in pixels of the frame, float64 [A_l, 4], by aspect, y, x."""
     levels = range(config.min_level, config.max_level + 1)
     return [anchor_boxes.pyramid(height, width, [level], config.anchor_scale) for level in levels]
 

@@ -64,7 +64,7 @@ def pyramid(
     scale: float = 8.0,
     aspects: Sequence[tuple[float, float]] = PYRAMID_ASPECTS,
 ) -> np.ndarray:
-    """Returns a feature pyramid's anchors in pixels, in the order level, y, x, aspect.
+    """Returns a feature pyramid's anchors in pixels, in the order level, aspect, y, x.
 
     Args:
       height, width: of the image; level l has ceil(height / 2^l) x ceil(width / 2^l) cells.
@@ -81,8 +81,8 @@ def pyramid(
         cy = (np.arange(-(-height // stride)) + 0.5) * stride
         cx = (np.arange(-(-width // stride)) + 0.5) * stride
         sides = scale * stride * np.asarray(aspects)
-        grid = np.zeros([len(cy), len(cx), len(sides), 4])
-        grid[..., 0], grid[..., 1], grid[..., 2:] = cy[:, None, None], cx[:, None], sides
+        grid = np.zeros([len(sides), len(cy), len(cx), 4])
+        grid[..., 0], grid[..., 1], grid[..., 2:] = cy[:, None], cx, sides[:, None, None]
         found.append(grid.reshape(-1, 4))
     return np.concatenate(found)
 

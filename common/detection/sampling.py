@@ -23,27 +23,33 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int 
       count: numbers for each image.
       use: number of the sample within a step, below 2^31.
     """
+    blocks = -(-count // 4)
     if step.dtype == tf.int32:
-        bits = _narrow_bits(seed, step, image_id, count, use)
+        bits = _narrow_bits(seed, step, image_id, blocks, use)
     else:
         # XLA draws the same integers as TensorFlow, but other floating-point numbers.
         first = use % 2**31 * 2**32 + step
         second = seed % 2**31 * 2**32 + tf.cast(image_id, tf.int64)
         keys = [tf.stack([first, word]) for word in tf.unstack(second)]
         bits = tf.stack(
-            [tf.random.stateless_uniform([count], key, None, None, tf.uint32, alg="philox") for key in keys]
+            [
+                tf.random.stateless_uniform([4 * blocks], key, None, None, tf.uint32, alg="philox")
+                for key in keys
+            ]
         )
+    # The first words of all blocks, the second ones, ...: a TPU would move single words to put a block's together.
+    bits = tf.transpose(tf.reshape(bits, [-1, blocks, 4]), [0, 2, 1])
+    bits = tf.reshape(bits, [-1, 4 * blocks])[:, :count]
     low = tf.bitwise.bitwise_and(bits, 2**24 - 1)
     return tf.cast(low, tf.float32) * 2.0**-24
 
 
-def _narrow_bits(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int) -> tf.Tensor:
-    """Returns the words of all images' streams, uint32 [b, count], without 64-bit operations."""
-    number = tf.range(-(-count // 4), dtype=tf.int32)[None]
+def _narrow_bits(seed: int, step: tf.Tensor, image_id: tf.Tensor, blocks: int, use: int) -> tf.Tensor:
+    """Returns the words of all images' streams, uint32 [b, blocks, 4], without 64-bit operations."""
+    number = tf.range(blocks, dtype=tf.int32)[None]
     words = tf.cast(step, tf.uint32), use % 2**31, tf.cast(image_id, tf.uint32)[:, None], seed % 2**31
     block = tf.cast(number, tf.uint32), tf.zeros_like(number, tf.uint32)
-    drawn = philox.random_words(words, block)
-    return tf.reshape(drawn, [image_id.shape[0], -1])[:, :count]
+    return philox.random_words(words, block)
 
 
 class Sample(NamedTuple):

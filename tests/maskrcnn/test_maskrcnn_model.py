@@ -11,13 +11,14 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from common.detection.anchors import PYRAMID_ASPECTS
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
 from common.train.describe import forward_macs, parameters
-from maskrcnn import backbone, loss, model
+from maskrcnn import backbone, heads, loss, model
 from maskrcnn.config import Config
 from tests.maskrcnn import small
 
@@ -234,6 +235,20 @@ def test_full_size_network_has_the_counted_parameters_and_anchors():
     for shape in config.shapes:
         assert sum(map(len, model.anchors(config, *shape))) == 279279
         assert [len(x) for x in model.anchors(config, *shape)] == [209664, 52416, 13104, 3276, 819]
+
+
+def test_outputs_of_the_proposal_network_are_in_the_order_of_the_anchors():
+    """Channel 4 a + c of cell (y, x) holds value c of the cell's anchor of aspect a."""
+    height, width, stride, scale = 64, 96, 16, 8.0
+    cells = np.zeros([1, height // stride, width // stride, 12])
+    for y, x, (a, (h, w)) in itertools.product(range(4), range(6), enumerate(PYRAMID_ASPECTS)):
+        sides = [scale * stride * h, scale * stride * w]
+        cells[0, y, x, 4 * a : 4 * a + 4] = [stride * (y + 0.5), stride * (x + 0.5), *sides]
+    expected = model.anchors(full_size(anchor_scale=scale), height, width)[2]
+    np.testing.assert_allclose(heads.Flat([4], dtype="float64")(cells)[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        heads.Flat([], dtype="float64")(cells[..., 1::4])[0], expected[:, 1], rtol=1e-12
+    )
 
 
 def test_frozen_parts_have_no_gradient_at_all():

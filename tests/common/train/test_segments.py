@@ -126,8 +126,11 @@ def test_a_negative_number_of_segments_is_one_line():
 # -- two processes: when the gradients leave ----------------------------------------------------------------------
 
 
+RECORDED = 6
+
+
 def recorded(folder, segments):
-    """[(begin, end, type)] of what the first process's two recorded steps did; None of the other process.
+    """[(begin, end, type)] of what the first process's recorded steps did; None of the other process.
 
     A wide perceptron, so that the backward pass of the first layer takes longer than the exchange of a small tensor.
     """
@@ -146,7 +149,7 @@ def recorded(folder, segments):
     main = loop.replicas.main
     if main:
         tf.profiler.experimental.start(str(folder))
-    loop._call(loop._synthetic(True), loop._synthetic(False), 2, 0)
+    loop._call(loop._synthetic(True), loop._synthetic(False), RECORDED, 0)
     if not main:
         return None
     tf.profiler.experimental.stop()
@@ -166,15 +169,20 @@ def operations(tmp_path_factory):
 @pytest.mark.e2e  # The order of two processes' operations in a trace depends on their timing.
 @pytest.mark.parametrize("segments", [1, 3])
 def test_gradients_leave_while_others_are_computed(operations, segments):
-    """Of several programs, exchanges begin before the last one ends; of one, none does."""
+    """Of several programs, exchanges begin before the last one ends, in some step; of one, none ever does.
+
+    Which step shows it depends on when a busy machine lets the exchange's thread run.
+    """
     found = operations[segments]
     programs = [(begin, end) for begin, end, kind in found if kind == "StatefulPartitionedCall"]
     exchanges = [begin for begin, _, kind in found if kind == "HorovodAllreduce"]
-    assert len(programs) == 2 * (segments + 1)  # The update is a program too.
-    for step in range(2):
+    assert len(programs) == RECORDED * (segments + 1)  # The update is a program too.
+    early = []
+    for step in range(RECORDED):
         own = programs[step * (segments + 1) :][: segments + 1]
         within = [begin for begin in exchanges if own[0][0] < begin < own[-2][1]]
         after = [begin for begin in exchanges if own[-2][1] <= begin < own[-1][0]]
-        assert after
-        # The first is the sum of the examples' weights; the others are gradients.
-        assert len(within) >= 2 if segments > 1 else not within
+        assert after or within
+        early.append(len(within))
+    # The first is the sum of the examples' weights; the others are gradients.
+    assert max(early) >= 2 if segments > 1 else not any(early)
