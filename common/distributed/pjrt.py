@@ -14,6 +14,9 @@ import numpy as np
 
 # CPU devices that a process is made to have, at most.
 _MOST_CPUS = 64
+# XNNPACK's kernels keep the weights that a program was given before, where new ones come to the same address: then a
+# program whose weights another program has changed goes on with the old ones (seen with jaxlib 0.7.1).
+_CPU_OPTIONS = [("xla_cpu_use_xnnpack", False)]
 
 
 def prepare(num_replicas: int) -> None:
@@ -112,6 +115,8 @@ class OnDevices:
 
         self.placement = Placement(devices)
         options = xla_client.CompileOptions()
+        if devices[0].platform == "cpu":
+            options.env_option_overrides = _CPU_OPTIONS
         options.num_replicas, options.num_partitions = len(devices), 1
         numbers = np.array([[d.id] for d in devices])
         options.device_assignment = xla_client.DeviceAssignment.create(numbers)

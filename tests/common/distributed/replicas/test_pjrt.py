@@ -103,6 +103,22 @@ def pieces(array):
     return [shard.data for shard in array.addressable_shards]
 
 
+def test_a_program_sees_weights_that_another_one_has_changed(pjrt):
+    """In place: XNNPACK's kernels would go on with the weights of the first call."""
+    with pjrt.scope():
+        weights = tf.Variable(tf.zeros([512, 512]))
+
+    def product(x):
+        return tf.linalg.matmul(x, weights.read_value())
+
+    def add():
+        return weights.assign_add(tf.ones_like(weights))[0, 0]
+
+    for i in range(4):
+        assert [y.mean() for y in results(pjrt, pjrt.run(product, (tf.ones([512, 512]),)))] == [512.0 * i] * N
+        pjrt.run(add)
+
+
 def test_a_call_returns_before_the_devices_have_finished(pjrt):
     with pjrt.scope():
         variable = tf.Variable(tf.eye(600))
@@ -228,7 +244,7 @@ def test_the_next_batch_is_placed_while_the_step_runs(pjrt):
     loop.compile()
     block, run = loop._block, loop.replicas.run
     read = block._read
-    block._read = lambda value: order.append("read") or read(value)
+    block._read = lambda *call: order.append("read") or read(*call)
     loop.replicas.run = lambda *args: order.append("start") or run(*args)
     loop._call(loop._synthetic(True), loop._synthetic(False), 4, 0)
     assert order == ["start", "start", "read", "start", "read", "start", "read", "read", "start"]
