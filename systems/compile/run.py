@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,11 @@ def export(
     ]
     say(f"exporting {benchmark} {system}")
     done = subprocess.run([*command, *flags], cwd=None if INSTALLED else ROOT, capture_output=True, text=True)
+    if done.returncode < 0:
+        why = ": too little memory?" if done.returncode == -signal.SIGKILL else ""
+        raise UserError(
+            f"{benchmark} --system={system}: the export was ended by signal {-done.returncode}{why}"
+        )
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise UserError(f"{benchmark} --system={system}: the export fails: {last.removeprefix('error: ')}")

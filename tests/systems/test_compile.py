@@ -287,6 +287,15 @@ def test_a_compiler_of_too_much_memory_is_stopped(monkeypatch: pytest.MonkeyPatc
     assert run._watched(child) > 0.001 and child.returncode < 0
 
 
+def test_an_export_that_the_system_ended_names_the_signal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    done = subprocess.CompletedProcess([], -9, "", "train: lowering\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(UserError, match="^ssd --system=v100-8: .* by signal 9: too little memory[?]$"):
+        run.export("ssd", "v100-8", tmp_path, [], print)
+
+
 def test_a_missing_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setattr(run, "find_spec", lambda name: None)
     monkeypatch.setattr(run, "ROOT", tmp_path)
