@@ -186,10 +186,12 @@ class Transcription:
 
     def noise(self, image, added, count):
         key = [(self.config.seed + added) * 2**32 + self.step, self.arrays["image_id"][image]]
+        blocks = -(-count // 4)
         bits = tf.random.stateless_uniform(
-            [count], tf.constant(key, tf.int64), None, None, tf.int32, alg="philox"
+            [blocks, 4], tf.constant(key, tf.int64), None, None, tf.int32, alg="philox"
         )
-        return bits.numpy() % 2**24 / 2**24
+        # Word k of block j is number k * blocks + j.
+        return bits.numpy().T.ravel()[:count] % 2**24 / 2**24
 
     def anchors_wanted(self, image, anchors):
         """(positive {anchor: code}, negative [anchor]) of one image."""

@@ -86,8 +86,15 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
     hidden = layers.Conv2D(config.rpn_channels, 3, activation="relu", name="rpn", **kinds)
     score, box = layers.Conv2D(3, 1, name="rpn_score", **kinds), layers.Conv2D(12, 1, name="rpn_box", **kinds)
     seen = [hidden(pad(x)) for x in [*maps, p6]]
-    flat, four = layers.Reshape([-1], **kinds), layers.Reshape([-1, 4], **kinds)
-    return tf_keras.Model(images, (maps, [flat(score(x)) for x in seen], [four(box(x)) for x in seen]))
+
+    def by_shape(x, width: int):
+        """[b, y, x, 3 * width] to [b, 3 * y * x, width]: all positions of the first shape of anchors, ..."""
+        x = layers.Reshape([*x.shape[1:3], 3, width], **kinds)(x)
+        return layers.Reshape([-1, width], **kinds)(layers.Permute([3, 1, 2, 4], **kinds)(x))
+
+    flat = layers.Reshape([-1], **kinds)
+    logits = [flat(by_shape(score(x), 1)) for x in seen]
+    return tf_keras.Model(images, (maps, logits, [by_shape(box(x), 4) for x in seen]))
 
 
 def copied(ours: tf.Module, theirs: tf_keras.Model) -> list[tuple[tf.Variable, tf.Variable]]:
