@@ -131,9 +131,9 @@ class Dropout(tf_keras.layers.Layer):
         low, high = philox.product(
             tf.cast(group, tf.uint32), tf.cast(functools.reduce(operator.mul, blocks), tf.uint32)
         )
-        number = tf.cast(_numbers(blocks), tf.uint32)
+        number = _numbers(blocks, low)
         key = self.seed % 2**32, self.seed >> 32 & 0xFFFFFFFF
-        counter = number + low, high + tf.cast(number + low < number, tf.uint32), tf.cast(draw, tf.uint32), 0
+        counter = number, high + tf.cast(number < low, tf.uint32), tf.cast(draw, tf.uint32), 0
         return philox.words(key, counter)
 
     def _halves_kept(self, words: list[tf.Tensor]) -> tf.Tensor:
@@ -148,10 +148,14 @@ class Dropout(tf_keras.layers.Layer):
         return min(round(self.rate * LEVELS), LEVELS - 1)
 
 
-def _numbers(sides: list[int | tf.Tensor]) -> tf.Tensor:
-    """Numbers the elements of a tensor of these sides in their order, int32."""
-    number, stride = tf.zeros([1] * len(sides), tf.int32), 1
+def _numbers(sides: list[int | tf.Tensor], first: tf.Tensor) -> tf.Tensor:
+    """Numbers the elements of a tensor of these sides in their order from `first` on, uint32, modulo 2^32.
+
+    The sum begins with `first`, which depends on the replica: the compiler would write numbers that it knows into the
+    program, a word for each element.
+    """
+    number, stride = tf.reshape(first, [1] * len(sides)), 1
     for axis in reversed(range(len(sides))):
         place = tf.reshape(tf.range(sides[axis]), [-1 if i == axis else 1 for i in range(len(sides))])
-        number, stride = number + place * stride, stride * sides[axis]
+        number, stride = number + tf.cast(place * stride, tf.uint32), stride * sides[axis]
     return number
