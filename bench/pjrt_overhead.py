@@ -3,9 +3,10 @@
     python -m bench.pjrt_overhead [--milliseconds N] [--rounds N] [--steps N] [--quick] [--output FILE]
 
 In alternating rounds, seconds of a step: of the compiled program alone, called again and again on one batch that stays
-on the device; of the loop; of the loop with `--in_call` steps in a call (config.steps_per_execution), whose peer is the
-same program; of the loop where every batch takes `--slow` of a step to make. The network is mnist's of
-dense layers on this machine's CPU, as wide as a step of `--milliseconds` asks for. It runs twice: with a program on all
+on the device; of the loop; of the loop with `--in_call` steps in a call (config.steps_per_execution), whose peer too is
+the program of one step, called once a step: a negative figure is what those calls cost; of the loop where every batch
+takes `--slow` of a step to make. The network is mnist's of dense layers on this machine's CPU, as wide as a step of
+`--milliseconds` asks for. It runs twice: with a program on all
 cores, where whatever Python does takes from it, and with a program on one, as beside a GPU or a TPU.
 """
 

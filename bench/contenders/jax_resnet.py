@@ -88,8 +88,10 @@ def make_step(batch: int, optimizer: str = "sgd") -> tuple[Callable, tuple, int]
             {"params": weights, "batch_stats": moments}, images, mutable=["batch_stats"]
         )
         targets = optax.smooth_labels(jax.nn.one_hot(labels, CLASSES), 0.1)
-        decay = sum(jnp.sum(jnp.square(w)) for w in jax.tree.leaves(weights) if w.ndim > 1)
-        loss = optax.softmax_cross_entropy(logits, targets).mean() + in_loss / 2 * decay
+        loss = optax.softmax_cross_entropy(logits, targets).mean()
+        if in_loss:
+            decay = sum(jnp.sum(jnp.square(w)) for w in jax.tree.leaves(weights) if w.ndim > 1)
+            loss += in_loss / 2 * decay
         return loss, changed["batch_stats"]
 
     def step(weights: Any, moments: Any, slots: Any, images: jax.Array, labels: jax.Array) -> tuple:

@@ -19,8 +19,8 @@ CANONICAL_SIZE, CANONICAL_LEVEL = 224.0, 4
 # Sampled lines of every bin computed at once. Of the 4 lines of two samples a side, 2 at once take 0.8 of the time of
 # one by one on a CPU; all 4 at once take 0.7, but twice the memory.
 LINES = 2
-# Cells of an image are padded to a multiple of this, the rows of a TPU's tile of 16-bit numbers: an image whose first
-# cell lies within a tile is moved row by row, in a program that takes minutes to compile.
+# Cells of an image are padded to a multiple of this, the rows of a TPU's tile of 16-bit numbers. Without it the images
+# after the first begin within a tile; the TPU then moves single rows, and its compiler takes minutes.
 _TILE = 16
 
 

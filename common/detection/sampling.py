@@ -13,14 +13,15 @@ from common.layers import philox
 def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int = 0) -> tf.Tensor:
     """Returns numbers in [0, 1), float32 [b, count], that depend only on seed, step, each image's id and use.
 
-    They are fp32 in every precision, so that every precision draws the same sample.
+    They are fp32 in every precision, so that every precision draws the same sample. Of the generator's
+    n = ceil(count / 4) blocks of four words, number k * n + j is word k of block j; so they depend on `count` too.
 
     Args:
       seed: of the run; seeds that differ by 2^31 draw the same.
       step: int64 scalar, below 2^32; int32 where the device emulates 64-bit integers (`Replicas.narrow`), which draws
         the same numbers in 32-bit operations.
       image_id: int64 [b], below 2^32.
-      count: numbers for each image.
+      count: numbers for each image, at least 1.
       use: number of the sample within a step, below 2^31.
     """
     blocks = -(-count // 4)
@@ -37,7 +38,7 @@ def noise(seed: int, step: tf.Tensor, image_id: tf.Tensor, count: int, use: int 
                 for key in keys
             ]
         )
-    # The first words of all blocks, the second ones, ...: a TPU would move single words to put a block's together.
+    # The first words of all blocks come first, then the second ones: a block's four in a row cost a TPU a shuffle.
     bits = tf.transpose(tf.reshape(bits, [-1, blocks, 4]), [0, 2, 1])
     bits = tf.reshape(bits, [-1, 4 * blocks])[:, :count]
     low = tf.bitwise.bitwise_and(bits, 2**24 - 1)

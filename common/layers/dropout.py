@@ -151,8 +151,8 @@ class Dropout(tf_keras.layers.Layer):
 def _numbers(sides: list[int | tf.Tensor], first: tf.Tensor) -> tf.Tensor:
     """Numbers the elements of a tensor of these sides in their order from `first` on, uint32, modulo 2^32.
 
-    The sum begins with `first`, which depends on the replica: the compiler would write numbers that it knows into the
-    program, a word for each element.
+    The sum begins with `first`, which depends on the replica. Of constants alone, the lowering to StableHLO would make
+    one constant of 4 bytes an element.
     """
     number, stride = tf.reshape(first, [1] * len(sides)), 1
     for axis in reversed(range(len(sides))):

@@ -34,8 +34,9 @@ _UNDER_WAY = 2
 class Stacks:
     """Batches of several steps together, as `Batches.stacks` yields them, taken apart where a block ends within one."""
 
-    def __init__(self, stacks: Iterator[tuple[Any, int]]):
-        self._stacks = stacks
+    def __init__(self, stacks: Iterator[tuple[Any, int]], shapes: Sequence[Shape] = ()):
+        """`shapes`: those that a step's batch may have, any if there are none."""
+        self._stacks, self._shapes = stacks, shapes
         self._stack, self._first, self._end = None, 0, 0
 
     def take(self, most: int) -> tuple[Any, int, int]:
@@ -43,9 +44,11 @@ class Stacks:
 
         Raises:
           OutOfRangeError: there is none.
+          InvalidArgumentError: its batches have another shape.
         """
         if self._first == self._end:
             self._stack, self._end = _next(self._stacks)
+            _check(self._stack, self._shapes, 2)
             self._first = 0
         first = self._first
         self._first = min(first + most, self._end)
@@ -114,7 +117,7 @@ class HostBlock:
 
     def batches(self, dataset: Any) -> Any:
         """As `block.FusedBlock.batches`."""
-        return iter(dataset) if self._in_call == 1 else Stacks(dataset.stacks(self._in_call))
+        return iter(dataset) if self._in_call == 1 else Stacks(dataset.stacks(self._in_call), self._shapes)
 
     def stop(self, wanted: bool = True) -> None:
         """As `block.FusedBlock.stop`."""
@@ -132,10 +135,13 @@ class HostBlock:
     # -- training ----------------------------------------------------------------------------------------------------
 
     def _train(self, batches: Any, num_steps: int) -> tuple[list[float], list[float], bool]:
-        """Returns the losses of the steps that count, when each was known, and whether any process is to stop."""
+        """Returns the losses of the steps that count, when each was done, and whether any process is to stop.
+
+        Of a call it is known when it ended: its steps share that time evenly.
+        """
         losses: list[float] = []
         times: list[float] = []
-        started, under_way = 0, collections.deque()
+        started, under_way, before = 0, collections.deque(), time.time()
         stopped = self._stop_of_all()
         going = not stopped
         while going or under_way:
@@ -148,7 +154,9 @@ class HostBlock:
                 break
             found, stops = self._read(*under_way.popleft())
             losses += found
-            times += [time.time()] * len(found)
+            now = time.time()
+            times += np.linspace(before, now, len(found) + 1)[1:].tolist()
+            before = now
             stopped = stopped or stops
             # In this order: whoever sees the step sees its loss.
             self._last_loss, self._done = found[-1], self._done + len(found)
@@ -268,9 +276,14 @@ def _next(batches: Iterator[Any], shapes: Sequence[Shape] = ()) -> Any:
     batch = next(batches, None)
     if batch is None:
         raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-    found = [{name: batch[name].array.shape[1:] for name in shape} for shape in shapes[:1]]
+    _check(batch, shapes, 1)
+    return batch
+
+
+def _check(batch: Any, shapes: Sequence[Shape], leading: int) -> None:
+    """Raises InvalidArgumentError if a batch, behind so many dimensions of replicas and steps, has none of `shapes`."""
+    found = [{name: batch[name].array.shape[leading:] for name in shape} for shape in shapes[:1]]
     if found and not any(found[0] == {n: tuple(size) for n, size in shape.items()} for shape in shapes):
         raise tf.errors.InvalidArgumentError(
             None, None, f"A batch of shape {found[0]} is not compatible with expected shapes {list(shapes)}"
         )
-    return batch

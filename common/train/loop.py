@@ -1,7 +1,7 @@
 """Runs blocks of training steps and an evaluation (block.py), and makes a generator of events of them.
 
 A block runs in a worker thread. The main thread polls the step counter for progress and signals, and ends a long block
-at the next step by `stop` of its block.
+by `stop` of its block: at the next step, or at the end of the calls under way (config.steps_per_execution).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Loop:
         self._block = block(task, self.state, self.clock, self.compiled, self._timing, self._agreement)
 
     def stop(self, reason: str, at: float | None = None) -> None:
-        """Ends the run at the next step; the first reason counts. `at`: seconds since 1970, by default now."""
+        """Ends the run at the next step or call; the first reason counts. `at`: seconds since 1970, by default now."""
         if not self._stop_reason:
             self._stop_time = time.time() if at is None else at
             self._stop_reason = reason

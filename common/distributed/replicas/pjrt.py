@@ -303,6 +303,9 @@ class Batches:
         """Yields the batches of `size` steps together, [size, ...], and of how many steps they are.
 
         That is fewer in the last stack alone, which repeats its last batch.
+
+        Raises:
+          InvalidArgumentError: batches of one stack have several shapes.
         """
         return ReadAhead(self._stacked(size), _BATCHES_AHEAD)
 
@@ -311,7 +314,11 @@ class Batches:
         while found := list(itertools.islice(steps, size)):
             padded = found + [found[-1]] * (size - len(found))
             # From steps of replicas of leaves to replicas of leaves of steps.
-            own = [list(map(np.stack, zip(*batches, strict=True))) for batches in zip(*padded, strict=True)]
+            try:
+                own = [list(map(np.stack, zip(*b, strict=True))) for b in zip(*padded, strict=True)]
+            except ValueError as error:
+                text = f"config.steps_per_execution={size}: batches of one call have several shapes; use 1"
+                raise tf.errors.InvalidArgumentError(None, None, text) from error
             yield self._placed(own), len(found)
 
     def _placed(self, own: Sequence[Sequence[np.ndarray]]) -> Any:
