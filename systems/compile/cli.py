@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
         chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
         reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep) for p in chosen}
     if not (args.export or args.target or args.flags):
-        series.keep(args.benchmark, args.system, kind, reports)
+        series.keep(args.benchmark, args.system, kind, args.program, reports)
     if args.json:
         print(json.dumps(reports, indent=1))
     else:

@@ -62,7 +62,8 @@ def compile_preset(
       made: an export of the preset that is there already.
 
     Returns:
-      {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "error": why it has none}.
+      {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "partial": steps of which only
+      some shapes are compiled, "error": why it has none}.
     """
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
@@ -80,20 +81,34 @@ def compile_preset(
             }
         except UserError as error:
             return _write(benchmark, system, {"kind": kind, "error": str(error)}, results)
-    return keep(benchmark, system, kind, found, results)
+    return keep(benchmark, system, kind, program, found, results)
 
 
 def keep(
-    benchmark: str, system: str, kind: str, found: dict[str, dict], results: Path = run.RESULTS
+    benchmark: str, system: str, kind: str, program: str, found: dict[str, dict], results: Path = run.RESULTS
 ) -> dict[str, Any]:
-    """Writes the record of a preset of whose programs these are the reports, and returns it."""
+    """Writes the record of a preset of whose programs these are the reports, and returns it.
+
+    One of several shapes, "train-2", leaves it "partial" until all "train" programs are compiled in one call.
+    """
     place = record_of(benchmark, system, results)
     # Steps of the other kind may have been compiled before.
     before = json.loads(place.read_text()) if place.exists() else {}
     programs = before.get("programs", {}) | {name: run.name_of(report) for name, report in found.items()}
     # A step without an exchange is compiled for one replica.
     replicas = max([before.get("replicas", 0), *(report["replicas"] for report in found.values())])
-    return _write(benchmark, system, {"kind": kind, "replicas": replicas, "programs": programs}, results)
+    rest = {"kind": kind, "replicas": replicas, "programs": programs}
+    if partial := _partial(before, program):
+        rest["partial"] = sorted(partial)
+    return _write(benchmark, system, rest, results)
+
+
+def _partial(before: dict[str, Any], program: str) -> set[str]:
+    """Steps, "train" or "eval", of which some shapes alone are compiled, when `program` is added to a record."""
+    partial, (step, _, shape) = set(before.get("partial", ())), program.partition("-")
+    if not shape:
+        return partial - ({"train", "eval"} if step == "both" else {step})
+    return partial if program in before.get("programs", {}) else partial | {step}
 
 
 def _write(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
@@ -152,6 +167,9 @@ def misses(record: dict[str, Any], results: Path = run.RESULTS) -> str:
     """Says what the compiler has against a preset; '' where all its programs compile and fit."""
     if "error" in record:
         return record["error"]
+    if "partial" in record:
+        names = ", ".join(sorted(record["programs"]))
+        return f"compiled are {names} alone; compile all of {' and '.join(record['partial'])}"
     for name, report in reports(record, results).items():
         if "error" in report:
             return f"{name} does not compile: {report['error']}"

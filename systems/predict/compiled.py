@@ -132,12 +132,17 @@ class Scaled:
 
 @functools.cache
 def load(benchmark: str, system: str, results: Path = compiler.RESULTS) -> Program | None:
-    """The compiled steps of a preset; None where its training step is not compiled for a TPU with a known clock."""
+    """The compiled steps of a preset; None where its training step is not compiled for a TPU with a known clock.
+
+    None as well where only some shapes of its training step are compiled.
+    """
     config = benchmarks.module(benchmark, "presets").PRESETS[system]
     place = series.record_of(benchmark, system, results)
     if not config.hardware.startswith("tpu") or not place.exists():
         return None
     record = json.loads(place.read_text(encoding="utf-8"))
+    if "train" in record.get("partial", ()):
+        return None
     reports = series.reports(record, results)
     kind = kind_of(config.hardware)
     clock = target(kind, 1).megahertz

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -15,6 +16,7 @@ from common.errors import UserError
 from systems.__main__ import main
 from systems.compile import cli, document, hlo, run, series
 from systems.compile.targets import NAMES, kind_of, target, torus
+from systems.predict import compiled
 
 CYCLES = 'backend_config={"estimated_cycles":"%d"}'
 PROGRAM = """HloModule m, replica_count=8
@@ -269,6 +271,24 @@ def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
     page = document.render(results)
     assert "- ssd `tpu-v3-1024`: ssd --system=tpu-v3-1024: the export fails: no" in page
     assert "| ssd `tpu-v3-2048` | train | tpu-v3 | 8 |" in page and "- gnmt: `" in page
+
+
+def test_a_preset_with_one_of_its_shapes_is_not_compiled(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "name_of", lambda report: report["name"])
+    monkeypatch.setattr(series, "reports", lambda record, results: {})
+    keep = functools.partial(series.keep, "maskrcnn", "tpu-v3-256", "tpu-v3", results=tmp_path)
+    record = keep("train-1", {"train-1": {"name": "b", "replicas": 256}})
+    assert record["partial"] == ["train"]
+    assert series.misses(record, tmp_path) == "compiled are train-1 alone; compile all of train"
+    assert compiled.load.__wrapped__("maskrcnn", "tpu-v3-256", tmp_path) is None
+    assert "partial" in keep("eval", {"eval": {"name": "c", "replicas": 256}})
+    both = {"train-0": {"name": "a", "replicas": 256}, "train-1": {"name": "b", "replicas": 256}}
+    record = keep("train", both)
+    assert "partial" not in record and series.misses(record, tmp_path) == ""
+    # One of them anew.
+    assert "partial" not in keep("train-0", {"train-0": {"name": "d", "replicas": 256}})
 
 
 def test_the_page_is_made_from_the_results() -> None:

@@ -24,8 +24,14 @@ KNOWN = {"gnmt", "maskrcnn", "resnet", "ssd", "transformer"}
 # Mask R-CNN has the seed of its preset and of its other end-to-end tests: with seed 1 it learns, and comes to a box mAP
 # of 0.350 where 0.377 is wanted.
 SEEDS = {"maskrcnn": 0}
-# On four devices; Mask R-CNN's evaluation batch of 10 is no multiple of four.
-ON_FOUR = {"mnist": [], "resnet": [], "transformer": [], "maskrcnn": ["--config.eval_batch_size=12"]}
+# On four devices. Mask R-CNN's evaluation batch of 10 is no multiple of four, and a device has one of the step's four
+# images, over all of which batch norm goes here as on one device: statistics of single images never reach the targets.
+ON_FOUR = {
+    "mnist": [],
+    "resnet": [],
+    "transformer": [],
+    "maskrcnn": ["--config.eval_batch_size=12", "--config.batch_norm_span=4"],
+}
 
 
 def trained(benchmark: str, data: pathlib.Path, results: pathlib.Path, *flags: str) -> list[dict]:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from common.distributed import replicas as backends
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train import events
+from common.train.host_block import Stacks
 from common.train.loop import Loop
 from common.train.step import State, make_eval_step, make_prepare_eval, make_train_step
 from tests.common.distributed.replicas import processes
@@ -104,6 +106,7 @@ def test_events_in_order_and_times_monotone():
     for event in seen:
         if isinstance(event, events.Trained):
             times += event.times
+            assert len(set(event.times)) == len(event.times)
         elif isinstance(event, events.EvalRan):
             times += [event.start, event.stop]
         else:
@@ -111,6 +114,17 @@ def test_events_in_order_and_times_monotone():
     assert times == sorted(times) and times[-1] <= time.time()
     stopped = seen[-1]
     assert (stopped.status, stopped.step) == ("aborted", 8) and "not reached in 8 steps" in stopped.reason
+
+
+def test_a_call_whose_batches_have_another_shape_is_refused():
+    stack = {"x": types.SimpleNamespace(array=np.zeros([1, 2, 3, 4]))}  # Replicas, steps, and a batch.
+    for shape, fits in (((3, 4), True), ((3, 5), False)):
+        stacks = Stacks(iter([(stack, 2)]), [{"x": shape}])
+        if fits:
+            assert stacks.take(1) == (stack, 0, 1) and stacks.take(5) == (stack, 1, 2)
+            continue
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible with expected shapes"):
+            stacks.take(2)
 
 
 def test_success_ends_the_run_at_once():
