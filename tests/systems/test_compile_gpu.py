@@ -39,6 +39,9 @@ ENTRY %main (a: f16[8,8], b: f32[8,8], s: (s32[], f16[8,8])) -> f16[8,8] {
 # Of presets in fp16, what is computed in 32 bits, and why: patterns of names and shapes in a report.
 FULL = {
     "resnet": {"resnet50/fc": "logits"},
+    "gnmt": {
+        r"einsum/Einsum|call\.\d+/while_\d+": "the gradient of attention's direction, summed over queries in blocks"
+    },
     "maskrcnn": {
         r"box_head/box_score|MatMul_\d (1024x455|\d+x1024)": "logits and codes of boxes (Parts.dense), and gradients",
         r"MatMul \d+x256|MatMul/MatMul": "the mask kernels of the regions' classes are chosen by a one-hot product",
