@@ -6,8 +6,8 @@ In alternating rounds, seconds of a step: of the compiled program alone, called 
 on the device; of the loop; of the loop with `--in_call` steps in a call (config.steps_per_execution), whose peer too is
 the program of one step, called once a step: a negative figure is what those calls cost; of the loop where every batch
 takes `--slow` of a step to make. The network is mnist's of dense layers on this machine's CPU, as wide as a step of
-`--milliseconds` asks for. It runs twice: with a program on all
-cores, where whatever Python does takes from it, and with a program on one, as beside a GPU or a TPU.
+`--milliseconds` asks for. It runs twice: with a program on all cores, where whatever Python does takes from it, and
+with a program on one, as beside a GPU or a TPU.
 """
 
 from __future__ import annotations

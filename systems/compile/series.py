@@ -167,13 +167,13 @@ def misses(record: dict[str, Any], results: Path = run.RESULTS) -> str:
     """Says what the compiler has against a preset; '' where all its programs compile and fit."""
     if "error" in record:
         return record["error"]
-    if "partial" in record:
-        names = ", ".join(sorted(record["programs"]))
-        return f"compiled are {names} alone; compile all of {' and '.join(record['partial'])}"
     for name, report in reports(record, results).items():
         if "error" in report:
             return f"{name} does not compile: {report['error']}"
         if not report["fits"]:
             needed, held = (report[part] / 2**30 for part in ("needed_bytes", "device_bytes"))
             return f"{name} does not fit: {needed:.1f} of {held:.0f} GiB"
+    if "partial" in record:
+        names = ", ".join(sorted(record["programs"]))
+        return f"compiled are {names} alone; compile all of {' and '.join(record['partial'])}"
     return ""

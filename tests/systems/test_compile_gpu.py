@@ -6,8 +6,10 @@ import json
 import re
 
 import pytest
+import tensorflow as tf
 
 from common.config import benchmarks
+from gnmt import attention
 from systems.compile import hlo, run, series
 
 PROGRAM = """HloModule m, replica_count=8
@@ -40,7 +42,7 @@ ENTRY %main (a: f16[8,8], b: f32[8,8], s: (s32[], f16[8,8])) -> f16[8,8] {
 FULL = {
     "resnet": {"resnet50/fc": "logits"},
     "gnmt": {
-        r"einsum/Einsum|call\.\d+/while_\d+": "the gradient of attention's direction, summed over queries in blocks"
+        r"einsum/Einsum|call\.\d+/while_3": "the gradient of attention's direction, summed over queries in blocks"
     },
     "maskrcnn": {
         r"box_head/box_score|MatMul_\d (1024x455|\d+x1024)": "logits and codes of boxes (Parts.dense), and gradients",
@@ -77,3 +79,15 @@ def test_a_preset_of_fp16_multiplies_in_16_bits(benchmark: str, system: str) -> 
         assert not unnamed, f"{name}: in 32 bits"
         assert set(found["matrix_types"]) <= {"f16", "f32"}
         assert found["matrix_types"]["f16"] > 10 * sum(found["wide_matrices"].values())
+
+
+@pytest.mark.parametrize("system", [system for benchmark, system in records() if benchmark == "gnmt"])
+def test_the_only_wide_product_of_gnmt_is_the_one_of_each_block_of_queries(system: str) -> None:
+    config = benchmarks.module("gnmt", "presets").PRESETS[system]
+    reports = series.reports(json.loads(series.record_of("gnmt", system).read_text()))
+    for i, length in enumerate(config.bucket_limits):
+        rows = tf.TensorSpec([config.micro_batch_size, length, config.width], tf.float32)
+        blocks = attention._blocks(rows, rows)
+        found = sum(reports[f"train-{i}"]["kernels"]["wide_matrices"].values())
+        # One block of few queries is a fusion, and no product of a library's.
+        assert found == blocks or (blocks == 1 and found == 0), length

@@ -42,6 +42,15 @@ def results(pjrt, value):
     return [copy.numpy() for copy in pjrt.local_results(value)]
 
 
+def test_batches_of_several_shapes_do_not_fit_into_one_call(pjrt):
+    lengthening = tf.data.Dataset.range(2 * N).map(lambda i: tf.zeros([2 + i // N]))
+    stacks = pjrt.dataset(lambda shard: lengthening).stacks(2)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="steps_per_execution=2: batches of one call have"
+    ):
+        next(stacks)
+
+
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS.keys())
 def test_collectives_and_their_gradients(pjrt, groups):
     """All of `CALLS` in one program: <y, C x> = <grad, x>, checked entry by entry."""
