@@ -42,7 +42,7 @@ _V06_32K = replace(
 )
 
 # At a pod's size each replica updates its part of the weights: docs/sources.md, mlperf 3.
-_SHARDED = Communication(shard_weight_update=True)
+_SHARDED = Communication(shard_weight_update=True, shard_in_blocks=True)
 
 _V06_PRESETS = {
     "tpu-v3-32": replace(

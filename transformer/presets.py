@@ -65,7 +65,7 @@ _V06_2048 = Config(
 
 # Adam is 45 % of a step at a pod's size ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2); which rows:
 # docs/sources.md, mlperf 3.
-_SHARDED = Communication(shard_weight_update=True)
+_SHARDED = Communication(shard_weight_update=True, shard_in_blocks=True)
 
 _V06_PRESETS = {
     "tpu-v3-32": replace(

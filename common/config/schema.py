@@ -165,6 +165,8 @@ class Communication:
       bucket_bytes: size in bytes of the buckets in which gradients are summed, in reverse order of creation.
       wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32.
       shard_weight_update: each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
+      shard_in_blocks: with shard_weight_update, a part is a block of a weight's rows and columns, cut out of a whole
+        sum (common/distributed/block_update.py): no copies on TPUs.
       segments: programs of the forward and backward pass where XLA compiles them between exchanges; the gradients of
         one are exchanged beside the next (common/train/segments.py). 0: several on GPUs, one on CPUs.
     """
@@ -174,6 +176,7 @@ class Communication:
     bucket_bytes: int = 32 * 2**20
     wire: str = "full"
     shard_weight_update: bool = False
+    shard_in_blocks: bool = later_field(False)
     segments: int = later_field(0)
 
 
@@ -289,6 +292,10 @@ class RunConfig:
         for field in ("frozen_stages", "loss_scale_growth_steps"):
             if getattr(self, field) < 0:
                 raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
+        if self.communication.shard_in_blocks and not self.communication.shard_weight_update:
+            raise UserError(
+                "config.communication.shard_in_blocks=True needs config.communication.shard_weight_update=True"
+            )
         if self.communication.segments < 0:
             raise UserError(
                 f"config.communication.segments={self.communication.segments}: must be at least 0"

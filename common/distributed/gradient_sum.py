@@ -199,6 +199,8 @@ def bytes_moved(communication: Communication, plan: Route, elements: int, itemsi
     n = plan.num_replicas
     wire = 2 if communication.wire == "bf16" else itemsize
     back = itemsize if communication.shard_weight_update else wire
+    if communication.shard_in_blocks:  # Two sums of the whole.
+        wire, back = 2 * wire, 2 * back
     if plan.columns is None:
         return Moved(0.0, elements * (wire + back) * (n - 1) / n)
     rows = n // plan.row

@@ -79,10 +79,7 @@ class ShardedUpdate:
             for w, rows in zip(weights, self._by_rows)
         ]
         whole = [optimizers.Whole(kinds[w.ref()], config.optimizer.skip_kinds) for w in weights]
-        self._buckets = [
-            self._pieces(bucket, whole)
-            for bucket in gradient_sum.buckets(self._weights, config.communication.bucket_bytes)
-        ]
+        self._buckets = self._plan(whole)
         self.slots = [
             {
                 name: replicas.per_replica_variable(value, f"shard_{i}/{name}")
@@ -99,6 +96,11 @@ class ShardedUpdate:
 
     def _dtype(self, piece: Piece) -> tf.DType:
         return self._weights[piece.members[0]].dtype
+
+    def _plan(self, whole: Sequence[optimizers.Whole]) -> list[list[Piece]]:
+        """Returns the pieces of each bucket."""
+        buckets = gradient_sum.buckets(self._weights, self._config.communication.bucket_bytes)
+        return [self._pieces(bucket, whole) for bucket in buckets]
 
     def _pieces(self, bucket: Sequence[int], whole: Sequence[optimizers.Whole]) -> list[Piece]:
         """Groups the weights of a bucket by what the rule needs to know of them."""
@@ -137,21 +139,17 @@ class ShardedUpdate:
         Returns:
           All tensors that were written.
         """
-        part = self._route.part(self._replicas.replica_id())
-        summed = [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
+        summed = self._scattered(gradients)
         finite = self._finite_everywhere(summed) if tell else None
         summed = self._clipped(summed)
-        weights = [self._own_part(piece, part) for piece in self._all_pieces()]
+        weights = self._own_weights()
         new, after = self._updated(weights, summed, self._norms(weights, summed), rate, step, finite)
         written = []
         for slots, values in zip(self.slots, after, strict=True):
             for name, value in values.items():
                 slots[name].assign(value)
                 written.append(value)
-        for bucket in self._buckets:
-            written += self._gather(bucket, new[: len(bucket)])
-            new = new[len(bucket) :]
-        return [*written, *(tell(finite) if tell else ())]
+        return [*written, *self._gathered(new), *(tell(finite) if tell else ())]
 
     def compile(self) -> None:
         """Makes the update, between the gradients' sum and the weights' gather, one program of XLA's."""
@@ -180,6 +178,10 @@ class ShardedUpdate:
     def _finite_everywhere(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         return self._replicas.all_reduce(tf.cast(~all_finite(parts), tf.float32)) == 0
 
+    def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns this replica's part of the summed gradients, one tensor for each piece."""
+        return [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
+
     def _scatter(self, bucket: Sequence[Piece], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns this replica's part of the summed gradients of a bucket, one tensor per piece."""
         members = [i for piece in bucket for i in piece.members]
@@ -189,6 +191,11 @@ class ShardedUpdate:
         wire = self._config.communication.wire
         own_part = gradient_sum.scatter(self._replicas, tf.reshape(whole, [-1]), self._route, wire)
         return _split(own_part, [piece.shape for piece in bucket])
+
+    def _own_weights(self) -> list[tf.Tensor]:
+        """Returns this replica's part of the weights, one tensor for each piece."""
+        part = self._route.part(self._replicas.replica_id())
+        return [self._own_part(piece, part) for piece in self._all_pieces()]
 
     def _own_part(self, piece: Piece, part: tf.Tensor | int) -> tf.Tensor:
         """Returns this replica's part of the weights of a piece."""
@@ -229,6 +236,13 @@ class ShardedUpdate:
             squares += [tf.reduce_sum(weights[i] * weights[i]), tf.reduce_sum(raw * raw)]
         norms = tf.unstack(tf.sqrt(self._replicas.all_reduce(tf.stack(squares))))
         return {str(i): (norms[2 * place], norms[2 * place + 1]) for place, i in enumerate(layers)}
+
+    def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """All-gathers the new weights from the parts of all pieces, and writes them."""
+        written, parts = [], iter(new)
+        for bucket in self._buckets:
+            written += self._gather(bucket, [next(parts) for _ in bucket])
+        return written
 
     def _gather(self, bucket: Sequence[Piece], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers a bucket's new weights, always in full precision, and writes them."""

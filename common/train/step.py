@@ -8,6 +8,8 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.clock import Clock
+from common.config.schema import RunConfig
+from common.distributed.block_update import BlockUpdate
 from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
 from common.distributed.spatial.sharing import of_first_in_group
@@ -32,10 +34,8 @@ class State:
         with replicas.scope():
             self.model = task.build(replicas, precision)
             freeze(self.model, task.stages, config.frozen_stages)
-            sharded, kinds = config.communication.shard_weight_update, kind_of(self.model)
-            self.update = (ShardedUpdate if sharded else WholeUpdate)(
-                self.model.trainable_variables, kinds, replicas, config
-            )
+            kinds = kind_of(self.model)
+            self.update = _update_of(config)(self.model.trainable_variables, kinds, replicas, config)
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
             self.loss_scale = loss_scale.make(config, replicas)
         self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
@@ -56,6 +56,12 @@ class State:
         for variable, values in zip(self.variables(), snapshot):
             for component, value in zip(self.replicas.local_results(variable), values):
                 component.assign(value)
+
+
+def _update_of(config: RunConfig) -> type[WholeUpdate | ShardedUpdate]:
+    if not config.communication.shard_weight_update:
+        return WholeUpdate
+    return BlockUpdate if config.communication.shard_in_blocks else ShardedUpdate
 
 
 def freeze(model: tf_keras.Model, stages: Sequence[Sequence[str]], count: int) -> None:

@@ -7,8 +7,9 @@ the presets are, so that it fills a box of chips.
 Links are full duplex and a collective uses both directions of a side: round a ring, or from both ends of a line. A
 side closes to a ring where it is one whole pod's (32 chips of a v3; several pods in a row are a mesh: Kumar et al.,
 Exploring the limits of concurrency in ML training on Google TPUs, 2020), or 4 and more chips of a v4's
-(Jouppi et al., TPU v4, 2023, section 2: blocks of 4 x 4 x 4 joined by optical switches). Cores of a chip add up in
-memory first.
+(Jouppi et al., TPU v4, 2023, section 2: blocks of 4 x 4 x 4 joined by optical switches). Both cores of a chip are
+members of its ring, as the compiler's text has them ("phases:2 cores:{64 32}" on v3:32x32): between them, bytes pass
+the chip's memory while others pass the links.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# Bytes that a core of a chip reads and writes to add its part to the other's, per byte: two read, one written.
-_LOCAL = 3
+# Bytes that a core reads and writes per byte of a sum: within a chip its own, the other's and the result; in a ring its
+# own, before they leave, and the result, when it comes.
+_LOCAL, _RING = 3, 2
 # {kind of device: the shortest and the longest side that close to a ring}.
 _RINGS = {"tpu-v2": (16, 16), "tpu-v3": (32, 32), "tpu-v4": (4, 64)}
 
@@ -99,12 +101,12 @@ class Torus:
         elif row["operation"] == "reduce-scatter":  # Its result is a member's part.
             one = self.both_ways(moved * size, size, row["strategy"]) / 2
         else:
-            one = self.both_ways(moved, size, row["strategy"]) + self.local(moved, size)
+            one = max(self.both_ways(moved, size, row["strategy"]), self.local(moved, size))
         return row["count"] * one
 
     def local(self, moved: float, size: int) -> float:
-        """Seconds in which the cores of a chip add up `moved` bytes each."""
-        return _LOCAL * moved * (min(size, self.cores) - 1) / self.memory
+        """Seconds in which a core reads and writes what it adds up of `moved` bytes, in a chip or a ring."""
+        return (_LOCAL if size <= self.cores else _RING) * moved / self.memory
 
     def both_ways(self, moved: float, size: int, strategy: str = "") -> float:
         """Seconds on the links to scatter the sums of `moved` bytes over a group and to gather them again.

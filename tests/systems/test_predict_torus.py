@@ -1,5 +1,7 @@
 """Tests the model of the torus against cases worked out by hand."""
 
+import dataclasses
+
 import pytest
 
 from systems.predict import machine
@@ -73,11 +75,14 @@ def test_sides_of_unequal_length_wait_for_the_slower_colour():
     assert found == pytest.approx(line + ring)
 
 
-def test_a_sum_adds_the_cores_of_a_chip_in_memory_first():
+def test_a_sum_takes_what_is_longer_the_links_or_the_memory():
+    """Cores of a chip read two bytes and write one; a member of a ring reads and writes one, beside the links."""
     one = torus()
     assert one.seconds(row(size=2), 2048) == pytest.approx(3 * MB / 400e9)
-    whole = one.seconds(row(strategy="StrategyND"), 2048)
-    assert whole == pytest.approx(one.both_ways(MB, 2048, "StrategyND") + 3 * MB / 400e9)
+    whole = one.seconds(row(strategy="StrategyND", moved=100 * MB), 2048)
+    assert whole == pytest.approx(one.both_ways(100 * MB, 2048, "StrategyND"))
+    slow = dataclasses.replace(one, memory=1e9)
+    assert slow.seconds(row(strategy="StrategyND"), 2048) == pytest.approx(2 * MB / 1e9)
 
 
 def test_a_gather_and_a_scatter_are_half_of_a_sum_each():

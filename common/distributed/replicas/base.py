@@ -115,6 +115,12 @@ class Replicas(abc.ABC):
         """Inside `run`: tf.slice of `x` from `begin`, which may depend on the replica's number, within `x`."""
         return tf.slice(x, tf.stack(begin), size)
 
+    def place(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
+        """Inside `run`: zeros of `shape` with `x` in them from `begin` on, as `cut` reads it. Has no gradient."""
+        before = tf.stack(begin)
+        after = tf.constant(shape, before.dtype) - before - tf.constant(list(x.shape), before.dtype)
+        return tf.ensure_shape(tf.pad(tf.stop_gradient(x), tf.stack([before, after], 1)), shape)
+
     def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
         """Inside `run`: words of `shape`, uint32, of the device's generator, which starts from four words of state."""
         raise UnsupportedError(f"the backend {self.name} cannot ask a device's generator; use xla or pjrt")

@@ -7,10 +7,11 @@ TensorFlow's, without Python. One process drives all hosts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.tpu.ops import tpu_ops
 
 from common.distributed.replicas.base import Groups, Shard, placement
@@ -36,6 +37,11 @@ class Tpu(StrategyReplicas):
             raise UserError(
                 f"config.num_replicas={num_replicas}: this TPU has {cores} cores; set --config.num_replicas={cores}"
             )
+
+    def place(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
+        # tf.pad wants constants where XLA compiles it.
+        whole = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, x.dtype), x, tf.stack(begin))
+        return tf.ensure_shape(tf.stop_gradient(whole), shape)
 
     # -- collectives: TensorFlow has registered their gradients ----------------------------------------------------
 

@@ -82,6 +82,10 @@ class Xla(Replicas):
 
         return _recorded(sliced, put_back, x)
 
+    def place(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
+        whole = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, x.dtype), x, tf.stack(begin))
+        return tf.ensure_shape(tf.stop_gradient(whole), shape)
+
     def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
         # TensorFlow has no operation for StableHLO's algorithm DEFAULT, whose state a TPU takes as two 64-bit numbers.
         words = tf.reshape(tf.stack([tf.cast(word, tf.uint32) for word in state]), [2, 2])

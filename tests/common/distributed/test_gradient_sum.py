@@ -167,6 +167,8 @@ def test_a_sharded_update_moves_as_many_bytes_as_a_sum_and_half_as_many_over_bf1
     plan = Route(4, 4)
     assert bytes_moved(Communication(shard_weight_update=True), plan, 100) == (0, 2 * 400 * 3 / 4)
     assert bytes_moved(Communication(wire="bf16", shard_weight_update=True), plan, 100) == (0, 600 * 3 / 4)
+    blocks = Communication(shard_weight_update=True, shard_in_blocks=True)
+    assert bytes_moved(blocks, plan, 100) == (0, 4 * 400 * 3 / 4)
 
 
 @given(

@@ -17,6 +17,8 @@ ROUTES = {
     "a bucket each": sharded(bucket_bytes=1),
     "hierarchical": sharded(algorithm="hierarchical", group_size=2),
     "2d": sharded(algorithm="2d"),
+    "blocks": sharded(shard_in_blocks=True),
+    "blocks of hierarchical sums": sharded(shard_in_blocks=True, algorithm="hierarchical", group_size=2),
 }
 
 
@@ -58,18 +60,20 @@ def test_one_replica_equals_the_whole_update_without_a_backend():
     check(updates.free_run("single", 1, "lars", sharded()), "lars")
 
 
+@pytest.mark.parametrize("route", ["one bucket", "blocks"])
 @pytest.mark.parametrize("optimizer, slots", [("sgd", 1), ("lars", 1), ("adam", 2), ("lazy_adam", 2)])
-def test_slots_exist_for_the_shard_only(optimizer, slots):
-    runner = updates.Runner("mirrored", 4, optimizer, sharded())
+def test_slots_exist_for_the_shard_only(optimizer, slots, route):
+    runner = updates.Runner("mirrored", 4, optimizer, ROUTES[route])
     shapes = [w.shape for w in runner.state.model.trainable_variables]
     # Padding: less than a row of the table, less than an element of each other weight.
     elements, padding = sum(s.num_elements() for s in shapes), len(shapes) + 3
     assert elements / 4 <= runner.slot_elements() / slots <= elements / 4 + padding
 
 
+@pytest.mark.parametrize("route", ["2d", "blocks"])
 @pytest.mark.parametrize("optimizer", ["adam", "lazy_adam"])
-def test_slots_that_are_written_are_read_again_where_parts_are_not_in_the_replicas_order(optimizer):
-    runner = updates.Runner("mirrored", 4, optimizer, ROUTES["2d"])
+def test_slots_that_are_written_are_read_again_where_parts_are_not_in_the_replicas_order(optimizer, route):
+    runner = updates.Runner("mirrored", 4, optimizer, ROUTES[route])
     update, rng = runner.state.update, np.random.default_rng(0)
     values = [{n: rng.normal(size=v.shape) for n, v in slots.items()} for slots in update.read_slots()]
     update.write_slots(values)
@@ -98,7 +102,7 @@ def test_one_small_all_reduce_carries_the_norms_of_all_layers(monkeypatch):
 IN_PROCESSES = {
     "sgd": sharded(),
     "lars": ROUTES["2d"],
-    "adam": sharded(),
+    "adam": ROUTES["blocks"],
     "lazy_adam": ROUTES["hierarchical"],
     "adam clipped": Communication("2d", bucket_bytes=2500),
 }

@@ -48,6 +48,14 @@ CASES = {
         },
         {("reduce_scatter", 1, 8), ("all_gather", 1, 8)},
     ),
+    "sharded update in blocks": (
+        8,
+        {
+            "optimizer": LARS,
+            "communication": Communication(shard_weight_update=True, shard_in_blocks=True),
+        },
+        {("all_reduce", 1, 8)},
+    ),
 }
 MORE = {
     "2d sums": (8, {"communication": Communication("2d", group_size=4)}, {("reduce_scatter", 2, 4)}),

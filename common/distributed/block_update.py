@@ -1,0 +1,200 @@
+"""Weight-update sharding by blocks: a replica's part of a weight is a block of its rows and columns.
+
+The parts of `common/distributed/sharded_update.py` are stretches of a flat vector. Compilers of TPUs keep matrices in
+tiles of 8 x 128, so each weight and gradient would be copied into such a vector and out of it. They also turn a
+reduce-scatter over a whole slice into a sum of the whole and a cut. So here gradients are summed in their own shapes, a
+replica cuts its block out of the sum, and the weights are gathered by a sum, too, of blocks that lie in zeros. On a
+wire, that is an all-reduce where the other form has a reduce-scatter or an all-gather: it serves where the compiler
+makes the same of both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from common.config.schema import RunConfig
+from common.distributed import gradient_sum
+from common.distributed.replicas.base import Replicas
+from common.distributed.sharded_update import Piece, ShardedUpdate
+from common.distributed.weight_update import SlotValues
+from common.optim import optimizers
+
+# The last two dimensions of an array in a TPU's memory are padded to multiples of these (32-bit elements).
+_TILE = (8, 128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """How a weight is cut into blocks of one size, one for each replica, row by row.
+
+    Where a count does not divide its dimension, the last blocks reach back over elements of the block before, or lie
+    wholly in them: those elements belong to the block before, and are zeros here.
+
+    Attributes:
+      shape: the weight's.
+      counts: blocks along each dimension; their product is the number of replicas.
+    """
+
+    shape: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """Shape of a block."""
+        return tuple(-(-size // count) for size, count in zip(self.shape, self.counts, strict=True))
+
+    def cell(self, replica: tf.Tensor | int) -> list[tf.Tensor | int]:
+        """Place of a replica's block, in blocks along each dimension."""
+        strides = [math.prod(self.counts[i + 1 :]) for i in range(len(self.counts))]
+        return [replica // stride % count for stride, count in zip(strides, self.counts, strict=True)]
+
+    def own(self, cell: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Of numbers: where the elements of a block that belong to it lie in the weight, and in the block."""
+        inside, there = [], []
+        for place, size, length in zip(cell, self.shape, self.block, strict=True):
+            first, end = min(place * length, size), min((place + 1) * length, size)
+            start = min(place * length, size - length)
+            inside.append(slice(first, end))
+            there.append(slice(first - start, end - start))
+        return tuple(inside), tuple(there)
+
+
+@functools.cache
+def grid(shape: tuple[int, ...], replicas: int, rows_only: bool = False) -> Grid:
+    """Returns the grid whose blocks take the fewest tiles, then the fewest elements, then the most counts in front.
+
+    Args:
+      shape: of the weight, at least one dimension.
+      replicas: their number.
+      rows_only: whether to cut along the first dimension alone.
+    """
+    if rows_only:
+        return Grid(shape, (replicas, *[1] * (len(shape) - 1)))
+    found = [Grid(shape, counts) for counts in _factors(replicas, len(shape))]
+    return min(found, key=lambda g: (_padded(g.block), math.prod(g.block), [-count for count in g.counts]))
+
+
+def _factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Yields every tuple of `parts` whole numbers whose product is `number`."""
+    if parts == 1:
+        yield (number,)
+        return
+    for first in (d for d in range(1, number + 1) if number % d == 0):
+        for rest in _factors(number // first, parts - 1):
+            yield (first, *rest)
+
+
+def _padded(block: tuple[int, ...]) -> int:
+    tiles = (1, *_TILE) if len(block) > 1 else (1, 1, _TILE[1])
+    sizes = [
+        -(-size // tile) * tile for size, tile in zip(block[-2:], tiles[-len(block[-2:]) :], strict=True)
+    ]
+    return math.prod(block[:-2]) * math.prod(sizes)
+
+
+class BlockUpdate(ShardedUpdate):
+    """Each replica updates its block of every weight; the interface is that of `weight_update.WholeUpdate`."""
+
+    def __init__(
+        self,
+        weights: Sequence[tf.Variable],
+        kinds: Mapping[Hashable, str],
+        replicas: Replicas,
+        config: RunConfig,
+    ):
+        """Creates the slots; called in the replicas' scope. Arguments as for `WholeUpdate`."""
+        self._grids: list[Grid] = []
+        super().__init__(weights, kinds, replicas, config)
+
+    def _plan(self, whole: Sequence[optimizers.Whole]) -> list[list[Piece]]:
+        """One piece for each weight."""
+        count = self._replicas.num_replicas
+        self._grids = [
+            grid(tuple(w.shape) or (1,), count, rows)
+            for w, rows in zip(self._weights, self._by_rows, strict=True)
+        ]
+        return [
+            [Piece((i,), one.adapts, one.regularised, self._by_rows[i], self._grids[i].block)]
+            for i, one in enumerate(whole)
+        ]
+
+    # -- inside `run` ------------------------------------------------------------------------------------------------
+
+    def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        sums = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
+        return [self._own_block(x, layout) for x, layout in zip(sums, self._grids, strict=True)]
+
+    def _own_weights(self) -> list[tf.Tensor]:
+        return [
+            self._own_block(weight.read_value(), layout)
+            for weight, layout in zip(self._weights, self._grids, strict=True)
+        ]
+
+    def _own_block(self, x: tf.Tensor, layout: Grid) -> tf.Tensor:
+        """Returns this replica's block of `x`, with zeros for elements that belong to the block before."""
+        cell = layout.cell(self._replicas.replica_id())
+        block = self._replicas.cut(tf.reshape(x, layout.shape), self._starts(cell, layout), layout.block)
+        for axis, (size, count, length) in enumerate(
+            zip(layout.shape, layout.counts, layout.block, strict=True)
+        ):
+            if count * length > size:
+                start = tf.minimum(cell[axis] * length, size - length)
+                owned = tf.range(length) + start >= cell[axis] * length
+                along = [length if i == axis else 1 for i in range(len(layout.shape))]
+                block = tf.where(tf.reshape(owned, along), block, tf.zeros([], block.dtype))
+        return block
+
+    @staticmethod
+    def _starts(cell: Sequence[tf.Tensor | int], layout: Grid) -> list[tf.Tensor]:
+        return [
+            tf.minimum(place * length, size - length)
+            for place, length, size in zip(cell, layout.block, layout.shape, strict=True)
+        ]
+
+    def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Sums the blocks, each in zeros of its weight's shape, in full precision, and writes the weights."""
+        replica = self._replicas.replica_id()
+        placed = [
+            self._replicas.place(block, self._starts(layout.cell(replica), layout), layout.shape)
+            for block, layout in zip(new, self._grids, strict=True)
+        ]
+        full = dataclasses.replace(self._config.communication, wire="full")
+        sums = gradient_sum.sum_gradients(self._replicas, placed, full)
+        values = [tf.reshape(x, weight.shape) for x, weight in zip(sums, self._weights, strict=True)]
+        self._replicas.assign(self._weights, values)
+        return values
+
+    # -- outside `run` -----------------------------------------------------------------------------------------------
+
+    def read_slots(self) -> SlotValues:
+        """Outside `run`, called by every process: returns the slots of every weight, in the weight's shape."""
+        values: SlotValues = []
+        for weight, slots, layout in zip(self._weights, self.slots, self._grids, strict=True):
+            values.append({})
+            for name, slot in slots.items():
+                blocks = self._replicas.all_values(slot)
+                whole = np.zeros(layout.shape, blocks.dtype)
+                for replica, block in enumerate(blocks):
+                    inside, there = layout.own(layout.cell(replica))
+                    whole[inside] = block[there]
+                values[-1][name] = whole.reshape(weight.shape)
+        return values
+
+    def write_slots(self, values: SlotValues) -> None:
+        """Outside `run`: writes what `read_slots` returned, with any number of replicas, to the local replicas."""
+        replicas = self._replicas
+        first = replicas.process_index * (replicas.num_replicas // replicas.num_processes)
+        for arrays, slots, layout in zip(values, self.slots, self._grids, strict=True):
+            for name, slot in slots.items():
+                whole = arrays[name].reshape(layout.shape)
+                for j, copy in enumerate(replicas.local_results(slot)):
+                    block = np.zeros(layout.block, whole.dtype)
+                    inside, there = layout.own(layout.cell(first + j))
+                    block[there] = whole[inside]
+                    copy.assign(block)
