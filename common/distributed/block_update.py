@@ -27,6 +27,8 @@ from common.optim import optimizers
 
 # The last two dimensions of an array in a TPU's memory are padded to multiples of these (32-bit elements).
 _TILE = (8, 128)
+# A block may have so many times the fewest elements, so that slots stay 1/N of the whole.
+_SLACK = 1.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,9 @@ class Grid:
 
 @functools.cache
 def grid(shape: tuple[int, ...], replicas: int, rows_only: bool = False) -> Grid:
-    """Returns the grid whose blocks take the fewest tiles, then the fewest elements, then the most counts in front.
+    """Returns the grid of hardly more elements than any has, whose blocks take the fewest tiles of a TPU's memory.
+
+    Of equal ones it is the one with the most blocks along the first dimensions.
 
     Args:
       shape: of the weight, at least one dimension.
@@ -77,7 +81,16 @@ def grid(shape: tuple[int, ...], replicas: int, rows_only: bool = False) -> Grid
     if rows_only:
         return Grid(shape, (replicas, *[1] * (len(shape) - 1)))
     found = [Grid(shape, counts) for counts in _factors(replicas, len(shape))]
+    most = _SLACK * min(math.prod(g.block) for g in found)
+    found = [g for g in found if math.prod(g.block) <= most]
     return min(found, key=lambda g: (_padded(g.block), math.prod(g.block), [-count for count in g.counts]))
+
+
+def _viewed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in which a weight is cut: of one of whole rows of tiles, all dimensions but the last are one."""
+    if len(shape) > 2 and shape[-2] % _TILE[0] == 0 and shape[-1] % _TILE[1] == 0:
+        return (math.prod(shape[:-1]), shape[-1])
+    return shape or (1,)
 
 
 def _factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
@@ -116,7 +129,7 @@ class BlockUpdate(ShardedUpdate):
         """One piece for each weight."""
         count = self._replicas.num_replicas
         self._grids = [
-            grid(tuple(w.shape) or (1,), count, rows)
+            grid(_viewed(tuple(w.shape)), count, rows)
             for w, rows in zip(self._weights, self._by_rows, strict=True)
         ]
         return [

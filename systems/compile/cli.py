@@ -136,6 +136,8 @@ def lines(name: str, report: dict) -> list[str]:
         f"  memory      {report['needed_bytes'] / mib:.0f} of {report['device_bytes'] / mib:.0f} MiB a device, "
         f"{verdict} ({parts})",
     ]
+    if "unread" in report:
+        return [*found, f"  not read    the optimised program's text: {report['unread']}"]
     if "cycles" in report:
         kinds = ", ".join(f"{kind} {n / 1e6:.2f}" for kind, n in report["cycles"]["by_kind"].items())
         found.append(f"  cycles      {report['cycles']['total'] / 1e6:.2f} million ({kinds})")

@@ -49,6 +49,7 @@ without it ([how](compile.md)). This page is generated from `systems/compile/res
 
 - estimate: the scheduler's cycles at the device's clock, without the exchange. MB: what a device gives to its
   collectives. copies: their share of the cycles. 64-bit: operations that the device emulates.
+- not read: it compiles, but jaxlib cannot read the optimised program that libtpu gives back (some of v6e).
 - A preset without a row has not been compiled yet.
 
 {tpus}
@@ -121,7 +122,10 @@ def _records(chosen: Sequence[str], results: Path) -> list[dict[str, Any]]:
 
 def _tpus(records: list[dict], results: Path) -> str:
     rows = []
-    for start, report in _compiled(records, results, "cycles"):
+    for start, report in _compiled(records, results, "cycles", "unread"):
+        if "unread" in report:
+            rows.append((*start, *["not read"] * 5))
+            continue
         moved = report["collectives"]
         total = max(1, report["cycles"]["total"])
         rows.append(
@@ -187,12 +191,12 @@ def _wide(kernels: dict) -> str:
     return ", ".join(f"{layer} {n}" for layer, n in kernels["wide_matrices"].items()) or "none"
 
 
-def _compiled(records: list[dict], results: Path, part: str) -> list[tuple[tuple, dict]]:
-    """The first cells of a row and the report, of each program whose report has `part`."""
+def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tuple, dict]]:
+    """The first cells of a row and the report, of each program whose report has one of `parts`."""
     found = []
     for record in records:
         for name, report in series.reports(record, results).items():
-            if part in report:
+            if any(part in report for part in parts):
                 needed, held = (round(report[key] / 2**20) for key in ("needed_bytes", "device_bytes"))
                 start = (
                     f"{record['benchmark']} `{record['system']}`",

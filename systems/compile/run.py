@@ -167,7 +167,9 @@ def compiled(
             (keep / f"{name_of(identity)}.txt").write_text(text.read_text())
         if "error" not in raw:
             found |= {"argument_bytes": _argument_bytes(manifest, program)}
-            found |= _read(hlo.Program(text.read_text()), raw, target)
+            found |= _memory(raw["memory"], target)
+            if "unread" not in raw:
+                found |= _read(hlo.Program(text.read_text()), raw, target)
     results.mkdir(parents=True, exist_ok=True)
     write_atomically(place, (json.dumps(found, indent=1) + "\n").encode())
     return found
@@ -241,16 +243,16 @@ def _watched(child: subprocess.Popen) -> float:
             child.kill()
 
 
-def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str, Any]:
-    memory = raw["memory"]
+def _memory(memory: dict[str, int], target: Target) -> dict[str, Any]:
     # Results that take the place of arguments need no memory of their own.
     needed = (
         memory["argument"] + memory["output"] - memory["alias"] + memory["temp"] + memory["generated_code"]
     )
+    return {"needed_bytes": needed, "device_bytes": target.memory, "fits": needed <= target.memory}
+
+
+def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "needed_bytes": needed,
-        "device_bytes": target.memory,
-        "fits": needed <= target.memory,
         "collectives": hlo.collectives(program),
         "copies": hlo.copies(program),
         "loop_products": hlo.loop_products(program),

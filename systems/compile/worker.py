@@ -58,7 +58,7 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
         began = time.time()
         made = _compile(devices, module, request["replicas"])
     seconds = time.time() - began
-    Path(request["text"]).write_text(made.hlo_modules()[0].to_string())
+    unread = _write_text(made, Path(request["text"]))
     memory, used = made.get_compiled_memory_stats(), resource.getrusage(resource.RUSAGE_SELF)
     return {
         "compile_seconds": round(seconds, 1),
@@ -69,7 +69,23 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
             for part in ("argument", "output", "alias", "temp", "generated_code")
         },
         "cost": _cost(made),
-    }
+    } | ({"unread": unread} if unread else {})
+
+
+def _write_text(made: Any, place: Path) -> str:
+    """Writes the optimised program's text; returns why it cannot, or ''.
+
+    libtpu's programs for v6e may hold an asynchronous operation of several operands, which jaxlib 0.10.2 does not read.
+    """
+    try:
+        place.write_text(made.hlo_modules()[0].to_string())
+    except RuntimeError as error:
+        return _first_line(error)
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), repr(error))[:500]
 
 
 def _use_own_ptxas() -> None:
@@ -113,7 +129,7 @@ def _cost(made: Any) -> dict[str, float]:
     """The compiler's own analysis; {} where it has none (XLA:GPU)."""
     try:
         found = made.cost_analysis() or {}
-    except Exception:  # Not implemented by every client.
+    except Exception:  # Not implemented by every client, or not readable.
         return {}
     found = found[0] if isinstance(found, list) else found
     names = ("flops", "bytes accessed", "optimal_seconds", "transcendentals")
@@ -142,9 +158,7 @@ def main(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         result = {"missing": error.name}
     except Exception as error:  # The compiler's errors have no common type.
-        result = {
-            "error": next((line for line in str(error).splitlines() if line.strip()), repr(error))[:500]
-        }
+        result = {"error": _first_line(error)}
     Path(arguments[1]).write_text(json.dumps(result | {"versions": versions()}))
     return 0
 

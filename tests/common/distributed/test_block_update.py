@@ -38,6 +38,8 @@ def test_every_element_belongs_to_one_replica(shape, replicas, rows_only):
         ((4096, 1024), (8, 256)),
         # An attention kernel [features, heads, features of a head]: the padded tile of one feature, cut no further.
         ((1024, 16, 64), (1, 8, 64)),
+        # A convolution of whole tiles is cut as the matrix that its rows are, into two tiles that are not full.
+        ((3 * 3 * 512, 512), (9, 128)),
         # A vector has fewer elements than there are replicas.
         ((1024,), (1,)),
     ],
