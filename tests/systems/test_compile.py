@@ -14,7 +14,7 @@ import pytest
 
 from common.errors import UserError
 from systems.__main__ import main
-from systems.compile import cli, document, hlo, run, series
+from systems.compile import cli, document, hlo, run, series, worker
 from systems.compile.targets import NAMES, kind_of, target, torus
 from systems.predict import compiled
 
@@ -243,6 +243,32 @@ def test_what_does_not_compile_is_a_finding(
     answering(monkeypatch, tmp_path / "results", {"error": "RESOURCE_EXHAUSTED: out of memory"})
     assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 1
     assert "does not compile: RESOURCE_EXHAUSTED" in capsys.readouterr().out
+
+
+def test_a_program_that_cannot_be_read_has_its_memory(
+    exported: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    answering(monkeypatch, tmp_path / "results", RAW | {"unread": "INTERNAL: async-update"})
+    assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 0
+    said = capsys.readouterr().out
+    assert "fits" in said and "not read    the optimised program's text: INTERNAL: async-update" in said
+    record = {"benchmark": "resnet", "system": "s", "kind": "tpu-v6e", "replicas": 8, "programs": {}}
+    report = {"unread": "no", "needed_bytes": 2**20, "device_bytes": 2**21, "fits": True}
+    monkeypatch.setattr(series, "reports", lambda *_: {"train": report})
+    row = next(line for line in document._tpus([record], tmp_path).splitlines() if "`s`" in line)
+    assert "| 1 of 2 | yes | not read |" in row
+
+
+def test_the_worker_says_why_a_text_cannot_be_read(tmp_path: pathlib.Path) -> None:
+    class Executable:
+        def hlo_modules(self) -> list:
+            raise RuntimeError("INTERNAL: async-update\nmore")
+
+    assert worker._write_text(Executable(), tmp_path / "text") == "INTERNAL: async-update"
+    assert not (tmp_path / "text").exists()
 
 
 def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
