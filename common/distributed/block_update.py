@@ -13,14 +13,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from common.config.schema import RunConfig
 from common.distributed import gradient_sum
-from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import Piece, ShardedUpdate
 from common.distributed.weight_update import SlotValues
 from common.optim import optimizers
@@ -56,10 +54,10 @@ class Grid:
         strides = [math.prod(self.counts[i + 1 :]) for i in range(len(self.counts))]
         return [replica // stride % count for stride, count in zip(strides, self.counts, strict=True)]
 
-    def own(self, cell: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Of numbers: where the elements of a block that belong to it lie in the weight, and in the block."""
+    def own(self, replica: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Where the elements that belong to a replica's block lie in the weight, and in the block."""
         inside, there = [], []
-        for place, size, length in zip(cell, self.shape, self.block, strict=True):
+        for place, size, length in zip(self.cell(replica), self.shape, self.block, strict=True):
             first, end = min(place * length, size), min((place + 1) * length, size)
             start = min(place * length, size - length)
             inside.append(slice(first, end))
@@ -104,26 +102,17 @@ def _factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def _padded(block: tuple[int, ...]) -> int:
-    tiles = (1, *_TILE) if len(block) > 1 else (1, 1, _TILE[1])
-    sizes = [
-        -(-size // tile) * tile for size, tile in zip(block[-2:], tiles[-len(block[-2:]) :], strict=True)
-    ]
-    return math.prod(block[:-2]) * math.prod(sizes)
+    """Elements of the tiles that hold a block; of a vector, of a row of them."""
+    *outer, rows, columns = (1, *block)
+    return math.prod(outer) * math.prod(
+        -(-n // tile) * tile for n, tile in zip((rows, columns), _TILE, strict=True)
+    )
 
 
 class BlockUpdate(ShardedUpdate):
     """Each replica updates its block of every weight; the interface is that of `weight_update.WholeUpdate`."""
 
-    def __init__(
-        self,
-        weights: Sequence[tf.Variable],
-        kinds: Mapping[Hashable, str],
-        replicas: Replicas,
-        config: RunConfig,
-    ):
-        """Creates the slots; called in the replicas' scope. Arguments as for `WholeUpdate`."""
-        self._grids: list[Grid] = []
-        super().__init__(weights, kinds, replicas, config)
+    _grids: list[Grid]  # Of each weight.
 
     def _plan(self, whole: Sequence[optimizers.Whole]) -> list[list[Piece]]:
         """One piece for each weight."""
@@ -194,7 +183,7 @@ class BlockUpdate(ShardedUpdate):
                 blocks = self._replicas.all_values(slot)
                 whole = np.zeros(layout.shape, blocks.dtype)
                 for replica, block in enumerate(blocks):
-                    inside, there = layout.own(layout.cell(replica))
+                    inside, there = layout.own(replica)
                     whole[inside] = block[there]
                 values[-1][name] = whole.reshape(weight.shape)
         return values
@@ -208,6 +197,6 @@ class BlockUpdate(ShardedUpdate):
                 whole = arrays[name].reshape(layout.shape)
                 for j, copy in enumerate(replicas.local_results(slot)):
                     block = np.zeros(layout.block, whole.dtype)
-                    inside, there = layout.own(layout.cell(first + j))
+                    inside, there = layout.own(first + j)
                     block[there] = whole[inside]
                     copy.assign(block)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.tpu.ops import tpu_ops
 
 from common.distributed.replicas.base import Groups, Shard, placement
 from common.distributed.replicas.strategy import StrategyReplicas
+from common.distributed.replicas.xla import placed
 from common.errors import UserError
 
 
@@ -39,9 +39,7 @@ class Tpu(StrategyReplicas):
             )
 
     def place(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
-        # tf.pad wants constants where XLA compiles it.
-        whole = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, x.dtype), x, tf.stack(begin))
-        return tf.ensure_shape(tf.stop_gradient(whole), shape)
+        return placed(x, begin, shape)
 
     # -- collectives: TensorFlow has registered their gradients ----------------------------------------------------
 

@@ -83,8 +83,7 @@ class Xla(Replicas):
         return _recorded(sliced, put_back, x)
 
     def place(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
-        whole = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, x.dtype), x, tf.stack(begin))
-        return tf.ensure_shape(tf.stop_gradient(whole), shape)
+        return placed(x, begin, shape)
 
     def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
         # TensorFlow has no operation for StableHLO's algorithm DEFAULT, whose state a TPU takes as two 64-bit numbers.
@@ -143,6 +142,12 @@ class Xla(Replicas):
 _HOST = "the backend xla makes programs to export and runs none; use --config.replicas=mirrored to train here"
 # A collective of one tensor.
 Collective = Callable[[tf.Tensor], tf.Tensor]
+
+
+def placed(x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
+    """`Replicas.place` where XLA compiles it: there, tf.pad wants constants."""
+    whole = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, x.dtype), x, tf.stack(begin))
+    return tf.ensure_shape(tf.stop_gradient(whole), shape)
 
 
 def _recorded(forward: Collective, backward: Collective, x: tf.Tensor) -> tf.Tensor:

@@ -22,7 +22,7 @@ def test_every_element_belongs_to_one_replica(shape, replicas, rows_only):
     layout = grid(shape, replicas, rows_only)
     owners = np.zeros(shape, int)
     for replica in range(replicas):
-        inside, there = layout.own(layout.cell(replica))
+        inside, there = layout.own(replica)
         owners[inside] += 1
         sizes = [s.stop - s.start for s in inside]
         assert sizes == [s.stop - s.start for s in there]
