@@ -43,6 +43,9 @@ class Study:
       base_warmup: warmup of those runs in epochs, independent of the preset's later value.
       warmups: base warmups in epochs that `--tune` tries at the largest batch, as section 3 of the paper allows; they
         are scaled down from there.
+      warmup: the best of `warmups`, which the runs of `changes` have.
+      changes: {name: flags} of what may differ from the paper, tried by `--tune` one at a time under LEGW at the
+        largest batch.
       close_rates: base rates that one seed cannot distinguish; they have three seeds.
       long_epochs: epochs of figure 7.
       long_flags: flags that lengthen other settings for figure 7.
@@ -75,6 +78,8 @@ class Study:
     compared: tuple[int, ...] = ()
     close_rates: tuple[float, ...] = ()
     warmups: tuple[float, ...] = ()
+    warmup: float = 0.0
+    changes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     parts: tuple[str, ...] = PARTS
     flags: tuple[str, ...] = ()
 
@@ -172,7 +177,7 @@ def long_rows(study: Study, best_rate: float) -> Iterable[Row]:
 
 
 def tune_rows(study: Study) -> Iterable[Row]:
-    """The rows on held-out data: base rates at the base batch, base warmups under LEGW at the largest."""
+    """The rows on held-out data: base rates at the base batch; warmups, then `changes`, under LEGW at the largest."""
     for seed in range(SEEDS):
         for rate in study.close_rates if seed else study.base_rates:
             chosen = settings(optimizer__base_learning_rate=rate, schedule__warmup_epochs=study.base_warmup)
@@ -182,6 +187,10 @@ def tune_rows(study: Study) -> Iterable[Row]:
         rate, flags = methods(study, study.largest)["legw"]
         flags = (*flags, *settings(schedule__warmup_epochs=warmup), *study.held_out)
         yield Row("tune", f"warmup-{warmup:g}", study.batch * study.largest, rate, 0, flags)
+    for name, change in study.changes.items():
+        _, flags = methods(study, study.largest)["legw"]
+        flags = (*flags, *settings(schedule__warmup_epochs=study.warmup), *change, *study.held_out)
+        yield Row("tune", f"with-{name}", study.batch * study.largest, None, 0, flags)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

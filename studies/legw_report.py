@@ -24,7 +24,7 @@ def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str
     files.write_text(folder / f"{name}.md", markdown(study, records))
     drawn = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
     for part, draw in drawn.items():
-        mine = [r for r in records if r["part"] == part and not r["method"].startswith("warmup")]
+        mine = [r for r in records if r["part"] == part and not r["method"].startswith(("warmup", "with"))]
         if mine:
             draw(study, mine, records, folder / f"{part}.png")
 
