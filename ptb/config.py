@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import rule_field, system_field
+from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -42,6 +42,8 @@ class Config(RunConfig):
       units, layers: width and number of the LSTMs; `units` is also the width of the embedding.
       num_steps: words of a stream in a step, over which gradients flow.
       init_scale: embedding, kernels and output start uniform in +-init_scale, LSTM biases at 0.
+      forget_bias: where the bias of the forget gates starts instead; 1 is the default of TensorFlow's cells.
+      dropout: dropout rate on the embedding and on the output of each LSTM, as in Zaremba et al.; 0 is "small".
       hoisted: compute the input projection of the LSTM before the loop, see common/layers/lstm.py; the results are
         equal.
       carry: False starts every step from a zero state: a deliberate fault, for tests.
@@ -62,6 +64,8 @@ class Config(RunConfig):
     layers: int = 2
     num_steps: int = 20
     init_scale: float = 0.1
+    forget_bias: float = later_field(0.0, closed="fixed")
+    dropout: float = later_field(0.0, closed="fixed")
     hoisted: bool = system_field(True)
     carry: bool = True
     data: Data = Data()
@@ -96,6 +100,8 @@ class Config(RunConfig):
         for name in ("vocabulary_size", "units", "layers", "num_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"config.dropout={self.dropout:g}: must be at least 0 and below 1")
         if self.num_eval_examples < 2:
             raise UserError(
                 f"config.num_eval_examples={self.num_eval_examples}: must be at least 2: the first is not predicted"

@@ -7,6 +7,7 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import rows
+from common.layers.dropout import Dropout
 from common.layers.lstm import LSTM
 from common.layers.precision import Precision
 from ptb.config import Config
@@ -20,7 +21,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     batch = config.micro_batch_size
     words = replicas.model_input([config.num_steps], batch, tf.int32)
     state = replicas.model_input([state_size(config)], batch, precision.variable)
-    features, after = Reader(config, precision, name="reader")([words, state])
+    features, after = Reader(config, replicas, precision, name="reader")([words, state])
     logits = Logits(
         config.vocabulary_size,
         precision,
@@ -56,7 +57,7 @@ class Logits(tf_keras.layers.Dense):
 class Reader(tf_keras.layers.Layer):
     """Embedding and LSTMs: [words [b, T], state [b, n]] -> (outputs [b, T, units], state [b, n])."""
 
-    def __init__(self, config: Config, precision: Precision, name: str):
+    def __init__(self, config: Config, replicas: Replicas, precision: Precision, name: str):
         super().__init__(name=name, dtype=precision.full, autocast=False)
         self._config = config
         self.embedding = tf_keras.layers.Embedding(
@@ -73,21 +74,42 @@ class Reader(tf_keras.layers.Layer):
                 config.hoisted,
                 kernel_initializer=_uniform(config),
                 recurrent_initializer=_uniform(config),
-                forget_bias=0.0,  # ptb_word_lm.py
+                forget_bias=config.forget_bias,
                 name=f"lstm_{i}",
             )
             for i in range(config.layers)
         ]
+        self.dropouts = [
+            Dropout(
+                replicas,
+                config.dropout,
+                config.seed * (config.layers + 1) + i,
+                dtype=precision.full,
+                name=f"dropout_{i}",
+            )
+            for i in range(config.layers + 1 if config.dropout else 0)
+        ]
 
-    def call(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    def call(self, inputs: list[tf.Tensor], training: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
         words, state = inputs
         states = tf.split(state, 2 * len(self.lstms), 1)
-        x = self.embedding(tf.transpose(words))
+        x = self._dropped(0, self.embedding(tf.transpose(words)), training)
         after = []
-        for lstm, h, c in zip(self.lstms, states[::2], states[1::2]):
+        for i, (lstm, h, c) in enumerate(zip(self.lstms, states[::2], states[1::2])):
             x, last = lstm(x, (h, c))
+            x = self._dropped(i + 1, x, training)
             after += last
         return tf.transpose(x, [1, 0, 2]), tf.concat(after, 1)
+
+    def _dropped(self, place: int, x: tf.Tensor, training: bool) -> tf.Tensor:
+        """Drops elements of [T, b, units] in training."""
+        if not self.dropouts:
+            return x
+        layer = self.dropouts[place]
+        # The call that builds the network is no training, but must create the layer's variable.
+        if layer.built and not training:
+            return x
+        return tf.transpose(layer(tf.transpose(x, [1, 0, 2]), training=training), [1, 0, 2])
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
         """Counts the multiply-adds of one sequence, for `common.train.describe`."""

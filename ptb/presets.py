@@ -26,6 +26,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         **solver_keys(config),
         "opt_clip_norm": config.optimizer.clip_norm,
     }
+    pairs |= {name: getattr(config, name) for name in ("forget_bias", "dropout") if getattr(config, name)}
     if schedule.kind == "step":
         pairs |= {
             "opt_learning_rate_decay_boundary_epochs": list(schedule.boundaries),

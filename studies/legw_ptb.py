@@ -52,6 +52,8 @@ STUDY = dataclasses.replace(
         "no-clipping": ("--config.optimizer.clip_norm=0",),
         "no-carry": ("--config.carry=false",),
         "nesterov": ("--config.optimizer.nesterov=true",),
+        "forget-bias-1": ("--config.forget_bias=1",),
+        "dropout-0.1": ("--config.dropout=0.1",),
     },
     long_epochs=50,
     # The rate is halved over the last six epochs, as in the short run.

@@ -119,6 +119,33 @@ def test_initial_weights_are_uniform_and_biases_of_the_cells_zero() -> None:
         assert values.any() == ("lstm" not in variable.name or "bias" not in variable.name)
 
 
+def test_the_forget_gates_start_where_the_configuration_says() -> None:
+    network = model.build(dataclasses.replace(SMALL, forget_bias=1.0), Single(), precision("fp32"))
+    biases = [v.numpy() for v in network.trainable_variables if "lstm" in v.name and "bias" in v.name]
+    assert [list(np.flatnonzero(b)) for b in biases] == [list(range(UNITS, 2 * UNITS))] * 2
+
+
+def test_dropout_masks_embedding_and_outputs_in_training_alone() -> None:
+    """Equals the layers applied one by one, with the masks in between, to 1e-12."""
+    network = model.build(dataclasses.replace(SMALL, dropout=0.5), Single(), precision("fp64"))
+    reader, words = network.get_layer("reader"), tf.constant(batches(1)[0][0])
+    masks = [d(tf.ones([BATCH, STEPS, UNITS], tf.float64), training=True) for d in reader.dropouts]
+    assert len({m.numpy().tobytes() for m in masks}) == 3
+    for layer in reader.dropouts:
+        layer.draws.assign(tf.zeros_like(layer.draws))
+    state = tf.zeros([BATCH, 4 * UNITS], tf.float64)
+    for training in (True, False):
+        x, zeros = reader.embedding(words), tf.zeros([BATCH, UNITS], tf.float64)
+        for lstm, mask in zip([None, *reader.lstms], masks, strict=True):
+            if lstm:
+                x = tf.transpose(lstm(tf.transpose(x, [1, 0, 2]), (zeros, zeros))[0], [1, 0, 2])
+            x = x * mask if training else x
+        want = network.get_layer("logits")(x)
+        np.testing.assert_allclose(
+            network([words, state], training=training)[0], want, rtol=1e-12, atol=1e-14
+        )
+
+
 def test_precision_bf16_keeps_logits_and_state_in_fp32() -> None:
     network = model.build(SMALL, Single(), precision("bf16"))
     logits = logits_of(network, batches(1)[0])

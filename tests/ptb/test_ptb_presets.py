@@ -53,6 +53,7 @@ def test_the_flag_gives_the_presets() -> None:
     [
         ("units", 0, "must be at least 1"),
         ("data", Data(eval_split="train"), "known: test, valid"),
+        ("dropout", 1.0, "must be at least 0 and below 1"),
         ("global_batch_size", 60000, "streams shorter than config.num_steps=20; use fewer streams"),
     ],
 )
@@ -65,3 +66,5 @@ def test_the_header_says_what_the_run_does() -> None:
     config = PRESETS["cpu-20"]
     assert_the_header_says_what_runs(config)
     assert not [key for key in header(config, "schedule.kind", "poly") if "decay" in key]
+    assert header(config, "dropout", "0.25")["dropout"] == 0.25
+    assert "dropout" not in header(config)
