@@ -139,6 +139,43 @@ def test_a_beam_of_one_is_greedy():
         assert tuple(tokens[i, 0][: len(best)]) == best
 
 
+A, B, C = 2, 3, 4
+
+
+def scripted(chances, beam_size, alpha):
+    """Hypotheses of one sentence and their scores; `chances` has, for each step, {last token: {next: probability}}."""
+    logits = np.full([len(chances), 5, 5], np.log(1e-30))
+    for step, rows in enumerate(chances):
+        for last, following in rows.items():
+            for token, chance in following.items():
+                logits[step, last, token] = np.log(chance)
+    tokens, scores = beam.search(
+        lambda last, step, state: beam.Step(tf.gather(tf.constant(logits)[step], last), state),
+        {},
+        sentences=1,
+        beam_size=beam_size,
+        max_length=len(chances),
+        eos=EOS,
+        alpha=alpha,
+        dtype=tf.float64,
+    )
+    return [tuple(int(t) for t in row if t) for row in tokens[0]], scores[0].numpy()
+
+
+def test_the_search_goes_on_while_a_living_one_may_displace_the_worst_finished():
+    chances = [{0: {A: 0.6, B: 0.4}}, {A: {EOS: 0.9, C: 0.1}, B: {EOS: 0.1, C: 0.9}}, {C: {EOS: 1.0}}]
+    tokens, scores = scripted(chances, beam_size=2, alpha=0.0)
+    assert tokens == [(A, EOS), (B, C, EOS)]
+    np.testing.assert_allclose(scores, np.log([0.54, 0.36]))
+
+
+def test_the_search_goes_on_while_its_longest_end_may_be_the_best():
+    chances = [{0: {EOS: 0.6, A: 0.4}}, *[{A: {A: 1.0}}] * 10, {A: {EOS: 1.0}}]
+    tokens, scores = scripted(chances, beam_size=1, alpha=1.0)
+    assert tokens == [(*[A] * 11, EOS)]
+    np.testing.assert_allclose(scores, [np.log(0.4) / (17 / 6)])
+
+
 def test_without_an_end_the_living_are_given():
     net = Network(7, vocabulary=5, sentences=2, eos_bias=-100.0)
     tokens, scores = found(net, 2, 5, 0.6, 0.0)
