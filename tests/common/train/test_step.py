@@ -1,47 +1,100 @@
-"""Tests which step a training step's rate and its optimizer's count belong to: the first update is number 0."""
+"""Tests one update against what it must be: its rate, the optimizer's count, sums over replicas and micro-batches."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pytest
 
 from common.config.schema import Optimizer, Schedule
 from common.distributed import replicas as backends
-from common.layers.precision import precision
 from common.train.loop import Loop
-from common.train.step import State, make_train_step
 from tests.common.train import toy
 
 RATE = 0.125
+SGD = Optimizer(name="sgd", base_learning_rate=RATE, momentum=0.0, weight_decay=0.0)
 
 
-def updates(count: int, optimizer: Optimizer, schedule: Schedule) -> list[list[np.ndarray]]:
-    """How far each of the first `count` updates moves each weight."""
-    config = toy.config(precision="fp64", replicas="single", optimizer=optimizer, schedule=schedule)
-    task, replicas = toy.Task(config), backends.make(config)
-    state = State(task, replicas, precision(config.precision))
-    train = make_train_step(task, state, Loop(task, replicas).clock)
-    batches = iter(task.train_input(backends.base.Shard(), config.global_batch_size, 0))
-    moves = []
-    for _ in range(count):
-        before = [v.numpy() for v in state.model.trainable_variables]
-        train(next(batches), state.step.read_value())
-        state.step.assign_add(1)
-        moves.append([v.numpy() - b for v, b in zip(state.model.trainable_variables, before, strict=True)])
-    return moves
+class Weighted(toy.Task):
+    """Training examples of different weights: replicas and micro-batches have different sums of them."""
+
+    def examples(self, first: int, count: int, offset: int) -> dict[str, np.ndarray]:
+        found = super().examples(first, count, offset)
+        return found if offset else found | {"weight": 1.0 + np.arange(first, first + count) % 16}
+
+
+class Halves(toy.Task):
+    """A batch whose second half is its first: two replicas have the same gradient."""
+
+    def examples(self, first: int, count: int, offset: int) -> dict[str, np.ndarray]:
+        found = super().examples(0, count, offset)
+        return {name: values[np.arange(first, first + count) % 8] for name, values in found.items()}
+
+
+def moves(count: int = 1, task: type[toy.Task] = toy.Task, **changes) -> list[np.ndarray]:
+    """How far the first `count` updates, each an epoch, move each weight."""
+    fields = {
+        "precision": "fp64",
+        "replicas": "single",
+        "quality_target": 2.0,
+        "optimizer": SGD,
+        "num_train_examples": 16,
+        "train_epochs": count,
+        "schedule": Schedule(kind="constant", warmup_epochs=0),
+    }
+    config = toy.config(**fields | changes)
+    loop = Loop(task(config), backends.make(config))
+    local = loop.replicas.local_results
+    weights = loop.state.model.trainable_variables
+    before = [local(w)[0].numpy() for w in weights]
+    list(loop.run())
+    return [local(w)[0].numpy() - b for w, b in zip(weights, before, strict=True)]
 
 
 def test_the_first_update_takes_the_rate_at_0() -> None:
     """A linear warmup begins at 0: its first update moves nothing, its second moves every weight."""
-    sgd = Optimizer(name="sgd", base_learning_rate=RATE, momentum=0.0)
-    first, second = updates(2, sgd, Schedule(kind="constant", warmup_steps=4, warmup_epochs=0))
-    assert not any(move.any() for move in first)
-    assert all(move.any() for move in second)
+    warm = Schedule(kind="constant", warmup_steps=4, warmup_epochs=0)
+    assert not any(move.any() for move in moves(1, schedule=warm))
+    assert all(move.any() for move in moves(2, schedule=warm))
 
 
 def test_adam_s_first_update_moves_every_weight_by_the_rate() -> None:
     """Its averages are of one gradient, corrected for one: g / sqrt(g^2), but for epsilon."""
     adam = Optimizer(name="adam", base_learning_rate=RATE, weight_decay=0.0, epsilon=1e-12)
-    (first,) = updates(1, adam, Schedule(kind="constant", warmup_epochs=0))
-    moved = np.concatenate([m.ravel() for m in first])
+    moved = np.concatenate([m.ravel() for m in moves(optimizer=adam)])
     np.testing.assert_allclose(np.abs(moved[moved != 0]), RATE, rtol=1e-6)
     assert np.count_nonzero(moved) > 0.9 * moved.size
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"accumulation_steps": 4},
+        {"replicas": "mirrored", "num_replicas": 2},
+        {"replicas": "mirrored", "num_replicas": 2, "accumulation_steps": 2},
+    ],
+    ids=["micro-batches", "replicas", "both"],
+)
+def test_an_update_in_parts_is_the_whole_batch_s(parts: dict) -> None:
+    """A loss is divided by the weight of the whole batch, not by that of each part."""
+    whole = moves(task=Weighted, batch_norm_span=4)
+    for mine, other in zip(moves(task=Weighted, batch_norm_span=4, **parts), whole, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-10, atol=1e-14)
+
+
+def test_each_replica_clips_its_own_gradient() -> None:
+    """Two equal gradients of at most that norm have a mean of at most that norm."""
+    clipped = dataclasses.replace(SGD, clip_replica_norm=0.01)
+    found = moves(task=Halves, optimizer=clipped, replicas="mirrored", num_replicas=2)
+    assert np.sqrt(sum((m**2).sum() for m in found)) == pytest.approx(RATE * 0.01)
+
+
+def test_a_factor_is_of_biases_alone() -> None:
+    plain = moves()
+    factored = moves(optimizer=dataclasses.replace(SGD, bias_gradient_factor=2.0))
+    ratios = [
+        float(np.median(two[one != 0] / one[one != 0])) for one, two in zip(plain, factored, strict=True)
+    ]
+    # Kernel, gamma, beta, kernel, bias: batch norm's are no biases.
+    np.testing.assert_allclose(ratios, [1, 1, 1, 1, 2])
