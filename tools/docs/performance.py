@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import measurements, own, published, tables, trees
+from tools.docs import large_batch, measurements, own, published, tables, trees
 from tools.docs.measurements import ROOT, Comparison
 from tools.mutate.summary import MECHANICAL, summary, survivors
 from tools.mutate.summary import RESULTS as MUTATIONS
@@ -27,6 +27,7 @@ PAGES = (
     "docs/compliance-trees.md",
     "docs/your-own-data.md",
     "docs/export-and-predict.md",
+    "ptb/README.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # The rows of README.md: {case: its name in README.md}.
@@ -127,6 +128,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "published-classes": lambda: markdown_table(*published.classes()),
     "own-data": lambda: markdown_table(*own.four_commands()),
     "fine-tuning": lambda: markdown_table(*own.fine_tuning()),
+    "ptb-changes": lambda: markdown_table(*large_batch.changes()),
     "tree-classes": lambda: markdown_table(*trees.classes()),
 }
 
