@@ -1,4 +1,4 @@
-"""Reads the runs on PTB's validation text at a batch of 640 into rows of a table: LEGW, and it with one change each."""
+"""Reads the runs on PTB's validation text into rows of a table: base rates at 20, and changes one at a time at 640."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import json
 from tools.docs.measurements import ROOT, Table
 
 TUNE = ROOT / "studies" / "legw-ptb" / "tune.json"
-BATCH = 640
-# Flags that every run of the study has.
+# Flags that every run of the study has, and what the preset says of the others.
 _COMMON = ("legw", "data.eval_split", "num_eval_examples", "quality_target", "division", "precision")
+_PRESET = {"schedule.warmup_epochs": "0.025"}
 
 
 def changes() -> Table:
-    """The table of `python -m studies legw-ptb --tune` at the largest batch, the best run first.
+    """The table of `python -m studies legw-ptb --tune`: at each batch the best run first.
 
-    A base rate or warmup under `--config.legw=32` is that of the base batch.
+    A rate or warmup is that of the base batch, which `--config.legw=32` scales.
     """
-    runs = [r for r in json.loads(TUNE.read_text(encoding="utf-8")) if r["batch"] == BATCH]
+    runs = json.loads(TUNE.read_text(encoding="utf-8"))
     rows = [
-        (_changed(run["flags"]), f"{run['quality']:.1f}") for run in sorted(runs, key=lambda r: r["quality"])
+        (str(run["batch"]), _changed(run), f"{run['quality']:.1f}")
+        for run in sorted(runs, key=lambda run: (run["batch"], run["quality"]))
     ]
-    return ("LEGW with", "perplexity"), rows
+    return ("batch", "changed", "perplexity"), rows
 
 
-def _changed(flags: list[str]) -> str:
-    """The settings of a run beside those that all of them have; the preset's warmup says nothing."""
-    own = [flag.removeprefix("--config.") for flag in flags]
-    own = [text for text in own if text.partition("=")[0] not in _COMMON]
-    last = dict(text.split("=") for text in own)  # Of two values of a field, the last counts.
-    if last.get("schedule.warmup_epochs") == "0.025":
-        del last["schedule.warmup_epochs"]
-    return ", ".join(f"`{field}={value}`" for field, value in last.items()) or "nothing changed"
+def _changed(run: dict) -> str:
+    """The settings of a run that are neither the preset's nor those of all runs."""
+    if run["method"] == "base":  # The warmup of these was the preset's own at the time.
+        return f"`optimizer.base_learning_rate={run['rate']:g}`"
+    own = [flag.removeprefix("--config.").split("=") for flag in run["flags"]]
+    last = {field: value for field, value in own if field not in _COMMON}  # Of two values, the last counts.
+    changed = [f"`{field}={value}`" for field, value in last.items() if _PRESET.get(field) != value]
+    return ", ".join(changed) or "nothing"
