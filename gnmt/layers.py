@@ -16,7 +16,7 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import product, rows
-from common.layers.dropout import Dropout
+from common.layers.dropout import Dropout, drop
 from common.layers.lstm import LSTM
 from common.layers.precision import Precision
 from gnmt.attention import Attention, Memory
@@ -72,14 +72,6 @@ class TimeDropout(tf_keras.layers.Layer):
         # An example's mask is one row of the draw. Transposing it costs less than transposing the activations twice.
         flat = self.inner(tf.ones([batch, length * width], x.dtype), training=training)
         return x * tf.transpose(tf.reshape(flat, [batch, length, width]), [1, 0, 2])
-
-
-def drop(layer: TimeDropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Applies dropout in training; the identity where `layer` is None."""
-    # The call that builds the network is no training, but must create the layer's variable.
-    if layer is None or (layer.built and not training):
-        return x
-    return layer(x, training=training)
 
 
 class Embedding(tf_keras.layers.Layer):

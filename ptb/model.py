@@ -7,7 +7,7 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import rows
-from common.layers.dropout import Dropout
+from common.layers.dropout import Dropout, drop
 from common.layers.lstm import LSTM
 from common.layers.precision import Precision
 from ptb.config import Config
@@ -105,11 +105,7 @@ class Reader(tf_keras.layers.Layer):
         """Drops elements of [T, b, units] in training."""
         if not self.dropouts:
             return x
-        layer = self.dropouts[place]
-        # The call that builds the network is no training, but must create the layer's variable.
-        if layer.built and not training:
-            return x
-        return tf.transpose(layer(tf.transpose(x, [1, 0, 2]), training=training), [1, 0, 2])
+        return tf.transpose(drop(self.dropouts[place], tf.transpose(x, [1, 0, 2]), training), [1, 0, 2])
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
         """Counts the multiply-adds of one sequence, for `common.train.describe`."""

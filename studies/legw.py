@@ -183,13 +183,12 @@ def tune_rows(study: Study) -> Iterable[Row]:
             chosen = settings(optimizer__base_learning_rate=rate, schedule__warmup_epochs=study.base_warmup)
             flags = (*chosen, *study.held_out)
             yield Row("tune", "base", study.batch, rate, seed, flags)
+    rate, legw = methods(study, study.largest)["legw"]
     for warmup in study.warmups:
-        rate, flags = methods(study, study.largest)["legw"]
-        flags = (*flags, *settings(schedule__warmup_epochs=warmup), *study.held_out)
+        flags = (*legw, *settings(schedule__warmup_epochs=warmup), *study.held_out)
         yield Row("tune", f"warmup-{warmup:g}", study.batch * study.largest, rate, 0, flags)
     for name, change in study.changes.items():
-        _, flags = methods(study, study.largest)["legw"]
-        flags = (*flags, *settings(schedule__warmup_epochs=study.warmup), *change, *study.held_out)
+        flags = (*legw, *settings(schedule__warmup_epochs=study.warmup), *change, *study.held_out)
         yield Row("tune", f"with-{name}", study.batch * study.largest, None, 0, flags)
 
 

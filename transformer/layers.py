@@ -16,7 +16,7 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import LastAxisDense, product_transposed, rows
-from common.layers.dropout import Dropout
+from common.layers.dropout import Dropout, drop
 from common.layers.precision import Precision
 from transformer.config import Config
 
@@ -55,14 +55,6 @@ def _seeds(seed: int) -> Iterator[int]:
     """Yields an independent seed for each layer."""
     for child in np.random.SeedSequence(seed).spawn(4096):
         yield int(child.generate_state(1)[0] >> 1)
-
-
-def drop(layer: Dropout | None, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Applies dropout to [b, ...] in training; the identity where `layer` is None."""
-    # The call that builds the network is no training, but must create the layer's variable.
-    if layer is None or (layer.built and not training):
-        return x
-    return layer(x, training=training)
 
 
 def position_signal(length: int, width: int) -> np.ndarray:

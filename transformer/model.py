@@ -13,10 +13,11 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.base import Replicas
+from common.layers.dropout import drop
 from common.layers.precision import Precision
 from common.text import beam
 from transformer.config import Config
-from transformer.layers import Cache, DecoderLayer, Embedding, EncoderLayer, Parts, drop, position_signal
+from transformer.layers import Cache, DecoderLayer, Embedding, EncoderLayer, Parts, position_signal
 
 # Names of the int32 [b, packed_length] inputs, in the order in which the model takes them.
 INPUTS = ("inputs", "inputs_segment", "inputs_position", "targets", "targets_segment", "targets_position")

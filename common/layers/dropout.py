@@ -160,3 +160,11 @@ def _numbers(sides: list[int | tf.Tensor], first: tf.Tensor) -> tf.Tensor:
         within, stride = within + place * stride, stride * sides[axis]
     example = tf.reshape(tf.range(sides[0]) * stride, [-1] + [1] * (len(sides) - 1))
     return first + tf.cast(example, tf.uint32) + tf.cast(within, tf.uint32)
+
+
+def drop(layer: tf_keras.layers.Layer | None, x: tf.Tensor, training: bool) -> tf.Tensor:
+    """Applies a layer of dropout in training; the identity where `layer` is None."""
+    # The call that builds the network is no training, but must create the layer's variable.
+    if layer is None or (layer.built and not training):
+        return x
+    return layer(x, training=training)
