@@ -2,8 +2,9 @@
 
 TensorFlow hands out the program but not XLA's cost analysis, which this follows: a convolution or product counts the
 multiply-adds whose inputs exist (neither padding nor holes of a dilation). Bytes need a guess at fusion, since no
-accelerator writes every intermediate: element-wise operations are computed where they are read, unless writing the
-result once moves fewer bytes, or a kernel that cannot fuse its inputs (a product, a pool, a gather) needs it.
+accelerator writes every intermediate: element-wise operations and concatenations are computed where they are read,
+as XLA fuses them (`IsExpensive` in openxla/xla/xla/service/instruction_fusion.cc), unless writing the result once
+moves fewer bytes, or a kernel that cannot fuse its inputs (a product, a pool, a gather) needs it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ _HEAVY = frozenset(
         "gather",
         "scatter",
         "sort",
-        "concatenate",
         "dynamic-slice",
         "dynamic-update-slice",
         "rng",

@@ -13,7 +13,9 @@ from common.layers.precision import precision
 from common.train.describe import forward_macs, parameters
 from systems.predict import formulas, network
 
-NETWORKS = [pytest.param(n, marks=[] if n == "alexnet_bn" else [pytest.mark.e2e]) for n in costs.NETWORKS]
+# The two that trace in seconds; every change of a layer that they share shows there.
+QUICK = ("alexnet_bn", "resnet50")
+NETWORKS = [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.e2e]) for n in costs.NETWORKS]
 
 
 def read(function, *shapes):
@@ -30,6 +32,12 @@ def test_a_product_and_what_follows_it():
     assert product.bytes == 4 * (64 * 256 + 256 * 512 + 64 * 512)
     # ReLU and the factor are one kernel, with one read and one write.
     assert [k.bytes for k in kernels if k.kind == "elementwise"] == [2 * 4 * 64 * 512]
+
+
+def test_a_concatenation_is_computed_where_it_is_read():
+    """XLA fuses it as it does element-wise operations: dropout's planes of bits are not written to memory."""
+    joined = read(lambda x: tf.nn.relu(tf.concat([x * 2.0, x + 1.0], axis=0)), (64, 256))
+    assert [(k.kind, k.bytes) for k in joined] == [("elementwise", 4 * 3 * 64 * 256)]
 
 
 @pytest.mark.parametrize(
