@@ -16,7 +16,7 @@ from typing import Any
 from common.config import benchmarks
 from common.errors import UserError, near
 from systems.compile import document, run, series
-from systems.compile.targets import NAMES, kind_of, target
+from systems.compile.targets import NAMES, kind_of_preset, target
 
 
 def add(commands: Any) -> None:
@@ -66,10 +66,10 @@ def _run(args: argparse.Namespace) -> int:
         if args.export:
             manifest = _manifest(folder)
         else:
-            kind = args.target or kind_of(_hardware(args.benchmark, args.system))
+            kind = args.target or kind_of_preset(_config(args.benchmark, args.system))
             run.compiler_python(target(kind, 1).platform)  # Before the export, which takes its time.
             manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
-        kind = args.target or kind_of(_hardware(args.benchmark, args.system))
+        kind = args.target or kind_of_preset(_config(args.benchmark, args.system))
         goal = target(kind, int(manifest.get("num_replicas", 1)))
         chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
         reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep) for p in chosen}
@@ -104,11 +104,11 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _hardware(benchmark: str, system: str) -> str:
+def _config(benchmark: str, system: str) -> Any:
     presets = benchmarks.module(benchmark, "presets").PRESETS
     if system not in presets:
         raise UserError(f"--system={system}: unknown{near(system, presets)}; known: {', '.join(presets)}")
-    return presets[system].hardware
+    return presets[system]
 
 
 def _manifest(folder: Path) -> dict:

@@ -200,7 +200,7 @@ def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scra
         **{
             k: v
             for k, v in dataclasses.asdict(target).items()
-            if k in ("platform", "topology", "target_config")
+            if k in ("platform", "topology", "target_config", "chip_config")
         },
     }
     (scratch / "request.json").write_text(json.dumps(request))

@@ -16,7 +16,7 @@ from common.config import benchmarks
 from common.errors import UserError
 from common.files import write_atomically
 from systems.compile import run
-from systems.compile.targets import kind_of, target
+from systems.compile.targets import kind_of_preset, target
 
 # By the work of compiling one program.
 CHEAPEST_FIRST = ("mnist", "ptb", "resnet", "ssd", "maskrcnn", "gnmt", "transformer", "tsm_kinetics")
@@ -28,7 +28,7 @@ def presets(chosen: Sequence[str] = CHEAPEST_FIRST) -> Iterator[tuple[str, str, 
         found = benchmarks.module(benchmark, "presets").PRESETS
         for system, config in sorted(found.items(), key=lambda item: (item[1].num_replicas, item[0])):
             try:
-                yield benchmark, system, kind_of(config.hardware)
+                yield benchmark, system, kind_of_preset(config)
             except UserError:  # A machine without either.
                 continue
 

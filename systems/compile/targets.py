@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from typing import Any
 
 from common.errors import UserError, near
 
@@ -28,6 +29,7 @@ class Target:
       memory: bytes a device has.
       megahertz: the clock at which estimated cycles count; 0 where it is not known.
       target_config: text of the GPU's description, '' for a TPU.
+      chip_config: libtpu's name of how a chip's cores are used, '' for a device each.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Target:
     memory: int
     megahertz: float = 0.0
     target_config: str = ""
+    chip_config: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,10 @@ class _Tpu:
     dimensions: int  # Of the torus.
     chip_memory: int  # Bytes.
     megahertz: float = 0.0
+    chip_config: str = ""  # libtpu's, where it is not the default.
 
+
+MEGACORE = "tpu-v4-megacore"  # Both cores of a chip run one program ("TPU v4", section 2).
 
 # Memory of a chip and cores: cloud.google.com/tpu/docs, the page of each generation. Clocks: "A Domain-Specific
 # Supercomputer for Training Deep Neural Networks" (v2, v3) and "TPU v4: An Optically Reconfigurable Supercomputer"
@@ -55,6 +61,7 @@ _TPUS = {
     "tpu-v2": _Tpu("v2", 2, 2, 16 * GIB, 700.0),
     "tpu-v3": _Tpu("v3", 2, 2, 32 * GIB, 940.0),
     "tpu-v4": _Tpu("v4", 2, 3, 32 * GIB, 1050.0),
+    MEGACORE: _Tpu("v4", 1, 3, 32 * GIB, 1050.0, "megacore"),
     "tpu-v5e": _Tpu("v5e", 1, 2, 16 * GIB),
     "tpu-v5p": _Tpu("v5p", 1, 3, 95 * GIB),
     "tpu-v6e": _Tpu("v6e", 1, 2, 32 * GIB),
@@ -119,8 +126,23 @@ def target(kind: str, devices: int) -> Target:
     )
 
 
+def kind_of_preset(config: Any) -> str:
+    """The kind of device of a preset: `kind_of` of its machine, and whether its replicas are chips of a TPU v4.
+
+    The name of a TPU counts cores. Some logs of TPU v4 have half as many replicas, each with both cores of a chip:
+    v0.7's ResNet-50 on tpu-v4-128 trains batch 8192 with batch norm over 128 images "in a replica" (docs/sources.md).
+
+    Raises:
+      UserError: as `kind_of`.
+    """
+    kind = kind_of(config.hardware)
+    cores = config.hardware.removeprefix("tpu-v4-")
+    chips = kind == "tpu-v4" and cores.isdigit() and 2 * config.num_replicas == int(cores)
+    return MEGACORE if chips else kind
+
+
 def kind_of(hardware: str) -> str:
-    """The kind of device of a preset's machine, from its name: "tpu-v3-2048" is "tpu-v3".
+    """The kind of device of a machine, from its name: "tpu-v3-2048" is "tpu-v3".
 
     Raises:
       UserError: the machine has no accelerator that a compiler here knows.
@@ -151,6 +173,7 @@ def _tpu_target(kind: str, tpu: _Tpu, devices: int) -> Target:
         math.prod(shape) * tpu.cores,
         tpu.chip_memory // tpu.cores,
         tpu.megahertz,
+        chip_config=tpu.chip_config,
     )
 
 

@@ -32,8 +32,8 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
     """Compiles; returns seconds, memory and costs.
 
     Args:
-      request: "artifact", "program" (its entry of the manifest), "platform", "topology", "target_config", "replicas"
-        and "text", where the optimised program goes.
+      request: "artifact", "program" (its entry of the manifest), "platform", "topology", "target_config",
+        "chip_config", "replicas" and "text", where the optimised program goes.
     """
     os.environ.update(_ENVIRONMENT)
     _use_own_ptxas()
@@ -46,6 +46,8 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
     from jaxlib.mlir.dialects import stablehlo
 
     settings = {"target_config": request["target_config"]} if request["platform"] == "cuda" else {}
+    if request.get("chip_config"):
+        settings = {"chip_config_name": request["chip_config"]}
     name = "topology" if request["platform"] == "cuda" else "topology_name"
     topology = topologies.get_topology_desc(
         platform=request["platform"], **{name: request["topology"]}, **settings

@@ -20,7 +20,7 @@ from typing import Any
 from common.config import benchmarks
 from systems.compile import run as compiler
 from systems.compile import series
-from systems.compile.targets import kind_of, target
+from systems.compile.targets import kind_of_preset, target
 from systems.predict.formulas import GNMT_LENGTH
 from systems.predict.machine import Machine
 from systems.predict.torus import Torus
@@ -144,7 +144,7 @@ def load(benchmark: str, system: str, results: Path = compiler.RESULTS) -> Progr
     if "train" in record.get("partial", ()):
         return None
     reports = series.reports(record, results)
-    kind = kind_of(config.hardware)
+    kind = kind_of_preset(config)
     clock = target(kind, 1).megahertz
     train = _shares(config, [reports[name] for name in sorted(reports) if name.startswith("train")])
     evaluate = _shares(config, [reports[name] for name in sorted(reports) if name.startswith("eval")])

@@ -19,11 +19,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from systems.compile.targets import MEGACORE
+
 # Bytes that a core reads and writes per byte of a sum: within a chip its own, the other's and the result; in a ring its
 # own, before they leave, and the result, when it comes.
 _LOCAL, _RING = 3, 2
 # {kind of device: the shortest and the longest side that close to a ring}.
-_RINGS = {"tpu-v2": (16, 16), "tpu-v3": (32, 32), "tpu-v4": (4, 64)}
+_RINGS = {"tpu-v2": (16, 16), "tpu-v3": (32, 32), "tpu-v4": (4, 64), MEGACORE: (4, 64)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Torus:
           chip: the accelerator's entry of data/accelerators.json.
           share: the part of links' and memory's rate that collectives reach.
         """
-        cores = chip["replicas"]
+        cores = 1 if kind == MEGACORE else chip["replicas"]
         return cls(
             sides=tuple(int(side) for side in topology.partition(":")[2].split("x")),
             rings=_RINGS[kind],

@@ -12,10 +12,11 @@ import sys
 
 import pytest
 
+from common.config import benchmarks
 from common.errors import UserError
 from systems.__main__ import main
 from systems.compile import cli, document, hlo, run, series, worker
-from systems.compile.targets import NAMES, kind_of, target, torus
+from systems.compile.targets import MEGACORE, NAMES, kind_of, kind_of_preset, target, torus
 from systems.predict import compiled
 
 CYCLES = 'backend_config={"estimated_cycles":"%d"}'
@@ -145,6 +146,7 @@ def test_copies_and_wide_arithmetic_are_found(program: hlo.Program) -> None:
         ("tpu-v3-32", "tpu-v3", 32, "v3:4x4"),
         ("tpu-v3-8192", "tpu-v3", 8192, "v3:32x128"),
         ("tpu-v4-128", "tpu-v4", 128, "v4:4x4x4"),
+        ("tpu-v4-megacore-64", MEGACORE, 64, "v4:4x4x4"),
         ("v100-8", "v100", 8, "1x1x8"),
         ("summit-256", "v100", 6, "1x1x6"),
     ],
@@ -153,6 +155,16 @@ def test_a_preset_s_machine_has_a_topology(hardware: str, kind: str, devices: in
     assert kind_of(hardware) == kind
     found = target(kind, devices)
     assert found.topology == topology and found.devices >= devices
+
+
+def test_replicas_that_are_chips_of_a_tpu_v4_have_both_cores() -> None:
+    """`docs/sources.md`: batch 8192 on tpu-v4-128 with batch norm over the 128 images of one replica is 64 replicas."""
+    presets = benchmarks.module("resnet", "presets").PRESETS
+    assert [presets[f"tpu-v4-{cores}"].num_replicas for cores in (16, 128, 512)] == [16, 64, 512]
+    kinds = [kind_of_preset(presets[f"tpu-v4-{cores}"]) for cores in (16, 128, 512)]
+    assert kinds == ["tpu-v4", MEGACORE, "tpu-v4"]
+    assert target(MEGACORE, 64).chip_config == "megacore" and target(MEGACORE, 64).devices == 64
+    assert target(MEGACORE, 64).memory == 2 * target("tpu-v4", 64).memory
 
 
 def test_every_kind_has_memory_and_a_torus_holds_its_chips() -> None:
