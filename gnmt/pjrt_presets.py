@@ -19,7 +19,7 @@ _OF_16 = Config(
     ruleset="0.7.0",
     division="open",
     replicas="pjrt",
-    communication=Communication(wire="bf16"),
+    communication=Communication(wire="bf16_sum"),
     num_replicas=16,
     global_batch_size=4096,
     eval_batch_size=4096,

@@ -100,11 +100,11 @@ _V06_PRESETS = {
     ),
 }
 
-# --- Round v0.7: gradients are summed in bf16, labels smoothed over the other classes.
+# --- Round v0.7: the all-reduce adds gradients in bf16 (use_bf16_gradients_ar), labels smoothed over the other classes.
 _V07 = Config(
     ruleset="0.7.0",
     replicas="tpu",
-    communication=Communication(wire="bf16"),
+    communication=Communication(wire="bf16_sum"),
     global_batch_size=8192,
     eval_batch_size=4096,
     train_steps=10 * 420,

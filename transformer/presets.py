@@ -74,7 +74,7 @@ _V06_PRESETS = {
         source="G6 benchmarks/transformer/tpu-v3-32/run_and_time.sh",
         num_replicas=32,
         # Gradients are summed in bf16 at 32 cores only (docs/sources.md, mlperf 1.4).
-        communication=Communication(wire="bf16"),
+        communication=Communication(wire="bf16_sum"),
     ),
     "tpu-v3-128": replace(
         _V06_512,

@@ -16,7 +16,7 @@ PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 RULESETS = ("0.6.0", "0.7.0")
 REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu", "pjrt")
 SUMMATIONS = ("flat", "hierarchical", "2d")
-WIRES = ("full", "bf16")
+WIRES = ("full", "bf16", "bf16_sum")
 LARGEST_SEED = 2**32 - 1  # The largest that np.random.seed takes.
 
 
@@ -163,7 +163,8 @@ class Communication:
       group_size: replicas of a node, or of a row; 0 takes the replicas of one host for "hierarchical" and
         the divisor nearest to the square root for "2d".
       bucket_bytes: size in bytes of the buckets in which gradients are summed, in reverse order of creation.
-      wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32.
+      wire: "full" sends gradients as they are, "bf16" sends bfloat16 and sums in fp32, "bf16_sum" sends bfloat16 and
+        leaves the additions to the collective, in bfloat16 (published TPU code: `use_bf16_gradients_ar`).
       shard_weight_update: each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
       shard_in_blocks: with shard_weight_update, a part is a block of a weight's rows and columns, cut out of a whole
         sum (common/distributed/block_update.py): no copies on TPUs.

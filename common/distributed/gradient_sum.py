@@ -1,5 +1,9 @@
 """Sums gradients over replicas: in buckets, in full precision or bf16 on the wire, along one or two stages of groups.
 
+With bf16 on the wire, the replicas either exchange all parts and add them up in fp32, or let the collective add in
+bf16. The first is more exact. The second is a sum as the network makes it: on a TPU's torus an exchange of all parts
+takes several times as long, and so does adding up one part of every replica.
+
 Section 2 of the pods paper sums along the rows of a torus, then along its columns; a cluster of nodes sums within
 each node, then across nodes, and distributes the sums within the node again. Both are reduce-scatters over groups,
 followed by all-gathers, on the collectives of `common.distributed.replicas.base`, so that they work on every backend.
@@ -127,6 +131,9 @@ def sum_gradients(
             total = members
         elif communication.wire == "full" and plan.columns is None:
             total = replicas.sum_bucket(members)
+        elif communication.wire == "bf16_sum" and plan.columns is None:
+            rounded = replicas.sum_bucket([tf.cast(x, tf.bfloat16) for x in members])
+            total = [tf.cast(x, members[0].dtype) for x in rounded]
         else:
             total = _sum_bucket(replicas, members, plan, communication.wire)
         for i, one in zip(bucket, total, strict=True):
@@ -148,13 +155,15 @@ def _sum_bucket(replicas: Replicas, tensors: list[tf.Tensor], plan: Route, wire:
 def scatter(replicas: Replicas, whole: tf.Tensor, plan: Route, wire: str) -> tf.Tensor:
     """Inside `run`: returns this replica's part, `plan.part(replica)`, of the sum of `whole` [n] over all replicas.
 
-    Over a bf16 wire, replicas exchange bfloat16 parts and add them up in the precision of `whole`.
+    Over the wire "bf16", replicas exchange bfloat16 parts and add them up in the precision of `whole`.
     """
     if replicas.num_replicas == 1:
         return whole
     for groups in plan.stages:
         if wire == "full":
             whole = replicas.reduce_scatter(whole, groups=groups)
+        elif wire == "bf16_sum":
+            whole = tf.cast(replicas.reduce_scatter(tf.cast(whole, tf.bfloat16), groups=groups), whole.dtype)
         else:
             size = len(groups[0]) if groups else plan.num_replicas
             received = replicas.all_to_all(tf.cast(whole, tf.bfloat16), groups=groups)
@@ -171,15 +180,18 @@ def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
     return part
 
 
-def bf16_error(plan: Route) -> float:
+def bf16_error(plan: Route, wire: str = "bf16") -> float:
     """Returns the largest error of a sum over a bf16 wire, relative to the sum of the summands' magnitudes.
 
     A summand is rounded before each exchange, within the sums of its row and then of its column, and once more before
     the gather; later gathers move bfloat16 unchanged. With roundings of 1 + d, |d| <= u = 2^-8, and additions of
     1 + e, |e| <= 2^-24, each summand arrives multiplied by at most (1 + u)^(stages + 1) (1 + 2^-24)^(N + stages), where
-    the last `stages` is for casts from float64 by way of float32. Underflow is not covered.
+    the last `stages` is for casts from float64 by way of float32. Underflow is not covered. With "bf16_sum", additions
+    round to bfloat16 as well: N - 1 of them, and the summand itself, whatever the order.
     """
     stages = len(plan.stages)
+    if wire == "bf16_sum":
+        return (1 + _BF16) ** plan.num_replicas * (1 + _FP32) ** stages - 1
     return (1 + _BF16) ** (stages + 1) * (1 + _FP32) ** (plan.num_replicas + stages) - 1
 
 
@@ -197,7 +209,7 @@ def bytes_moved(communication: Communication, plan: Route, elements: int, itemsi
     (as rings and pairwise exchanges do). A flat sum counts as `across`. Padding is not counted.
     """
     n = plan.num_replicas
-    wire = 2 if communication.wire == "bf16" else itemsize
+    wire = itemsize if communication.wire == "full" else 2
     back = itemsize if communication.shard_weight_update else wire
     if communication.shard_in_blocks:  # Two sums of the whole.
         wire, back = 2 * wire, 2 * back

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from systems.compile.targets import MEGACORE
@@ -115,8 +115,9 @@ class Torus:
 
         The compiler names its strategy. StrategyND goes along one side after another, in as many colours at once as
         there are sides: each has its part of the bytes and another order of the sides (its text says "colors:2
-        phases:2 ... dim_used:{0 1},{1 0}"). UniDirectionNDRingStrategy, which it takes where no side closes, is a ring
-        through all chips that uses one direction. Else one ring passes all chips, in both.
+        phases:2 ... dim_used:{0 1},{1 0}"). UniDirectionNDRingStrategy, which it takes on small even slices, has each
+        of these colours twice, once a direction ("colors:4 phases:2 ... dim_used:{0 1},{1 0},{0 1},{1 0}" on v3:4x4).
+        Else one ring passes all chips, in both.
         """
         box = self.box(size)
         long = [(length, self.closes(side, length)) for side, length in enumerate(box) if length > 1]
@@ -124,18 +125,22 @@ class Torus:
             return 0.0
         chips = math.prod(box)
         if strategy.startswith("UniDirection"):
-            return 2 * (chips - 1) * (moved / chips / self.link + self.hop)
-        if not strategy.startswith("StrategyND"):
+            colours, along = 2 * len(long), self._one_way
+        elif strategy.startswith("StrategyND"):
+            colours, along = len(long), self._ring
+        else:
             return self._ring(moved, chips, len(long) > 1 or long[0][1])
         orders = [long[turn:] + long[:turn] for turn in range(len(long))]
-        return max(self._phases(moved / len(long), order) for order in orders)
+        return max(_phases(moved / colours, order, along) for order in orders)
 
-    def _phases(self, moved: float, sides: list[tuple[int, bool]]) -> float:
-        total = 0.0
-        for length, closed in sides:
-            total += self._ring(moved, length, closed)
-            moved /= length
-        return total
+    def _one_way(self, moved: float, chips: int, closed: bool) -> float:
+        """Seconds of a scatter and a gather of one colour whose members all send the same way.
+
+        On a line the last member's bytes come back over all its links, on which the colour of the other direction
+        sends as much: each link carries both.
+        """
+        carried = moved * (chips - 1) / chips * (1 if closed else 2)
+        return 2 * (carried / self.link + (chips - 1) * self.hop)
 
     def _ring(self, moved: float, chips: int, closed: bool) -> float:
         """Seconds of a scatter and a gather round a ring, or along a line, whose middle link half of the bytes pass."""
@@ -161,3 +166,12 @@ class Torus:
     def permute(self, moved: float) -> float:
         """Seconds in which each replica sends `moved` bytes to its neighbour: a link for itself, and a hop."""
         return moved / self.link + self.hop
+
+
+def _phases(moved: float, sides: list[tuple[int, bool]], along: Callable[[float, int, bool], float]) -> float:
+    """Seconds of one colour: along a side all its bytes, along the next the part that is its line's."""
+    total = 0.0
+    for length, closed in sides:
+        total += along(moved, length, closed)
+        moved /= length
+    return total

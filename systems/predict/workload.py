@@ -155,7 +155,7 @@ def of_config(config: RunConfig) -> Workload:
         accumulation=config.accumulation_steps,
         span=getattr(config, "bn_span", 0),
         precision=config.precision,
-        wire=2 if communication.wire == "bf16" else 4,
+        wire=4 if communication.wire == "full" else 2,
         shard_update=communication.shard_weight_update,
         optimizer=config.optimizer.name,
         first_evaluation=max(first, 1e-6),

@@ -133,3 +133,10 @@ def test_a_warmup_in_epochs_is_logged_in_steps() -> None:
     schedule = dataclasses.replace(PRESETS["tpu-v4-512"].schedule, warmup_steps=0.0, warmup_epochs=2.0)
     config = dataclasses.replace(PRESETS["tpu-v4-512"], schedule=schedule)
     assert header(config)["opt_learning_rate_warmup_steps"] == 840
+
+
+def test_google_s_rows_of_v07_let_the_all_reduce_add_in_bf16() -> None:
+    """G7 `use_bf16_gradients_ar`; v0.6 sums in fp32."""
+    tpus = [config for name, config in PRESETS.items() if name.startswith("tpu-")]
+    wires = {(config.ruleset, config.communication.wire) for config in tpus}
+    assert wires == {("0.6.0", "full"), ("0.7.0", "bf16_sum")}

@@ -54,10 +54,19 @@ def test_only_a_whole_pods_side_closes():
     assert torus((4, 4, 8), (4, 64)).closes(2, 8)
 
 
-def test_a_ring_of_one_direction_sends_everything_the_same_way():
-    """Sixteen chips of a slice: fifteen turns there and fifteen back, each of a sixteenth of the bytes."""
+def test_rings_of_one_direction_are_two_for_each_order_of_the_sides():
+    """Four colours on 4 x 4 chips. Of a colour's bytes 3/4 pass a chip, and on a line as much comes back."""
     found = torus((4, 4)).both_ways(16 * MB, 32, "UniDirectionNDRingStrategy")
-    assert found == pytest.approx(30 * (MB / LINK + HOP))
+    first = 2 * (2 * 4 * MB * 3 / 4 / LINK + 3 * HOP)
+    second = 2 * (2 * MB * 3 / 4 / LINK + 3 * HOP)
+    assert found == pytest.approx(first + second)
+
+
+def test_rings_of_one_direction_on_closed_sides_move_what_rings_of_both_do():
+    """4 x 4 x 4 chips of a TPU v4, whose sides close: the same bytes a link as StrategyND, more hops."""
+    one = dataclasses.replace(torus((4, 4, 4), (4, 64)), hop=0.0)
+    same = [one.both_ways(16 * MB, 128, name) for name in ("UniDirectionNDRingStrategy", "StrategyND")]
+    assert same[0] == pytest.approx(same[1])
 
 
 def test_two_colours_go_along_both_sides_at_once():

@@ -27,7 +27,7 @@ CASES = {
         algorithm, 0 if algorithm != "hierarchical" else 2, size, wire
     )
     for algorithm in ("flat", "hierarchical", "2d")
-    for wire in ("full", "bf16")
+    for wire in ("full", "bf16", "bf16_sum")
     for size in (400, 1 << 20)
 }
 
@@ -66,7 +66,7 @@ def check_sums(results: dict[str, list[list[np.ndarray]]], number: int, dtype: s
             size = np.sum([np.abs(g[i]).astype(np.float64) for g in all_of], 0)
             bound = 1e-14 if dtype == "float64" else number * 2.0**-24
             if "bf16" in name and number > 1:
-                bound = gradient_sum.bf16_error(plan)
+                bound = gradient_sum.bf16_error(plan, CASES[name].wire)
                 assert np.array_equal(values[0], values[0].astype(tf.bfloat16.as_numpy_dtype).astype(dtype))
             assert values[0].shape == exact.shape and values[0].dtype == dtype
             assert np.all(np.abs(values[0] - exact) <= bound * size), name
@@ -113,6 +113,19 @@ def test_parts_that_come_as_bf16_are_added_in_full_precision():
 
     parts = tf.function(lambda: replicas.local_results(replicas.run(one)), autograph=False)()
     assert [part.numpy().tolist() for part in parts] == [[259.0]] * 4
+
+
+@pytest.mark.parametrize("rounds, wire", [(False, "bf16"), (True, "bf16_sum")])
+def test_a_sum_is_added_in_the_precision_that_its_wire_names(rounds, wire):
+    """Of 256 + 1 + 1 + 1, bfloat16 keeps 256 or 260 by the order of additions; fp32 keeps 259, sent as 260."""
+    replicas, communication = replicas_of("mirrored", 4), Communication(wire=wire)
+
+    def one():
+        mine = tf.fill([4], tf.gather([256.0, 1.0, 1.0, 1.0], replicas.replica_id()))
+        return gradient_sum.sum_gradients(replicas, [mine], communication)[0]
+
+    sums = tf.function(lambda: replicas.local_results(replicas.run(one)), autograph=False)()
+    assert [s.numpy().tolist() for s in sums] == [[256.0 if rounds else 260.0] * 4] * 4
 
 
 def test_bf16_bound_counts_the_roundings():

@@ -60,6 +60,12 @@ CASES = {
 MORE = {
     "2d sums": (8, {"communication": Communication("2d", group_size=4)}, {("reduce_scatter", 2, 4)}),
     "bf16 sums": (4, {"communication": Communication(wire="bf16")}, {("all_to_all", 1, 4)}),
+    "sums in bf16": (2, {"communication": Communication(wire="bf16_sum")}, {("all_reduce", 1, 2)}),
+    "sharded update, sums in bf16": (
+        2,
+        {"communication": Communication(wire="bf16_sum", shard_weight_update=True)},
+        {("reduce_scatter", 1, 2), ("all_gather", 1, 2)},
+    ),
     "hierarchical bf16": (
         4,
         {"communication": Communication("hierarchical", group_size=2, wire="bf16")},
