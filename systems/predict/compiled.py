@@ -35,6 +35,7 @@ class Scale:
     Attributes:
       cycles: seconds that a step takes, over the scheduler's estimate: one factor for all benchmarks.
       benchmarks: a benchmark's own factor, instead: the published program was another than ours, by so much.
+      v4: on a TPU v4, times this.
       link: the part of links' and memory's rate that collectives reach.
       turnaround: seconds an evaluation costs besides its arithmetic.
     """
@@ -43,10 +44,11 @@ class Scale:
     link: float
     turnaround: float
     benchmarks: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    v4: float = 1.0
 
-    def of(self, benchmark: str) -> float:
-        """The factor of a benchmark's cycles."""
-        return self.benchmarks.get(benchmark, self.cycles)
+    def of(self, benchmark: str, kind: str) -> float:
+        """The factor of a benchmark's cycles on a kind of device."""
+        return self.benchmarks.get(benchmark, self.cycles) * (self.v4 if kind.startswith("tpu-v4") else 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Program:
         for share, report in self.evaluate:
             busy = report["cycles"]["total"] / (self.megahertz * _HERTZ)
             moved = sum(self._exchange(report, machine, scale.link).values())
-            total += share * (scale.of(self.benchmark) * busy + moved)
+            total += share * (scale.of(self.benchmark, self.kind) * busy + moved)
         return total
 
     def _exchange(self, report: Mapping[str, Any], machine: Machine, link: float) -> dict[str, float]:

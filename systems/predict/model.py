@@ -114,7 +114,7 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
 
 def _compiled_step(work: Workload, machine: Machine, made: Scaled) -> Step:
     """The update, copies, and what a partition leaves idle are in the program's cycles."""
-    factor = made.scale.of(made.program.benchmark)
+    factor = made.scale.of(made.program.benchmark, made.program.kind)
     kinds = {kind: factor * seconds for kind, seconds in made.program.kinds().items()}
     arithmetic = sum(kinds.values())
     moved = made.program.exchange(machine, made.scale.link)

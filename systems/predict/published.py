@@ -127,7 +127,7 @@ def tested() -> list[Row]:
 
 
 def held_out() -> list[Row]:
-    """The rows of TPU v4, to which nothing is fitted; only their compiled programs are predicted."""
+    """The rows of TPU v4: no formula is fitted to them; their compiled programs have one factor (program_fit.py)."""
     return [row for row in rows() if row.system.startswith("tpu-v4")]
 
 

@@ -102,8 +102,10 @@ class Torus:
             one = self.both_ways(moved, size, row["strategy"]) / 2
         elif row["operation"] == "reduce-scatter":  # Its result is a member's part.
             one = self.both_ways(moved * size, size, row["strategy"]) / 2
-        else:
+        elif row["strategy"]:
             one = max(self.both_ways(moved, size, row["strategy"]), self.local(moved, size))
+        else:
+            one = max(self.single_phase(moved, size), self.local(moved, size))
         return row["count"] * one
 
     def local(self, moved: float, size: int) -> float:
@@ -132,6 +134,19 @@ class Torus:
             return self._ring(moved, chips, len(long) > 1 or long[0][1])
         orders = [long[turn:] + long[:turn] for turn in range(len(long))]
         return max(_phases(moved / colours, order, along) for order in orders)
+
+    def single_phase(self, moved: float, size: int) -> float:
+        """Seconds of a small sum: what every member has goes round to all others, half each way, and each adds up.
+
+        The compiler names no strategy for it, but "SinglePhaseRingSumEmitter"; its buffer grows with the group.
+        """
+        box = self.box(size)
+        chips, long = math.prod(box), [side for side, length in enumerate(box) if length > 1]
+        if not long:
+            return 0.0
+        closed = len(long) > 1 or self.closes(long[0], box[long[0]])
+        hops = math.ceil(chips / 2) if closed else chips - 1
+        return moved * self.cores * hops / self.link + hops * self.hop
 
     def _one_way(self, moved: float, chips: int, closed: bool) -> float:
         """Seconds of a scatter and a gather of one colour whose members all send the same way.
