@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -105,3 +106,28 @@ def test_frozen_parts_too():
     assert other == pytest.approx(expected, rel=1e-8)
     for a, b in zip(found, gradients, strict=True):
         assert np.linalg.norm(a - b) <= 1e-8 * max(np.linalg.norm(b), 1e-3)
+
+
+@pytest.mark.parametrize("partitions, parts", [(1, 1), (2, 1), (4, 2), (8, 2)])
+def test_at_most_four_replicas_of_a_group_compute_the_second_stage(monkeypatch, partitions, parts):
+    """Two of eight for boxes, two for masks: "up to four different cores" (section 3 of the pods paper)."""
+    given = []
+
+    def branches(replicas, functions, groups):
+        given.append(len(functions))
+        return [function() for function in functions]
+
+    monkeypatch.setattr(model, "branches", branches)
+    network = types.SimpleNamespace(
+        spatial=types.SimpleNamespace(partitions=partitions, groups=[list(range(partitions))]),
+        replicas=None,
+        crops=[lambda maps, regions: regions] * 2,
+        box_head=lambda x: (x, x),
+        mask_head=types.SimpleNamespace(of_class=lambda x, classes: x),
+    )
+    network._mask_parts = functools.partial(model.MaskRCNN._mask_parts, network)
+    regions, classes = tf.random.uniform([1, 10, 4]), tf.zeros([1, 10], tf.int32)
+    found = model.MaskRCNN.heads(network, [], regions, regions, classes)
+    assert given == [2 * parts]
+    np.testing.assert_array_equal(found[0], regions)
+    np.testing.assert_array_equal(found[2], regions)

@@ -126,9 +126,10 @@ def test_gnmt_s_gradients_of_matrices_come_after_the_loops() -> None:
             assert math.prod(sides[:-1]) == examples < config.width, (config.system, shape)
 
 
-def test_the_second_stage_of_mask_rcnn_is_on_four_cores() -> None:
+def test_the_second_stage_of_mask_rcnn_is_on_the_cores_of_a_group() -> None:
+    """A case a core, of which each runs its own; that four of eight have work is a test of the network."""
     for config, report in training("maskrcnn"):
-        assert config.partitions == 1 or set(report["branches"]) == {min(config.partitions, 4)}, config.system
+        assert config.partitions == 1 or set(report["branches"]) == {config.partitions}, config.system
 
 
 def test_no_step_has_arithmetic_of_64_bits() -> None:
