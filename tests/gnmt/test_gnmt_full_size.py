@@ -21,9 +21,9 @@ SINGLE = {
 }
 STEP_EACH = """
 import dataclasses, json, sys
-from common import replicas
+from common.distributed import replicas
 from common.train.loop import Loop
-from gnmt.config import PRESETS
+from gnmt.presets import PRESETS
 from gnmt.task import Task
 
 system, changes, search = json.loads(sys.argv[1])
