@@ -9,6 +9,10 @@ PY := $(VENV)/bin/python
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV := $(shell command -v uv)
 STUDY ?= resnet-photos
+# Files of long tests that have a target of their own; `make e2e` leaves them to it.
+OWN_TESTS := tests/timetotrain/test_own_end_to_end.py
+POD_TESTS := tests/common/export/test_replicas.py tests/common/export/test_pods.py
+PJRT_TESTS := tests/common/run/test_pjrt_targets.py
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 help:
@@ -37,19 +41,20 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two 
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" --quick $(ARGS)
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step; goes on where it was stopped
-	@$(PY) -m pytest -m e2e --journal=.cache/e2e.txt $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile -m e2e --journal=.cache/e2e.txt \
+	  $(addprefix --ignore=,$(OWN_TESTS) $(POD_TESTS) $(PJRT_TESTS)) $(ARGS)
 
 mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
 	@$(PY) -m tools.mutate $(ARGS)
 
 e2e-own: $(VENV)/.dev ## from folders of own data to predictions, in four commands each
-	@$(PY) -m pytest -s -m e2e tests/timetotrain/test_own_end_to_end.py $(ARGS)
+	@$(PY) -m pytest -s -m e2e $(OWN_TESTS) $(ARGS)
 
 e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal those of mirrored
-	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP tests/common/export/test_replicas.py tests/common/export/test_pods.py $(ARGS)
+	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(POD_TESTS) $(ARGS)
 
 e2e-pjrt: $(VENV)/.dev $(VENV)/.pjrt ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
-	@$(PY) -m pytest -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt tests/common/run/test_pjrt_targets.py tests/common/launch/test_runs.py $(ARGS)
+	@$(PY) -m pytest -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/common/launch/test_runs.py $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)

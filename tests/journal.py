@@ -30,11 +30,16 @@ class Journal:
 
     def __init__(self, path: pathlib.Path, now: str):
         self.path = path
+        self.keeps = True
         lines = path.read_text().splitlines() if path.exists() else []
         self.passed = set(lines[1:]) if lines[:1] == [now] else set()
         if not self.passed:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(now + "\n")
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Leaves the writing to the process that starts the others, where pytest-xdist shares out the tests."""
+        self.keeps = not hasattr(config, "workerinput")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,11 +54,12 @@ class Journal:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes a test that has passed."""
-        if report.when == "call" and report.passed:
+        if self.keeps and report.when == "call" and report.passed:
             with self.path.open("a") as file:
                 file.write(report.nodeid + "\n")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Removes the journal of a run that is done: every test passed, now or before."""
-        if exitstatus == 0 or (exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.passed):
+        nothing_left = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.passed
+        if self.keeps and (exitstatus == 0 or nothing_left):
             self.path.unlink(missing_ok=True)
