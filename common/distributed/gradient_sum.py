@@ -129,11 +129,11 @@ def sum_gradients(
         members = [gradients[i] for i in bucket]
         if replicas.num_replicas == 1:
             total = members
-        elif communication.wire == "full" and plan.columns is None:
-            total = replicas.sum_bucket(members)
-        elif communication.wire == "bf16_sum" and plan.columns is None:
-            rounded = replicas.sum_bucket([tf.cast(x, tf.bfloat16) for x in members])
-            total = [tf.cast(x, members[0].dtype) for x in rounded]
+        elif communication.wire != "bf16" and plan.columns is None:
+            # In one stage, the backend's own all-reduce; a cast to the same type does nothing.
+            dtype = members[0].dtype
+            wire = tf.bfloat16 if communication.wire == "bf16_sum" else dtype
+            total = [tf.cast(x, dtype) for x in replicas.sum_bucket([tf.cast(x, wire) for x in members])]
         else:
             total = _sum_bucket(replicas, members, plan, communication.wire)
         for i, one in zip(bucket, total, strict=True):
@@ -180,7 +180,7 @@ def gather(replicas: Replicas, part: tf.Tensor, plan: Route) -> tf.Tensor:
     return part
 
 
-def bf16_error(plan: Route, wire: str = "bf16") -> float:
+def bf16_error(plan: Route, wire: str) -> float:
     """Returns the largest error of a sum over a bf16 wire, relative to the sum of the summands' magnitudes.
 
     A summand is rounded before each exchange, within the sums of its row and then of its column, and once more before

@@ -63,13 +63,12 @@ def _run(args: argparse.Namespace) -> int:
         raise UserError("--system: goes with one benchmark; leave it out to compile every preset of all")
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         folder = args.export or Path(scratch) / "export"
+        kind = args.target or kind_of_preset(_config(args.benchmark, args.system))
         if args.export:
             manifest = _manifest(folder)
         else:
-            kind = args.target or kind_of_preset(_config(args.benchmark, args.system))
             run.compiler_python(target(kind, 1).platform)  # Before the export, which takes its time.
             manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
-        kind = args.target or kind_of_preset(_config(args.benchmark, args.system))
         goal = target(kind, int(manifest.get("num_replicas", 1)))
         chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
         reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep) for p in chosen}

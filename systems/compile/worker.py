@@ -46,7 +46,7 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
     from jaxlib.mlir.dialects import stablehlo
 
     settings = {"target_config": request["target_config"]} if request["platform"] == "cuda" else {}
-    if request.get("chip_config"):
+    if request["chip_config"]:
         settings = {"chip_config_name": request["chip_config"]}
     name = "topology" if request["platform"] == "cuda" else "topology_name"
     topology = topologies.get_topology_desc(

@@ -132,7 +132,6 @@ def refit(values: Constants) -> tuple[dict | None, dict[str, list[list]]]:
         whole = fit(rows, values, each)
         tests = leave_one_out(rows, values, each, whole)
         rounded = {k: [round(x, 4) for x in v] for k, v in fitting.summary(tests).items()}
-        saved[NONE] = [fitting.saved(_predicted(row, values, whole, "")) for row in fourth]
         tests += leave_one_out_v4(fourth, values, whole)
         saved[name] = [fitting.saved(test) for test in tests]
         entry = {
@@ -140,6 +139,7 @@ def refit(values: Constants) -> tuple[dict | None, dict[str, list[list]]]:
             "rows": len(rows),
             "left_out": rounded,
         }
+    saved[NONE] = [fitting.saved(_predicted(row, values, whole, "")) for row in fourth]
     return entry, saved
 
 

@@ -99,7 +99,7 @@ def test_the_bf16_bound_is_no_wider_than_needed():
         )
 
     error = np.max(np.abs(run()[0].numpy() - number * value)) / (number * value)
-    bound = gradient_sum.bf16_error(route(case, number))
+    bound = gradient_sum.bf16_error(route(case, number), case.wire)
     assert 0.25 * bound < error <= bound
 
 
@@ -129,8 +129,8 @@ def test_a_sum_is_added_in_the_precision_that_its_wire_names(rounds, wire):
 
 
 def test_bf16_bound_counts_the_roundings():
-    assert gradient_sum.bf16_error(Route(4, 4)) == pytest.approx(2 * 2**-8, rel=0.01)
-    assert gradient_sum.bf16_error(Route(4, 2)) == pytest.approx(3 * 2**-8, rel=0.01)
+    assert gradient_sum.bf16_error(Route(4, 4), "bf16") == pytest.approx(2 * 2**-8, rel=0.01)
+    assert gradient_sum.bf16_error(Route(4, 2), "bf16") == pytest.approx(3 * 2**-8, rel=0.01)
 
 
 class Spy:
