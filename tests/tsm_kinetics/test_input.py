@@ -142,6 +142,11 @@ def test_flips_mirror_half_of_the_clips_and_none_where_they_may_not(data_dir: Pa
     assert all(left_brighter(False)) and 0.2 < np.mean(left_brighter(True)) < 0.8
 
 
+def test_a_flip_mirrors_every_row() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, [3, 4, 5, 3], np.uint8)
+    np.testing.assert_array_equal(pipeline.flipped(tf.constant(frames)), frames[:, :, ::-1])
+
+
 def test_an_order_goes_back_to_epochs_that_it_has_left() -> None:
     order = pipeline.Order(seed=3, count=4)
     places = range(40)
