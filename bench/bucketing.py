@@ -5,7 +5,8 @@ and of newstest2014, as it is and eight times over: 3,003 pairs are few for many
 each length. Two epochs are planned, nothing is trained. A step costs a replica its padded tokens, and takes as long as
 that of the replica with the most; `imbalance` is how much longer than if all had the mean.
 
-- ours: common/data/bucketing.py, one bucket a step on all replicas, each of which takes its part of the plan
+- ours: common/data/bucketing.py, one bucket a step on all replicas, each of which takes its part of the plan;
+  limits of equal width are GNMT's, those of least padding are what a set of one's own gets
 - tf_data: tf.data's bucket_by_sequence_length in every replica over its part of the examples, padded to the buckets'
   limits, which are ours; tf_data_longest: padded to the longest of a batch, its default: a shape for every length
 - tf_data_global: one tf.data pipeline, on one host, for the batches of all replicas. tf.data's last batches of an epoch
@@ -29,7 +30,7 @@ import tensorflow as tf
 from bench.harness import arguments
 from bench.harness.errors import status_of
 from bench.harness.results import head, write
-from common.data.bucketing import Buckets, equal_width
+from common.data.bucketing import Buckets, equal_width, least_padding
 from common.distributed.replicas.base import Shard
 from common.text.subwords import Subwords
 from studies.data import unpack
@@ -141,9 +142,8 @@ def judge(lengths: np.ndarray, epochs: Sequence[Steps]) -> dict[str, Any]:
     }
 
 
-def measure(lengths: np.ndarray, buckets: int, batch: int) -> dict[str, Any]:
-    """All plans for so many buckets of equal width."""
-    limits = equal_width(int(lengths.max()), buckets)
+def measure(lengths: np.ndarray, limits: list[int], batch: int) -> dict[str, Any]:
+    """All plans for buckets of these limits."""
     rows = {
         name: judge(lengths, [plan(lengths, limits, batch, epoch) for epoch in range(EPOCHS)])
         for name, plan in PLANS.items()
@@ -157,6 +157,14 @@ def measure(lengths: np.ndarray, buckets: int, batch: int) -> dict[str, Any]:
         "plans": rows,
         "no_imbalance": own["imbalance"] == 0 and own["steps_of_unequal_lengths"] == 0,
         "meets_bar": {name: ratio >= BAR for name, ratio in less.items()},
+    }
+
+
+def kinds(lengths: np.ndarray, count: int) -> dict[str, list[int]]:
+    """The limits of so many buckets: as the published ones, and as those of a set of one's own."""
+    return {
+        "of equal width": equal_width(int(lengths.max()), count),
+        "of least padding": least_padding(lengths, count),
     }
 
 
@@ -184,7 +192,7 @@ SETS = ("multi30k", "newstest2014", f"newstest2014_x{REPEATED}")
 def main() -> None:
     parser = arguments.parser(__doc__, "bucketing.json")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
-    parser.add_argument("--buckets", type=int, nargs="+", default=[5, 10, 20], help="of equal width")
+    parser.add_argument("--buckets", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--batch", type=int, default=128, help=f"pairs of a step, of all {REPLICAS} replicas")
     options = parser.parse_args()
     if options.batch % REPLICAS:
@@ -197,14 +205,18 @@ def main() -> None:
     for name in options.sets:
         lengths = lengths_of(name)
         quantiles = np.quantile(lengths, [0, 0.05, 0.5, 0.95, 1]).tolist()
-        found = {count: measure(lengths, count, options.batch) for count in options.buckets}
+        found = {
+            f"{count} buckets {kind}": measure(lengths, limits, options.batch)
+            for count in options.buckets
+            for kind, limits in kinds(lengths, count).items()
+        }
         result["sets"][name] = {"pairs": len(lengths), "length_quantiles": quantiles, "buckets": found}
-        for count, of_count in found.items():
-            for plan, row in of_count["plans"].items():
+        for case, of_case in found.items():
+            for plan, row in of_case["plans"].items():
                 padding = f"padding {row['padding_share']:6.1%} ({row['padding_share_over_ours']:5.2f}x ours)"
                 cost = f"imbalance {row['imbalance']:6.1%}, {row['cost_per_real_token']:.2f} a real token"
                 once = "" if row["every_example_once_an_epoch"] else ", NOT every example once"
-                print(f"{name}, {count} buckets, {plan:18} {padding}, {cost}, {row['shapes']} shapes{once}")
+                print(f"{name}, {case}, {plan:18} {padding}, {cost}, {row['shapes']} shapes{once}")
     write(result, options.output)
 
 

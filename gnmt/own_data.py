@@ -11,6 +11,7 @@ import numpy as np
 from common.config import own_data as described
 from common.config.own_data import Description
 from common.data import own_data
+from common.data.bucketing import least_padding
 from common.data.own_data import Card, Made, Options
 from common.text import bpe
 from common.text import own_data as own_text
@@ -92,7 +93,7 @@ def _languages(sources: Sequence[Path]) -> tuple[str, str]:
 
 
 def _limits(out: Path, fields: dict) -> list[int]:
-    """Returns the lengths of the buckets: quantiles of the pairs' lengths, the longest last."""
+    """Returns the lengths of the buckets, those that pad these pairs least; the last takes the longest pair."""
     config = dataclasses.replace(
         PRESETS[PREVIEW],
         vocabulary_size=fields["vocabulary_size"],
@@ -101,8 +102,7 @@ def _limits(out: Path, fields: dict) -> list[int]:
     )
     corpus = reader.load(config, out)
     lengths = np.maximum(corpus.source.lengths, corpus.target.lengths + 1)  # A target gets BOS in its turn.
-    points = np.quantile(lengths, np.arange(1, _BUCKETS + 1) / _BUCKETS, method="higher")
-    return sorted({max(int(point), 2) for point in points})
+    return least_padding(np.maximum(lengths, 2), _BUCKETS)
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:

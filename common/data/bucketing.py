@@ -149,3 +149,26 @@ def equal_width(longest: int, count: int) -> list[int]:
     """Returns limits of `count` buckets of width ceil(longest / count), as in GNMT (docs/sources.md, mlperf 1.5)."""
     width = (longest + count - 1) // count
     return [min((i + 1) * width, longest) for i in range(count) if i * width < longest]
+
+
+def least_padding(lengths: np.ndarray, count: int) -> list[int]:
+    """Returns limits of at most `count` buckets that pad examples of these lengths with the fewest tokens.
+
+    Exact, by dynamic programming over the distinct lengths: the last bucket begins somewhere, and those before it are
+    the best for the shorter examples. What is left in the buckets at the end of an epoch is not counted.
+    """
+    sizes, numbers = np.unique(np.asarray(lengths), return_counts=True)
+    upto = np.concatenate([[0], np.cumsum(numbers)])
+    # tokens[b][j]: the fewest for the j shortest lengths in b buckets; begin[b][j]: where the last of these begins.
+    tokens, begin = np.where(np.arange(len(upto)) == 0, 0.0, np.inf), []
+    for _ in range(min(count, len(sizes))):
+        padded = sizes[None] * (upto[None, 1:] - upto[:-1, None])  # Of the bucket of lengths i to j.
+        total = np.where(np.triu(np.ones_like(padded, bool)), tokens[:-1, None] + padded, np.inf)
+        begin.append(np.concatenate([[0], total.argmin(0)]))
+        tokens = np.concatenate([[0.0], total.min(0)])
+    limits, end = [], len(sizes)
+    for first in reversed(begin):
+        if end:
+            limits.append(int(sizes[end - 1]))
+            end = int(first[end])
+    return limits[::-1]

@@ -98,8 +98,15 @@ def test_a_plan_of_batches_is_judged_by_its_slowest_replica() -> None:
 
 def test_every_plan_uses_each_example_once_and_ours_has_no_imbalance() -> None:
     lengths = np.random.default_rng(0).integers(1, 41, 150)
-    found = bucketing.measure(lengths, 4, 16)
+    found = bucketing.measure(lengths, bucketing.kinds(lengths, 4)["of equal width"], 16)
     assert all(row["every_example_once_an_epoch"] for row in found["plans"].values())
     assert found["no_imbalance"] and found["plans"]["tf_data"]["imbalance"] > 0
     assert found["plans"]["ours"]["shapes"] <= 4
     assert found["plans"]["tf_data_longest"]["padding_share"] <= found["plans"]["tf_data"]["padding_share"]
+
+
+def test_limits_of_least_padding_pad_less() -> None:
+    lengths = np.minimum(np.random.default_rng(0).integers(1, 100, 600), 40)
+    kinds = bucketing.kinds(lengths, 4)
+    equal, least = (bucketing.measure(lengths, limits, 16)["plans"]["ours"] for limits in kinds.values())
+    assert least["padding_share"] < equal["padding_share"]

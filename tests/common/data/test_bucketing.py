@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.bucketing import Buckets, equal_width
+from common.data.bucketing import Buckets, equal_width, least_padding
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 
@@ -133,6 +133,20 @@ def test_gnmt_buckets():
     assert equal_width(48, 5) == [10, 20, 30, 40, 48]
     assert equal_width(50, 1) == [50]
     assert equal_width(4, 8) == [1, 2, 3, 4]
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=30), st.integers(1, 5))
+def test_no_other_limits_pad_less(lengths, count):
+    """Beside every choice of limits."""
+
+    def tokens(limits):
+        return sum(min(limit for limit in limits if limit >= length) for length in lengths)
+
+    got = least_padding(np.array(lengths), count)
+    sizes = sorted(set(lengths))
+    every = itertools.combinations(sizes[:-1], min(count, len(sizes)) - 1)
+    assert got == sorted(set(got)) and len(got) <= count and got[-1] == max(lengths)
+    assert tokens(got) == min(tokens([*some, sizes[-1]]) for some in every)
 
 
 @pytest.mark.parametrize(
