@@ -246,8 +246,14 @@ class Stepper:
         self._run = tf.function(run, autograph=False) if traced else run
 
     def __call__(self, batch, number):
-        parts = tf.data.Dataset.from_tensor_slices(batch).batch(self._size, drop_remainder=True)
-        batches = iter(self.replicas.dataset(lambda shard: parts.shard(shard.count, shard.index)))
+        examples = tf.data.Dataset.from_tensor_slices(batch)
+
+        def own(shard):
+            """A process has consecutive examples, as in a run, so that its replicas' spans are one replica's."""
+            count = self.config.global_batch_size // shard.count
+            return examples.skip(shard.index * count).take(count).batch(self._size, drop_remainder=True)
+
+        batches = iter(self.replicas.dataset(own))
         return float(self._run(batches, tf.constant(number, tf.int64)))
 
     def load(self, values):
