@@ -333,7 +333,15 @@ def test_records_that_do_not_allow_a_true_package(tmp_path, results, source, cha
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"schema": 2, "runs": {}}', '{"schema": 1, "runs": {"../x": {}}}', "[" * 100_000],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema": 1, "runs": {}}',
+        '{"schema": 2, "runs": {"result_0.txt": {}}}',
+        '{"schema": 1, "runs": {"../x": {}}}',
+        "[" * 100_000,
+    ],
 )
 def test_a_damaged_run_json_is_one_clear_line(tmp_path, results, source, text):
     given = results("resnet")

@@ -319,6 +319,19 @@ def test_damage_is_named_by_image(tmp_path):
     assert "not a tf.train.Example" in coco_records.complaint(b"\x01\x02 nonsense", categories)
 
 
+@pytest.mark.parametrize("edge, wrong", [(1.0005, False), (1.002, True), (-0.0005, False), (-0.002, True)])
+def test_a_box_may_pass_the_edge_by_a_rounding(edge, wrong, tmp_path):
+    content = scene()
+    annotations, _, _ = write(tmp_path, content)
+    categories = coco_records.Categories.read(annotations, 4)
+    (good,) = coco_write.examples({**content, "images": content["images"][4:5]}, lambda image: jpeg(1))
+    example = tf.train.Example.FromString(good)
+    name = "image/object/bbox/xmax" if edge > 0 else "image/object/bbox/xmin"
+    example.features.feature[name].float_list.value[0] = edge
+    found = coco_records.complaint(example.SerializeToString(), categories)
+    assert (found == "image 128: a box lies outside of the image") if wrong else found is None
+
+
 def oracle(content: dict, pad: int = 3) -> dict[str, np.ndarray]:
     """Output arrays of a network that predicts the ground truth, crowds excepted, and `pad` rows of padding."""
     n, most = len(content["images"]), 6

@@ -213,3 +213,10 @@ def test_sums_within_hosts_need_the_size_of_a_host():
     config = network.config(4, communication=Communication("hierarchical"))
     with pytest.raises(UserError, match="set --config.communication.group_size to the replicas of a host"):
         to_export(dataclasses.replace(config, replicas="horovod"))
+
+
+def test_a_reference_of_many_replicas_is_not_computed():
+    said = []
+    assert reference.prepared(9, "float64", said.append) is None
+    assert said == ["no reference: 9 replicas, and at most 8 are computed here"]
+    assert reference.prepared(8, "float64", said.append).num_replicas == 8 and len(said) == 1
