@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -32,12 +33,17 @@ def tests_of(path: str) -> tuple[str, ...]:
 
 
 def importers(path: str) -> tuple[str, ...]:
-    """The test files that import `path`, at most MOST: its namesake first, then the quick ones, then the slow ones."""
+    """The test files that import `path`, at most MOST: its namesake first, then the nearest, then the quick ones."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     slow = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
     stem = Path(path).stem
     found = [name for name, imported in _imports().items() if module in imported]
-    return tuple(sorted(found, key=lambda name: (stem not in Path(name).stem, name in slow, name))[:MOST])
+
+    def order(name: str) -> tuple:
+        shared = os.path.commonpath([Path("tests", path), name])
+        return stem not in Path(name).stem, -len(Path(shared).parts), name in slow, name
+
+    return tuple(sorted(found, key=order)[:MOST])
 
 
 @cache
