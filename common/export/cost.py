@@ -64,8 +64,7 @@ def exchanges(text: str) -> list[dict[str, int | str]]:
     """
     found: dict[tuple, list[int]] = {}
     for operation, attributes, operands in _EXCHANGE.findall(text):
-        match = _GROUPS.search(attributes)
-        groups, size = (int(n) for n in match.groups()[1:]) if match else (1, 1)
+        groups, size = (int(n) for n in _GROUPS.search(attributes).groups()[1:])
         totals = found.setdefault((operation, groups, size), [0, 0])
         totals[0] += 1
         totals[1] += sum(_bytes(*operand) for operand in _TYPE.findall(operands))

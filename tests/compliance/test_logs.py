@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from compliance.log import lines
+from compliance.log.logs import _MAX_A_LINE as MAX_A_LINE
 from compliance.log.logs import BadLine, Record, guess_ruleset, parse_line, read_log
 
 RECORD = {
@@ -50,6 +51,12 @@ def test_prefixes_are_passed_over(tmp_path, prefix):
     for line in (LINE, SECONDS):
         (record,) = records(tmp_path, prefix + line + "  \n")
         assert (record.key, record.value) == ("seed", 7)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 500])
+def test_of_a_line_with_very_many_records_the_first_thousand_are_read(tmp_path, more):
+    found = records(tmp_path, LINE * (MAX_A_LINE + more))
+    assert len([one for one in found if isinstance(one, Record)]) == MAX_A_LINE + min(more, 0)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

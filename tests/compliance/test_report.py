@@ -269,6 +269,17 @@ def test_the_lanes_add_up(tmp_path):
     assert totals["eval"] == pytest.approx(30 * 60_000 * 0.1, rel=0.01)
 
 
+def test_a_better_quality_stands_higher(tmp_path):
+    path = tmp_path / "result_0.txt"
+    path.write_text(result_logs.log("resnet"))
+    run, whole = read_run(path), charts.axis([0, 1])
+    (metric,) = charts.metrics([run])
+    drawn = charts.curve(run, metric, charts.axis([0, 60]), whole, 60_000).points
+    heights = [100 - height for _, height in drawn]
+    values = [evaluation.values[metric] for evaluation in run.evaluations]
+    assert heights == pytest.approx([whole(value) for value in values], abs=0.01)
+
+
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
 
@@ -292,6 +303,7 @@ def test_an_axis_takes_any_numbers(values, count, widen):
 
 
 def test_axis_ticks_are_round():
+    assert [label for _, label in charts.axis([0, 28.7], 4).ticks] == ["0", "10", "20"]
     assert [label for _, label in charts.axis([0, 28.7], 7).ticks] == ["0", "5", "10", "15", "20", "25"]
     assert [label for _, label in charts.axis([0.27, 0.76], 4, widen=True).ticks] == [
         "0.2",

@@ -48,6 +48,7 @@ def parsed(outcome):
         assert rule["defaultConfiguration"]["level"] in ("error", "note")
     for invocation in run["invocations"]:
         holds(invocation, "invocation")
+        assert invocation["executionSuccessful"] is True, "the check ran, whatever it found"
     for result in run["results"]:
         holds(result, "result")
         holds(result["message"], "message")

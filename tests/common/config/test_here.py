@@ -55,6 +55,16 @@ def test_the_generated_data_keep_the_batch_and_length_of_their_preset(benchmark)
     assert config.train_epochs == base.train_epochs
 
 
+@pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER])
+def test_bf16_is_kept_only_where_the_processor_has_its_instructions(of):
+    module = presets("resnet")
+    config, chosen = here.choose(module, (), SIZES[0], None, of)
+    assert module.PRESETS[chosen[0].value].precision == "bf16"
+    assert config.precision == ("bf16" if of.bf16 else "fp32")
+    given, _ = here.choose(module, [("precision", "bf16")], SIZES[0], None, of)
+    assert given.precision == "bf16"
+
+
 def test_a_field_that_is_given_stays_and_the_others_follow_it():
     module = presets("resnet")
     given = [("global_batch_size", "16"), ("quality_target", "0.8")]

@@ -149,6 +149,11 @@ def test_no_other_limits_pad_less(lengths, count):
     assert tokens(got) == min(tokens([*some, sizes[-1]]) for some in every)
 
 
+def test_a_single_short_example_counts():
+    assert least_padding(np.array([1, *[10] * 5, 11]), 2) == [1, 11]
+    assert least_padding(np.array([1, *[10] * 10, 11]), 2) == [10, 11]
+
+
 @pytest.mark.parametrize(
     ("lengths", "limits", "message"),
     [

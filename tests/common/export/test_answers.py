@@ -90,6 +90,19 @@ def test_classes_are_a_strip_below_the_picture(photo, tmp_path):
         assert drawn.width == pictures.LEAST_SIDE and drawn.height > pictures.LEAST_SIDE / 2
 
 
+def later(path, changed, seconds=5):
+    """The same video, whose first frame has the time `seconds`."""
+    with av.open(str(path)) as old, av.open(str(changed), "w") as new:
+        stream = new.add_stream_from_template(old.streams.video[0])
+        for packet in old.demux(video=0):
+            if packet.dts is not None:
+                packet.pts += int(seconds / packet.time_base)
+                packet.dts += int(seconds / packet.time_base)
+                packet.stream = stream
+                new.mux(packet)
+    return changed
+
+
 def test_a_video_has_labels_by_time(tmp_path):
     path = tmp_path / "clip.mp4"
     with av.open(str(path), "w") as container:
@@ -112,6 +125,10 @@ def test_a_video_has_labels_by_time(tmp_path):
     ]
     assert seen == [80, 40, 40] and answer["seconds"] == pytest.approx(8.0, abs=0.11)
     assert answer["classes"][0]["name"] == "dog"
+    _, times = videos.read(str(later(path, tmp_path / "later.mp4")))
+    assert times[0] == 0.0 and times[-1] == pytest.approx(8.0, abs=0.11), (
+        "a video's time begins with its first frame"
+    )
     (tmp_path / "none.mp4").write_bytes(b"no video")
     with pytest.raises(UserError, match="none.mp4: cannot be decoded"):
         videos.read(str(tmp_path / "none.mp4"))

@@ -12,6 +12,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ import tensorflow as tf
 from bench import replay
 from common.errors import UserError
 from common.export import cost, rules
-from common.export.steps import Steps
-from common.export.write import write
+from common.export.steps import Argument, Steps
+from common.export.write import _program, write
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # The interpreter with jax: this one if jax is installed (extra `dev`), or REPLAY_PYTHON.
@@ -274,6 +275,20 @@ def test_the_manifest_says_what_a_program_takes_and_gives(mnist):
 def test_replays_in_float64(benchmark, tmp_path):
     folder = tmp_path / benchmark
     check_float64(folder, *exported(benchmark, folder, "fp64"))
+
+
+def test_a_replica_s_number_that_became_a_constant_is_one_line():
+    number = tf.Variable(0, trainable=False, name="replica", dtype=tf.int32)
+    steps = types.SimpleNamespace(
+        train=tf.function(lambda batch: tf.slice(batch["x"], [number], [2]), jit_compile=True),
+        replicas=types.SimpleNamespace(number=number),
+        name_of=lambda captured: "replica",
+    )
+    batch = {
+        "x": Argument("x", "input", x := np.arange(8, dtype=np.float32), {"rule": "stored", "name": "x"}, x)
+    }
+    with pytest.raises(UserError, match="replica's number in train as a constant; cut with Replicas.cut"):
+        _program(steps, "train", True, batch)
 
 
 def test_an_export_without_values_holds_the_same_program(mnist, tmp_path, capsys):

@@ -227,6 +227,11 @@ def test_multiworker_has_one_process_per_host_with_accelerators_and_one_per_repl
     assert commands.shape(laptop, commands.describe("local")).processes == 2
 
 
+def test_mirrored_is_one_process_on_one_host():
+    where = commands.shape(PRESETS["cpu-tiny"], commands.describe("local"))
+    assert (where.processes, where.hosts, where.processes_per_host) == (1, 1, 1)
+
+
 def test_pjrt_has_one_process_per_host():
     node = dataclasses.replace(PRESETS["v100-8"], replicas="pjrt")
     where = commands.shape(node, commands.describe("v100-8"))

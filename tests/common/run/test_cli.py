@@ -164,9 +164,14 @@ def test_describe_and_dry_run():
     assert (description["parameters"], description["train_steps"]) == (25_557_032, 1738)
     assert description["hyperparameters"]["lars_opt_momentum"] == 0.951807
 
+    began = time.monotonic()
     done = run("--dry_run", *QUICK)
+    took = time.monotonic() - began
     assert (done.returncode, done.stderr) == (0, "")
-    assert np.isfinite(json.loads(done.stdout)["loss"])
+    said = json.loads(done.stdout)
+    assert np.isfinite(said["loss"])
+    assert min(said["build_seconds"], said["step_seconds"]) > 0
+    assert said["build_seconds"] + said["step_seconds"] < took
 
 
 # -- Data ----------------------------------------------------------------------------------------------------

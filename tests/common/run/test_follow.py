@@ -97,6 +97,16 @@ def test_the_page_shows_progress_quality_and_target():
     assert "location.reload" not in done
 
 
+def test_the_speed_is_the_median_of_the_last_twenty_steps():
+    run = list(records(60))
+    for record in run:
+        if record["kind"] == "train":  # 1, 2, 3 ...: the last twenty are 41 to 60.
+            record["examples_per_second"] = float(record["step"])
+    shown = Whole()
+    shown.feed(page.render(run))
+    assert "examples/s 51.0" in " ".join(" ".join(shown.text).split())
+
+
 def test_a_run_that_has_not_started_and_one_without_a_step():
     assert "has not started" in page.render([])
     assert "training" in page.render([HEAD])
