@@ -159,16 +159,16 @@ def least_padding(lengths: np.ndarray, count: int) -> list[int]:
     """
     sizes, numbers = np.unique(np.asarray(lengths), return_counts=True)
     upto = np.concatenate([[0], np.cumsum(numbers)])
-    # tokens[b][j]: the fewest for the j shortest lengths in b buckets; begin[b][j]: where the last of these begins.
+    # tokens[b][j]: the fewest for the j shortest lengths in b buckets; begin[b][j - 1]: where the last begins.
     tokens, begin = np.where(np.arange(len(upto)) == 0, 0.0, np.inf), []
     for _ in range(min(count, len(sizes))):
         padded = sizes[None] * (upto[None, 1:] - upto[:-1, None])  # Of the bucket of lengths i to j.
         total = np.where(np.triu(np.ones_like(padded, bool)), tokens[:-1, None] + padded, np.inf)
-        begin.append(np.concatenate([[0], total.argmin(0)]))
+        begin.append(total.argmin(0))
         tokens = np.concatenate([[0.0], total.min(0)])
     limits, end = [], len(sizes)
     for first in reversed(begin):
         if end:
             limits.append(int(sizes[end - 1]))
-            end = int(first[end])
+            end = int(first[end - 1])
     return limits[::-1]

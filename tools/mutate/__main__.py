@@ -22,7 +22,8 @@ from common.errors import UserError
 from tools.mutate import runner
 from tools.mutate.faults import ROOT, Fault, hand_written
 from tools.mutate.mechanical import faults as mechanical_faults
-from tools.mutate.summary import MECHANICAL, RESULTS, summary
+from tools.mutate.runner import CAUGHT
+from tools.mutate.summary import ENDED, MECHANICAL, RESULTS, summary
 from tools.mutate.tests_of import tests_of
 
 EQUIVALENT = "equivalent"
@@ -55,10 +56,12 @@ def changed_since(revision: str, root: Path = ROOT) -> set[str]:
     return set(done.stdout.split())
 
 
-def _chosen(options: argparse.Namespace) -> list[Fault]:
+def _chosen(options: argparse.Namespace, known: dict[str, dict]) -> list[Fault]:
     if options.mechanical:
         paths = [path for name in options.mechanical for path in _modules(name)]
         faults = [fault for path in paths for fault in mechanical_faults(path, tests_of(path))]
+        if options.survivors:
+            return [f for f in faults if known.get(f.name, {}).get("outcome", CAUGHT) not in ENDED]
         return random.Random(SEED).sample(faults, min(options.sample or len(faults), len(faults)))
     faults = hand_written()
     if options.only:
@@ -93,6 +96,9 @@ def main() -> int:
     parser.add_argument(
         "--sample", type=int, metavar="N", help="only N of the mechanical faults, always the same"
     )
+    parser.add_argument(
+        "--survivors", action="store_true", help="only mechanical faults that survived before"
+    )
     parser.add_argument("--again", action="store_true", help="try those with a result, too")
     parser.add_argument("--results", type=Path, help="default: results.json or mechanical.json")
     parser.add_argument("--slots", type=int, default=2, help="faults at a time")
@@ -100,7 +106,7 @@ def main() -> int:
     options = parser.parse_args()
     options.results = options.results or (MECHANICAL if options.mechanical else RESULTS)
     known = json.loads(options.results.read_text()) if options.results.exists() else {}
-    faults = _chosen(options)
+    faults = _chosen(options, known)
     names = {fault.name for fault in faults}
     if not (options.only or options.changed_since or options.mechanical):
         known = {name: entry for name, entry in known.items() if name in names}
@@ -111,7 +117,7 @@ def main() -> int:
         if not fault.equivalent
         and (options.again or known.get(fault.name, {}).get("key") != keys[fault.name])
     ]
-    waiting.sort(key=lambda fault: known.get(fault.name, {}).get("outcome") == runner.CAUGHT)
+    waiting.sort(key=lambda fault: known.get(fault.name, {}).get("outcome") == CAUGHT)
     for fault in faults:
         if fault.equivalent:
             known[fault.name] = _entry(fault, keys[fault.name], EQUIVALENT)
@@ -130,7 +136,7 @@ def main() -> int:
                 tqdm.write(result.log[-2000:])
     _write(options.results, known)
     print(summary(known))
-    bad = sorted(name for name in names if known[name]["outcome"] not in (runner.CAUGHT, EQUIVALENT))
+    bad = sorted(name for name in names if known[name]["outcome"] not in (CAUGHT, EQUIVALENT))
     print("\n".join(f"{known[name]['outcome']}: {name}" for name in bad))
     return 1 if bad else 0
 

@@ -33,24 +33,39 @@ def tests_of(path: str) -> tuple[str, ...]:
 
 
 def importers(path: str) -> tuple[str, ...]:
-    """The test files that import `path`, at most MOST: its namesake first, then the nearest, then the quick ones."""
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    """The test files that import `path`, or a module that does, at most MOST.
+
+    Its namesake comes first, then those that import it themselves, then the nearest, then the quick ones.
+    """
+    module = _module(path)
     slow = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
     stem = Path(path).stem
-    found = [name for name, imported in _imports().items() if module in imported]
+    users = {_module(name) for name, imported in _imports().items() if module in imported}
+    found = {
+        name: module in imported
+        for name, imported in _imports().items()
+        if Path(name).name.startswith("test_") and imported & {module, *users}
+    }
 
     def order(name: str) -> tuple:
         shared = os.path.commonpath([Path("tests", path), name])
-        return stem not in Path(name).stem, -len(Path(shared).parts), name in slow, name
+        return stem not in Path(name).stem, not found[name], -len(Path(shared).parts), name in slow, name
 
     return tuple(sorted(found, key=order)[:MOST])
 
 
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 @cache
 def _imports() -> dict[str, set[str]]:
-    """The modules that each test file imports; of `from a import b`, both a and a.b."""
+    """The modules that each file of the project imports; of `from a import b`, both a and a.b."""
     imported: dict[str, set[str]] = {}
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
+    for file in map(ROOT.joinpath, listed.stdout.split()):
+        if not file.exists():
+            continue
         names = imported.setdefault(str(file.relative_to(ROOT)), set())
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
