@@ -1,4 +1,4 @@
-"""Inference and training of TSM and both I3Ds beside the same networks in PyTorch, and how fast frames are decoded.
+"""Inference and training of TSM and both I3Ds beside the same networks in PyTorch.
 
     python -m bench.video [--torch-python PYTHON] [--precisions fp32 bf16] [--rounds N] [--quick] [--output FILE]
 
@@ -6,8 +6,6 @@ Each contender is a process with all cores and a resident batch of full-size cli
 Rounds alternate over all networks, ours and PyTorch's, so that a change of the machine's speed meets all of them; what
 counts is the median over rounds of the ratios within a round. The paper's ratios ("Training Kinetics in 15 Minutes",
 Table 1: 2.0 and 1.5 times the clips of I3D 3x1x1) are of inference at batch 16 on a P100.
-
-Frames are decoded on one core, of generated videos as large as Kinetics' (340 x 256): see contenders/video_frames.py.
 """
 
 from __future__ import annotations
@@ -16,18 +14,15 @@ import argparse
 import functools
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from bench.contenders import video_frames as frames
 from bench.harness import arguments
 from bench.harness.interpreters import left_out, peers
 from bench.harness.results import head, write
-from bench.harness.rounds import Contender, alternate, command, compare, ratio
+from bench.harness.rounds import Contender, alternate, command, ratio
 from bench.harness.steps import manifest, on_one_replica
-from tsm_kinetics.config import FRAMES, Config
+from tsm_kinetics.config import Config
 from tsm_kinetics.efficiency import PAPER
 from tsm_kinetics.presets import PRESETS
 
@@ -35,12 +30,6 @@ MODELS = ("tsm", "i3d_3x3x3", "i3d_3x1x1")
 SLOWEST = "i3d_3x1x1"  # The paper's 1.0.
 MODES = ("infer", "train")
 BARS = {"tsm": 1.0, "i3d_3x3x3": 0.9, "i3d_3x1x1": 0.9}  # PyTorch's seconds over ours, at least.
-FRAME_BAR = 0.8  # Our frames per second over the bare loop's that does the same, at least.
-# Ours, the loop that the bar is about, another one.
-DECODERS = (
-    ("train_input", "libjpeg_turbo", "libjpeg_turbo_scaled"),
-    ("convert", "ffmpeg_jpeg", "ffmpeg"),
-)
 
 
 def config_of(model: str, precision: str, batch: int, pixels: int) -> Config:
@@ -117,44 +106,6 @@ def summary(times: Mapping[tuple[str, str], list[float]], batch: int) -> dict[st
     return rows
 
 
-def decoding(videos: frames.Videos, steps: Mapping[str, int], rounds: int) -> dict[str, dict[str, Any]]:
-    """Frames per second and core of ours and of the bare loops."""
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        frames.draw(Path(folder), videos)
-        for names in DECODERS:
-            each = frames.BATCH * frames.FRAMES if names[0] == "train_input" else videos.frames
-            called = {
-                "ours" if name == names[0] else name: command("video_frames", name, folder, one_core=True)
-                for name in names
-            }
-            rows = compare(called, steps[names[0]], rounds)
-            for row in rows.values():
-                row["frames_per_second_and_core"] = each * steps[names[0]] / row["seconds"]
-            over = rows[names[1]]["ratio_to_ours"]
-            found[names[0]] = {
-                "contenders": rows,
-                "frames_per_step": each,
-                "peer": names[1],
-                "over_peer": over,
-                "bar": FRAME_BAR,
-                "meets_bar": over >= FRAME_BAR,
-            }
-    return found
-
-
-def feeding(frames_per_second: float) -> dict[str, dict[str, float]]:
-    """Cores whose input keeps up with the paper's speed of inference on one P100, by network."""
-    return {
-        model: {
-            "clips_per_second": PAPER[model]["clips_per_second"],
-            "frames": FRAMES[model],
-            "cores": PAPER[model]["clips_per_second"] * FRAMES[model] / frames_per_second,
-        }
-        for model in MODELS
-    }
-
-
 def say(mode: str, precision: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints the rows of a mode."""
     for model, row in rows.items():
@@ -177,14 +128,12 @@ def main() -> None:
     arguments.add_torch_python(parser)
     arguments.add_quick(parser)
     options = parser.parse_args()
-    videos, steps = frames.Videos(), {"train_input": 40, "convert": 8}
     if options.quick:
         options.pixels, options.infer_batch, options.train_batch, options.rounds = 64, 1, 1, 1
-        videos, steps = frames.Videos(2, 72), {"train_input": 1, "convert": 1}
     interpreters = peers(options.torch_python)
     names = ("pixels", "infer_batch", "train_batch", "steps", "rounds")
     result: dict[str, Any] = {
-        **head("av", "opencv-python-headless"),
+        **head(),
         "settings": {name: getattr(options, name) for name in names},
         "missing_peers": left_out(interpreters, ("torch",)),
         "networks": {},
@@ -201,19 +150,6 @@ def main() -> None:
             result["networks"][precision][mode] = rows
             say(mode, precision, rows)
             keep()
-    result["frames"] = decoding(videos, steps, options.rounds)
-    for name, row in result["frames"].items():
-        for contender, one in row["contenders"].items():
-            speed = f"{one['frames_per_second_and_core']:.0f} frames/s and core"
-            print(f"{name:12} {contender:20} {speed}, {1 / one['ratio_to_ours']:.2f} x ours")
-        print(f"{name:12} {row['over_peer']:.2f} x {row['peer']} (bar {FRAME_BAR})", flush=True)
-    own = result["frames"]["train_input"]["contenders"]["ours"]["frames_per_second_and_core"]
-    result["feeding"] = feeding(own)
-    for model, row in result["feeding"].items():
-        print(
-            f"{model:12} {row['clips_per_second']} clips/s of {row['frames']} frames: {row['cores']:.1f} cores"
-        )
-    keep()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,13 @@ from typing import Any
 from bench.harness import ROOT
 
 RESULTS = ROOT / "bench" / "results"
+# Flags of /proc/cpuinfo, the fastest instructions first: what oneDNN has kernels for, and its speed, depend on them.
+_INSTRUCTIONS = {
+    "amx_bf16": "AMX",
+    "avx512_bf16": "AVX-512 with bf16",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+}
 
 
 def head(*packages: str) -> dict[str, Any]:
@@ -22,17 +29,19 @@ def head(*packages: str) -> dict[str, Any]:
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Processor, cores, load averages of 1, 5 and 15 minutes before the run, versions.
+    """Processor, its fastest instructions, cores, load averages of 1, 5, 15 minutes before the run, versions.
 
     Versions are those of Python, TensorFlow, Keras and `packages`; what is not installed is left out.
     """
-    cpu = platform.processor()
+    cpu, flags = platform.processor(), set()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
+        flags = set(next((line.split(":", 1)[1] for line in lines if line.startswith("flags")), "").split())
     versions = {package: _version(package) for package in ("tensorflow", "tf-keras", *packages)}
     return {
         "cpu": cpu,
+        "instructions": next((name for flag, name in _INSTRUCTIONS.items() if flag in flags), ""),
         "cores": os.cpu_count(),
         "load_before": os.getloadavg(),
         "python": platform.python_version(),

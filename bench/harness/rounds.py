@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -40,18 +41,28 @@ def command(module: str, *arguments: str, python: str = sys.executable, one_core
 class Contender:
     """A process of bench/contenders/__main__.py: answers each line "N" with the times of N steps.
 
+    Attributes:
+      about: what it says of itself, as "version".
+      printed: the lines of its standard output that are no answers, since the last one.
+
     Raises:
       SystemExit: the process ended; with the last line of its standard error.
     """
 
-    def __init__(self, name: str, command: Sequence[str]):
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None):
         self.name = name
+        self.printed: list[str] = []
         # Not a pipe: nobody would empty it while the process warns.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
         )
-        # "version", and what else it says of itself.
         self.about = self._answer()
 
     def seconds(self, steps: int) -> float:
@@ -69,9 +80,11 @@ class Contender:
         self._process.wait()
 
     def _answer(self) -> dict[str, Any]:
+        self.printed = []
         for line in self._process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
+            self.printed.append(line)
         self._errors.seek(0)
         errors = self._errors.read().strip().splitlines() or ["no message"]
         sys.exit(f"{self.name} ended: {errors[-1]}")

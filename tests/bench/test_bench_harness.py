@@ -70,9 +70,16 @@ def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
 def test_a_result_names_its_machine(tmp_path) -> None:
     found = results.head("numpy", "no-such-package")
     assert set(found) == {"date", "machine"} and "no-such-package" not in found["machine"]
-    assert {"cpu", "cores", "load_before", "python", "tensorflow", "tf-keras", "numpy"} == set(
-        found["machine"]
-    )
+    assert {
+        "cpu",
+        "instructions",
+        "cores",
+        "load_before",
+        "python",
+        "tensorflow",
+        "tf-keras",
+        "numpy",
+    } == set(found["machine"])
     results.write(found, tmp_path / "new" / "result.json")
     assert json.loads((tmp_path / "new" / "result.json").read_text())["date"] == found["date"]
 

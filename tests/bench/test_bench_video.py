@@ -1,4 +1,4 @@
-"""Tests bench/video.py: its verdicts on given times, and that every loop over frames runs; measures nothing."""
+"""Tests bench/video.py and frames.py: verdicts on given times, and that every loop over frames runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench import video
+from bench import frames, video
 from bench.contenders import video_frames
 
 # Seconds of two rounds; the machine is half as fast in the second.
@@ -42,7 +42,7 @@ def test_there_is_no_verdict_without_pytorch() -> None:
 
 
 def test_cores_that_feed_the_paper_s_clips() -> None:
-    found = video.feeding(339.2)
+    found = frames.feeding(339.2)
     assert found["tsm"]["cores"] == pytest.approx(2) and found["i3d_3x1x1"]["frames"] == 32
 
 
@@ -73,23 +73,31 @@ class Scripted:
 
 def test_a_run_writes_all_of_it_and_refuses_another_network(monkeypatch, tmp_path, capsys) -> None:
     monkeypatch.setattr(video, "Contender", Scripted)
+    output = tmp_path / "video.json"
+    monkeypatch.setattr(sys, "argv", ["bench", f"--output={output}"])
+    video.main()
+    found = json.loads(output.read_text())
+    assert found["missing_peers"] == ["torch"] and set(found["networks"]["fp32"]) == {"infer", "train"}
+    assert "left out: torch" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["bench", f"--torch-python={sys.executable}"])
+    with pytest.raises(SystemExit, match="tsm: 6 parameters in PyTorch, 5 in ours"):
+        video.main()
+
+
+def test_a_run_says_how_many_cores_feed_the_paper_s_clips(monkeypatch, tmp_path, capsys) -> None:
     made = {
         n: {"contenders": {"ours": {"frames_per_second_and_core": 400.0, "ratio_to_ours": 1}}} for n in "ab"
     }
     made = {"train_input": made["a"], "convert": made["b"]}
     for row in made.values():
         row.update(over_peer=0.9, peer="bare")
-    monkeypatch.setattr(video, "decoding", lambda *_: made)
-    output = tmp_path / "video.json"
+    monkeypatch.setattr(frames, "decoding", lambda *_: made)
+    output = tmp_path / "frames.json"
     monkeypatch.setattr(sys, "argv", ["bench", f"--output={output}"])
-    video.main()
+    frames.main()
     found = json.loads(output.read_text())
-    assert found["missing_peers"] == ["torch"] and set(found["networks"]["fp32"]) == {"infer", "train"}
     assert found["feeding"]["tsm"]["cores"] == pytest.approx(84.8 * 8 / 400)
-    assert "left out: torch" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["bench", f"--torch-python={sys.executable}"])
-    with pytest.raises(SystemExit, match="tsm: 6 parameters in PyTorch, 5 in ours"):
-        video.main()
+    assert "convert      0.90 x bare (bar 0.8)" in capsys.readouterr().out
 
 
 def test_every_loop_over_frames_runs_its_steps(tmp_path, monkeypatch) -> None:

@@ -191,7 +191,7 @@ def inputs() -> Iterator[Comparison]:
         ):
             goal = found["bar"] if part == "tf_models_bicubic" else None
             yield Comparison(title, speed, peer, found[f"ratio_to_{part}{key}"], goal, file)
-    file = "video.json"
+    file = "frames.json"
     titles = {
         "convert": "video files to JPEG frames",
         "train_input": "training frames read, decoded, cropped, scaled",
@@ -285,8 +285,9 @@ def date(path: Path) -> str:
     return str(load(path.name).get("date") or "")
 
 
-def machine(path: Path) -> tuple[str, str]:
-    """(processor, cores) in a file; files of older scripts lack some of them."""
+def machine(path: Path) -> tuple[str, str, str]:
+    """(processor, its fastest instructions, cores) in a file; files of older scripts lack some of them."""
     found = load(path.name).get("machine", {})
     processor = found.get("cpu") or found.get("processor") or "not recorded"
-    return str(processor), str(found.get("cores") or found.get("cpus") or "")
+    instructions = str(found.get("instructions") or "")
+    return str(processor), instructions, str(found.get("cores") or found.get("cpus") or "")

@@ -28,6 +28,7 @@ PAGES = (
     "docs/your-own-data.md",
     "docs/export-and-predict.md",
     "ptb/README.md",
+    "tsm_kinetics/README.md",
 )
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # The rows of README.md: {case: its name in README.md}.
@@ -91,7 +92,7 @@ def machines() -> str:
         (_link(path.name), measurements.date(path), *measurements.machine(path))
         for path in sorted(measurements.RESULTS.glob("*.json"))
     ]
-    return markdown_table(("file", "date", "processor", "cores"), rows)
+    return markdown_table(("file", "date", "processor", "instructions", "cores"), rows)
 
 
 def mutations(path: Path, table: Callable[[dict], str] = summary) -> str:
@@ -113,6 +114,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "input": lambda: comparison_table(measurements.inputs()),
     "limits": limits,
     "machines": machines,
+    "feeding": lambda: markdown_table(*tables.feeding()),
     "update": lambda: markdown_table(*tables.update()),
     "exchange": lambda: markdown_table(*tables.exchange()),
     "compiled-processes": lambda: markdown_table(*tables.compiled_processes()),

@@ -1,4 +1,4 @@
-"""Makes the tables that compare no peers: of updates, exchanges, compiled steps, faults and long runs."""
+"""Makes the tables besides those of peers: of kernels, updates, exchanges, compiled steps, faults and long runs."""
 
 from __future__ import annotations
 
@@ -158,3 +158,53 @@ def long_runs() -> Table:
             (benchmark, f"{early['blocks']}, {late['blocks']:,}", megabytes, f"{grown:.1f} kB", *kept)
         )
     return ("benchmark", "blocks", "MB held", "a block adds", "handles", "threads"), rows
+
+
+def kernels() -> Table:
+    """The table of where a training step's time goes, on one core."""
+    names = {"ours": "ours", "keras_fit": "Keras `fit`", "keras_fused_adam": "Keras `fit`, fused Adam"}
+    names["tfm_orbit"] = "tf-models under orbit"
+    kinds = ("convolutions", "products")
+    rows = []
+    for case in load("kernels.json")["step"].values():
+        for name, row in case["contenders"].items():
+            seconds = {kind: each["seconds"] for kind, each in row["kernels"].items()}
+            others = sum(own for kind, own in seconds.items() if kind not in kinds)
+            shares = (*(seconds.get(kind, 0.0) for kind in kinds), others, row["rest_seconds"])
+            rows.append(
+                (
+                    case["title"],
+                    names[name],
+                    f"{1e3 * row['seconds']:.1f}",
+                    *(f"{share / row['seconds']:.0%}" for share in shares),
+                    f"{row['of_peak']:.0%}",
+                    f"{row['ratio_to_ours']:.2f}",
+                )
+            )
+    others = ("oneDNN's other kernels", "the rest")
+    return ("step", "of", "ms", *kinds, *others, "speed of both over the peak", "time over ours"), rows
+
+
+def products() -> Table:
+    """The table of the perceptron's products by themselves, on all cores."""
+    rows = []
+    settings = load("kernels.json")["settings"]["product_steps"]
+    for shape, found in load("kernels.json")["products"].items():
+        m, k, n = shape.split("x")
+        cells = [f"{1e6 * found['ours']['seconds'] / settings:.0f}"]
+        if "jax" in found:
+            cells += [
+                f"{1e6 * found['jax']['seconds'] / settings:.0f}",
+                f"{found['jax']['ratio_to_ours']:.2f}",
+            ]
+        rows.append((f"{m}x{k} by {k}x{n}", *cells, *[""] * (3 - len(cells))))
+    return ("product", "TensorFlow, microseconds", "JAX", "JAX over TensorFlow"), rows
+
+
+def feeding() -> Table:
+    """The table of cores whose input keeps up with the paper's clips."""
+    rows = [
+        (f"`{model}`", f"{row['clips_per_second']:.1f}", str(row["frames"]), f"{row['cores']:.1f}")
+        for model, row in load("frames.json")["feeding"].items()
+    ]
+    return ("network", "clips a second", "frames a clip", "cores"), rows

@@ -1,0 +1,234 @@
+"""Where the time of a training step goes, by oneDNN's kernels, and how near those are to what the processor can do.
+
+Ours and its TensorFlow peers call the same kernels for convolutions and products; only the rest of a step can differ.
+
+- `step`: contenders on one core, where kernels run one after another, so that their times add up. oneDNN itself says
+  how long each took and of which size it was (ONEDNN_VERBOSE=profile_exec). `of_peak` is the speed within convolutions
+  and products over that of one large product in the same precision.
+- `products`: the perceptron's products by themselves on all cores, TensorFlow's beside JAX's.
+
+    python -m bench.kernels [--cases resnet-fp32 ...] [--rounds N] [--jax-python PYTHON] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bench.harness import arguments
+from bench.harness.interpreters import left_out, peers
+from bench.harness.results import head, write
+from bench.harness.rounds import OURS, Contender, alternate, command, compare, ratio
+from bench.harness.steps import manifest
+from common.config import machine
+
+PROFILE = {"ONEDNN_VERBOSE": "profile_exec"}
+# oneDNN's names of primitives, by what they are here; what is in none of them is "other kernels".
+KINDS = {
+    "convolution": "convolutions",
+    "deconvolution": "convolutions",
+    "gemm_api": "products",
+    "matmul": "products",
+    "inner_product": "products",
+    "batch_normalization": "batch norm",
+    "layer_normalization": "layer norm",
+    "reorder": "reorders",
+}
+ARITHMETIC = ("convolutions", "products")
+PEAK = 2048  # Rows, inner size and columns of the product that gives the peak.
+PEAK_STEPS = 4
+# The perceptron of mnist_mlp.py: forward, and the gradient of the weights; then a layer further on.
+PRODUCTS = ("100x784x528", "784x100x528", "100x528x528", "528x100x528")
+PRODUCT_STEPS = 200
+CASES = ("resnet-fp32", "resnet-bf16", "ssd-fp32", "transformer-fp32", "perceptron-fp32")
+TITLES = {
+    "resnet-fp32": "ResNet-50, 224 pixels, batch 16, fp32",
+    "resnet-bf16": "ResNet-50, 224 pixels, batch 16, bf16",
+    "ssd-fp32": "SSD-300, 8 images, fp32",
+    "transformer-fp32": "Transformer big, 4 x 64 tokens, fp32",
+    "perceptron-fp32": "MNIST perceptron, 4 layers, batch 100, fp32",
+}
+_EXEC = "onednn_verbose,v1,primitive,exec,"
+_SIZE = re.compile(r"(mb|g|ic|oc|od|oh|ow|kd|kh|kw)(\d+)")
+
+
+def flops(kind: str, problem: str) -> float:
+    """Multiplications and additions of a primitive, from oneDNN's text of its problem; 0 if it is no arithmetic.
+
+    Forward, and both gradients, have the same. Padding counts.
+    """
+    if KINDS.get(kind) not in ARITHMETIC:
+        return 0.0
+    if ":" in problem:  # A product: [batch x] rows x inner : [batch x] inner x columns.
+        left, right = ([int(n) for n in side.split("x")] for side in problem.split("_")[0].split(":")[:2])
+        rows = 1
+        for n in left:
+            rows *= n
+        return 2.0 * rows * right[-1]
+    total, groups = 2.0, 1
+    for name, n in _SIZE.findall(problem):
+        if name == "g":
+            groups = int(n)
+        else:
+            total *= int(n)
+    return total / groups
+
+
+def kernels(lines: Iterable[str]) -> dict[str, dict[str, float]]:
+    """{kind: its seconds, calls and flops}, of what oneDNN prints with ONEDNN_VERBOSE=profile_exec."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "calls": 0, "flops": 0.0})
+    for line in lines:
+        if line.startswith(_EXEC):
+            fields = line.strip().split(",")
+            row = found[KINDS.get(fields[5], "other kernels")]
+            row["seconds"] += float(fields[-1]) / 1e3
+            row["calls"] += 1
+            row["flops"] += flops(fields[5], fields[-2])
+    return dict(found)
+
+
+def commands(case: str, quick: bool) -> dict[str, list[str]]:
+    """The contenders of a case, on one core: those of the script that compares its steps."""
+    network, precision = case.split("-")
+    if network == "resnet":
+        names, module, told = (OURS, "tfm_orbit", "keras_fit"), "tensorflow_resnet", [precision]
+        told += ["4", "64"] if quick else ["16", "224"]
+    elif network == "ssd":
+        from bench import ssd_step
+
+        config = ssd_step.config_of(precision, 1 if quick else 8)
+        names, module = ssd_step.NAMES, "tensorflow_ssd"
+        told = ["train", manifest(config, benchmark="ssd")]
+    elif network == "transformer":
+        from bench import transformer_step as step
+
+        names, module = (OURS, "keras_fit", "keras_fused_adam"), "tensorflow_transformer"
+        told = ["transformer", manifest(step.config_of(step.CASES["tiny" if quick else "big"]))]
+    else:
+        names, module, told = (OURS, "keras_fit"), "tensorflow_small", ["mlp", "4"]
+    return {name: command(module, name, *told, one_core=True) for name in names}
+
+
+def peak(precision: str, rounds: int, size: int) -> float:
+    """Flops a second of one core in a large product, the median over rounds."""
+    shape = f"{size}x{size}x{size}"
+    contender = Contender("peak", command("tensorflow_products", precision, shape, one_core=True))
+    contender.seconds(1)
+    times = [contender.seconds(PEAK_STEPS) for _ in range(rounds)]
+    contender.close()
+    return PEAK_STEPS * 2.0 * size**3 / statistics.median(times)
+
+
+def profiled(contender: Contender, steps: int) -> dict[str, Any]:
+    """Seconds of one step, and its kernels."""
+    seconds = contender.seconds(steps) / steps
+    found = kernels(contender.printed)
+    return {
+        "seconds": seconds,
+        "kernels": {kind: {k: v / steps for k, v in row.items()} for kind, row in found.items()},
+    }
+
+
+def summary(rounds: list[dict[str, Any]], ours: list[dict[str, Any]], peak_flops: float) -> dict[str, Any]:
+    """A contender's row: the round of its median time, in shares; its seconds over ours, within rounds."""
+    times = [row["seconds"] for row in rounds]
+    chosen = sorted(rounds, key=lambda row: row["seconds"])[len(rounds) // 2]
+    within = [chosen["kernels"][kind] for kind in ARITHMETIC if kind in chosen["kernels"]]
+    inside, work = (sum(row[key] for row in within) for key in ("seconds", "flops"))
+    all_kernels = sum(row["seconds"] for row in chosen["kernels"].values())
+    return {
+        "seconds": chosen["seconds"],
+        "rounds_seconds": [round(t, 4) for t in times],
+        "ratio_to_ours": ratio(times, [row["seconds"] for row in ours]),
+        "kernels": chosen["kernels"],
+        "arithmetic_seconds": inside,
+        "rest_seconds": chosen["seconds"] - all_kernels,
+        "flops": work,
+        "of_peak": work / inside / peak_flops,
+    }
+
+
+def measure(case: str, peak_flops: float, rounds: int, quick: bool) -> dict[str, Any]:
+    """Every contender's row of a case, and what the kernels allow.
+
+    `best_over_ours` is the fastest peer's time over what ours would take if all but convolutions and products took no
+    time; `best_at_peak` besides, if these ran at the peak.
+    """
+    steps = 100 if case.startswith("perceptron") and not quick else 1
+    open_ = {name: Contender(name, each, PROFILE) for name, each in commands(case, quick).items()}
+    for contender in open_.values():
+        contender.seconds(1)
+    calls = {name: lambda c=contender: profiled(c, steps) for name, contender in open_.items()}
+    found = alternate(calls, rounds)
+    for contender in open_.values():
+        contender.close()
+    rows = {name: summary(each, found[OURS], peak_flops) for name, each in found.items()}
+    own = rows[OURS]
+    fastest = min(row["ratio_to_ours"] for name, row in rows.items() if name != OURS) * own["seconds"]
+    return {
+        "title": TITLES[case],
+        "contenders": rows,
+        "best_over_ours": fastest / own["arithmetic_seconds"],
+        "best_at_peak": fastest / (own["flops"] / peak_flops),
+    }
+
+
+def products(jax_python: str | None, rounds: int, steps: int) -> dict[str, Any]:
+    """The perceptron's products by themselves, each beside JAX's where an interpreter has it."""
+    found = {}
+    for shape in PRODUCTS:
+        called = {OURS: command("tensorflow_products", "fp32", shape)}
+        if jax_python:
+            called["jax"] = command("jax_products", "fp32", shape, python=jax_python)
+        found[shape] = compare(called, steps, rounds)
+    return found
+
+
+def say(case: str, row: Mapping[str, Any]) -> None:
+    """Prints a case."""
+    for name, one in row["contenders"].items():
+        shares = {kind: each["seconds"] / one["seconds"] for kind, each in one["kernels"].items()}
+        shares["rest"] = one["rest_seconds"] / one["seconds"]
+        text = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
+        speed = f"{1e3 * one['seconds']:.1f} ms/step, {one['ratio_to_ours']:.3f} x ours"
+        print(f"{case:16} {name:16} {speed}; {text}; {one['of_peak']:.0%} of the peak", flush=True)
+
+
+def main() -> None:
+    parser = arguments.parser(__doc__, "kernels.json", rounds=3)
+    here = [case for case in CASES if case.endswith("fp32") or machine.detect().bf16]
+    parser.add_argument(
+        "--cases", nargs="+", default=here, choices=CASES, help="default: those with instructions here"
+    )
+    parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
+    arguments.add_quick(parser)
+    options: argparse.Namespace = parser.parse_args()
+    rounds, size = (1, 256) if options.quick else (options.rounds, PEAK)
+    jax_python = peers(None, options.jax_python).get("jax")
+    left_out({"jax": jax_python} if jax_python else {}, ["jax"], decisive=False)
+    peaks = {p: peak(p, rounds, size) for p in sorted({case.split("-")[1] for case in options.cases})}
+    print(", ".join(f"peak of {p}: {flops_ / 1e9:.0f} Gflop/s a core" for p, flops_ in peaks.items()))
+    product_steps = 5 if options.quick else PRODUCT_STEPS
+    settings = {"rounds": rounds, "product_steps": product_steps}
+    result: dict[str, Any] = {**head(), "settings": settings, "peak_flops": peaks, "step": {}}
+    for case in options.cases:
+        result["step"][case] = measure(case, peaks[case.split("-")[1]], rounds, options.quick)
+        say(case, result["step"][case])
+        if not options.quick:
+            write(result, options.output)
+    result["products"] = products(jax_python, rounds, product_steps)
+    for shape, rows in result["products"].items():
+        print(
+            shape,
+            ", ".join(f"{n} {1e3 * r['seconds']:.1f} ms {r['ratio_to_ours']:.2f}" for n, r in rows.items()),
+        )
+    if not options.quick:
+        write(result, options.output)
+
+
+if __name__ == "__main__":
+    main()
