@@ -33,9 +33,9 @@ def tests_of(path: str) -> tuple[str, ...]:
 
 
 def importers(path: str) -> tuple[str, ...]:
-    """The test files that import `path`, or a module that does, at most MOST.
+    """The test files that import `path`, or a module that does, and its namesake: at most MOST.
 
-    Its namesake comes first, then those that import it themselves, then the nearest, then the quick ones.
+    The namesake comes first, then those that import it themselves, then the nearest, then the quick ones.
     """
     module = _module(path)
     slow = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
@@ -44,7 +44,8 @@ def importers(path: str) -> tuple[str, ...]:
     found = {
         name: module in imported
         for name, imported in _imports().items()
-        if Path(name).name.startswith("test_") and imported & {module, *users}
+        if Path(name).name.startswith("test_")
+        and (imported & {module, *users} or name == str(Path("tests", path).parent / f"test_{stem}.py"))
     }
 
     def order(name: str) -> tuple:
