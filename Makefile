@@ -41,7 +41,7 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two 
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" --quick $(ARGS)
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step; goes on where it was stopped
-	@$(PY) -m pytest -n0 -m e2e --journal=.cache/e2e.txt \
+	@$(PY) -m tools.run_tests --by-file -n0 -m e2e --journal=.cache/e2e.txt \
 	  $(addprefix --ignore=,$(OWN_TESTS) $(POD_TESTS) $(PJRT_TESTS)) $(ARGS)
 
 mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
@@ -54,7 +54,7 @@ e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal 
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(POD_TESTS) $(ARGS)
 
 e2e-pjrt: $(VENV)/.dev $(VENV)/.pjrt ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
-	@$(PY) -m pytest -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/common/launch/test_runs.py $(ARGS)
+	@$(PY) -m tools.run_tests --by-file -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/common/launch/test_runs.py $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
 	@$(PY) -m studies $(STUDY) $(ARGS)

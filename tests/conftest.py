@@ -40,7 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keeps the journal where one is asked for."""
     path = config.getoption("--journal")
     if path:
-        config.pluginmanager.register(journal.Journal(pathlib.Path(path), journal.sources()))
+        config.pluginmanager.register(
+            journal.Journal(pathlib.Path(path), os.environ.get(journal.SOURCES) or journal.sources())
+        )
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:

@@ -1,6 +1,6 @@
 """Remembers which long tests have passed, so that `make e2e` goes on where it was stopped.
 
-The journal's first line names the sources; other sources begin a new one. A run in which every test passes removes it.
+The journal's first line names the sources; other sources begin a new one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+SOURCES = "JOURNAL_SOURCES"  # The environment variable by which a run of several parts names the sources of its start.
 
 
 def sources(root: pathlib.Path = ROOT) -> str:
@@ -47,7 +48,8 @@ class Journal:
         done = [item for item in items if item.nodeid in self.passed]
         if done:
             print(
-                f"{len(done)} tests have passed before, as {self.path} says; {len(items) - len(done)} are left"
+                f"{len(done)} tests have passed before, as {self.path} says; {len(items) - len(done)} are left; "
+                f"remove the file to run them all"
             )
             config.hook.pytest_deselected(items=done)
             items[:] = [item for item in items if item.nodeid not in self.passed]
@@ -57,9 +59,3 @@ class Journal:
         if self.keeps and report.when == "call" and report.passed:
             with self.path.open("a") as file:
                 file.write(report.nodeid + "\n")
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Removes the journal of a run that is done: every test passed, now or before."""
-        nothing_left = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.passed
-        if self.keeps and (exitstatus == 0 or nothing_left):
-            self.path.unlink(missing_ok=True)

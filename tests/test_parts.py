@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 
+from tests import journal
 from tools import run_tests, slow_tests
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -24,7 +25,79 @@ def test_make_quick_leaves_out_files_that_exist():
 
 @pytest.mark.parametrize(
     ("argument", "names"),
-    [("tests/test_parts.py", True), ("tests/common", True), ("-x", False), ("not study", False)],
+    [
+        ("tests/test_parts.py", True),
+        ("tests/common", True),
+        ("tests/test_parts.py::test_x[1]", True),
+        ("-x", False),
+        ("not study", False),
+        ("resnet", False),  # A folder of the project, and what -k may name.
+    ],
 )
 def test_arguments_that_name_tests_run_these_alone(argument, names):
     assert run_tests.names_tests(argument) == names
+
+
+PASSES = "def test_{name}(): assert not __import__('os').path.exists({stop!r})\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project of two test files, of which the second fails as long as the file `stop` is there."""
+    (tmp_path / "tests").mkdir()
+    stop = tmp_path / "stop"
+    stop.touch()
+    for name, reason in (("first", "never"), ("second", str(stop))):
+        (tmp_path / "tests" / f"test_{name}.py").write_text(PASSES.format(name=name, stop=reason))
+    conftest = """
+import os, pathlib, sys
+sys.path.insert(0, {root!r})
+from tests.journal import SOURCES, Journal
+def pytest_addoption(parser):
+    parser.addoption("--journal")
+def pytest_configure(config):
+    if config.getoption("--journal"):
+        config.pluginmanager.register(Journal(pathlib.Path(config.getoption("--journal")), os.environ[SOURCES]))
+"""
+    (tmp_path / "conftest.py").write_text(conftest.format(root=str(ROOT)))
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = -q --import-mode=importlib -p no:cacheprovider\n"
+    )
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    monkeypatch.setenv(journal.SOURCES, "here")
+    return tmp_path
+
+
+def test_by_file_each_file_has_a_process_and_the_journal_says_what_is_left(project, capfd):
+    command = ["--by-file", "-n0", "--journal=journal.txt"]
+    assert run_tests.main(command) == 1
+    said = capfd.readouterr().err
+    assert "part 2 of 2: tests/test_second.py" in said and "failed: tests/test_second.py (status 1)" in said
+    (project / "stop").unlink()
+    assert run_tests.main(["-vv", *command, "tests/test_second.py"]) == 0
+    assert run_tests.main(command[:2]) == 0, "without a journal all are run"
+    said = capfd.readouterr().err
+    assert "part 1 of 1: tests/test_second.py" in said and "part 2 of 2: tests/test_second.py" in said
+    assert len((project / "journal.txt").read_text().splitlines()) == 3
+    with pytest.raises(SystemExit) as ended:
+        run_tests.main(command)
+    assert ended.value.code == 0 and "2 tests have passed before" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["-k", "first"], [["tests/test_first.py"]]),
+        (["tests/test_second.py::test_second"], [["tests/test_second.py::test_second"]]),
+        (["tests", "-vvv"], [["tests/test_first.py"], ["tests/test_second.py"]]),
+        (["-k", "neither"], []),
+    ],
+)
+def test_by_file_takes_the_tests_that_the_arguments_select(project, arguments, parts):
+    assert run_tests.parts_by_file(["-n0", *arguments]) == parts
+
+
+def test_a_file_that_cannot_be_imported_ends_the_run(project):
+    (project / "tests" / "test_first.py").write_text("import nothing_like_this\n")
+    with pytest.raises(SystemExit, match="pytest cannot collect the tests"):
+        run_tests.main(["--by-file", "-n0"])

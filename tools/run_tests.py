@@ -1,15 +1,23 @@
-"""Runs the tests in parts, each by processes of its own: python -m tools.run_tests [--reports=DIR] [PYTEST ARGUMENTS]
+"""Runs the tests in parts, each by processes of its own: python -m tools.run_tests [FLAGS] [PYTEST ARGUMENTS]
 
 TensorFlow keeps the programs of a process for as long as it lives. Fresh processes keep each of them below 3 GB.
-Arguments that name tests run these alone, in one part. --reports writes a JUnit report of each part into DIR.
+Arguments that name tests run these alone, in one part.
+
+    --by-file       every file is a part, and of the tests that are named too
+    --reports=DIR   writes a JUnit report of each part into DIR
+    --journal=FILE  pytest's flag of tests/conftest.py: what has passed is left out, until the sources change
 """
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests import journal
 
 ROOT = Path(__file__).resolve().parents[1]
 # Folders that share a part; what none of them names is the last part.
@@ -19,6 +27,7 @@ PARTS = (
     ("tests/gnmt", "tests/maskrcnn", "tests/ssd", "tests/transformer"),
     ("tests/resnet", "tests/tsm_kinetics"),
 )
+_PASSED = "have passed before"  # What tests/journal.py says.
 NO_TESTS = 5  # Pytest's exit status where the arguments leave none of a part.
 
 
@@ -30,14 +39,42 @@ def parts() -> list[list[str]]:
 
 def names_tests(argument: str) -> bool:
     """Whether an argument is the path of a test file or folder, or the name of a test in one."""
-    return not argument.startswith("-") and (ROOT / argument.partition("::")[0]).exists()
+    path = ROOT / argument.partition("::")[0]
+    return path.is_relative_to(ROOT / "tests") and path.exists()
+
+
+def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
+    """The pytest arguments of a part for every file with tests that the arguments select.
+
+    Raises:
+      SystemExit: all have passed before, as a journal says; or a file cannot be imported, or an argument is wrong.
+    """
+    # So quiet that each file is a line, "path: number of tests", also beside -vv.
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qqqqqq", *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, NO_TESTS):
+        sys.exit(done.stdout + f"pytest cannot collect the tests (status {done.returncode})")
+    named = [argument for argument in arguments if "::" in argument and names_tests(argument)]
+    found = re.findall(r"^(\S+\.py): \d+$", done.stdout, re.MULTILINE)
+    if not found and _PASSED in done.stdout:
+        print(done.stdout, end="")
+        sys.exit(0)
+    return [[n for n in named if n.startswith(f"{file}::")] or [file] for file in dict.fromkeys(found)]
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs all parts, also after one that fails; returns the first exit status that says so."""
-    arguments = [argument for argument in argv if not argument.startswith("--reports=")]
+    arguments = [argument for argument in argv if not argument.startswith(("--reports=", "--by-file"))]
     reports = [argument.partition("=")[2] for argument in argv if argument.startswith("--reports=")]
-    selected = [[]] if any(map(names_tests, arguments)) else parts()
+    if any(
+        argument.startswith("--journal=") for argument in argv
+    ):  # An edit meanwhile begins no new journal.
+        os.environ.setdefault(journal.SOURCES, journal.sources())
+    if "--by-file" in argv:
+        selected = parts_by_file(arguments)
+        arguments = [argument for argument in arguments if not names_tests(argument)]
+    else:
+        selected = [[]] if any(map(names_tests, arguments)) else parts()
     statuses = []
     for number, part in enumerate(selected, 1):
         print(f"part {number} of {len(selected)}: {' '.join(part)}", file=sys.stderr, flush=True)
@@ -46,10 +83,12 @@ def main(argv: Sequence[str]) -> int:
         statuses.append(subprocess.run(command, cwd=ROOT).returncode)
         if statuses[-1] == 2:  # Interrupted.
             break
-    failed = [status for status in statuses if status not in (0, NO_TESTS)]
-    if failed or 0 in statuses:
-        return failed[0] if failed else 0
-    return NO_TESTS
+    bad = {" ".join(part): status for part, status in zip(selected, statuses) if status not in (0, NO_TESTS)}
+    for part, status in bad.items():
+        print(f"failed: {part or 'the tests'} (status {status})", file=sys.stderr)
+    if bad:
+        return next(iter(bad.values()))
+    return 0 if 0 in statuses else NO_TESTS
 
 
 if __name__ == "__main__":
