@@ -116,6 +116,16 @@ def test_copies_of_a_resnet_log_under_bert_are_found(tmp_path):
     assert only(findings, "tree.benchmark")[0].severity == "error"
 
 
+def test_a_benchmark_s_long_name_is_cut_to_a_line(tmp_path):
+    org = tree(tmp_path)
+    named = '"key": "submission_benchmark", "value": "{}"'
+    text = result_logs.log("resnet").replace(named.format("resnet"), named.format("x" * 200))
+    assert "x" * 200 in text
+    (org / "results" / SYSTEM / "resnet" / "result_0.txt").write_text(text)
+    (found,) = only(check_paths([org]), "tree.benchmark")
+    assert found.found == "x" * 80
+
+
 def test_a_directory_of_an_unknown_benchmark_is_an_error(tmp_path):
     org = tree(tmp_path)
     (org / "results" / SYSTEM / "resnet").rename(org / "results" / SYSTEM / "mask")

@@ -2,6 +2,7 @@
 
 import argparse
 import base64
+import dataclasses
 import hashlib
 import html.parser
 import json
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from compliance import check
-from compliance.report import charts, published, report
+from compliance.report import charts, output, published, report
 from compliance.submission import scores
 from compliance.submission.runs import read_run
 from tests.compliance import llama_logs, result_logs
@@ -267,6 +268,27 @@ def test_the_lanes_add_up(tmp_path):
     assert totals["train"] + totals["eval"] + totals["gap"] == pytest.approx(30 * 60_000, abs=1)
     assert totals["init"] == pytest.approx(90_000, abs=50)
     assert totals["eval"] == pytest.approx(30 * 60_000 * 0.1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (9999, "9999"), (12345678, "12,345,678"), (-12345678, "-12,345,678"), (10**15, "1" + 15 * "0"),
+        (True, "True"), (0.123456789, "0.12346"), (123456.7, "123,457"), ("x" * 200, "x" * 120),
+    ],
+)  # fmt: skip
+def test_values_are_short(number, text):
+    assert output.value(number) == text
+
+
+def test_an_evaluation_of_half_a_millisecond_is_drawn(tmp_path):
+    path = tmp_path / "result_0.txt"
+    path.write_text(result_logs.log("resnet"))
+    run = read_run(path)
+    first, *others = run.evals
+    short = dataclasses.replace(run, evals=[first._replace(stop=first.start + 0.5), *others])
+    drawn = [{lane.name: lane.bars for lane in charts.timeline(one).lanes}["eval"] for one in (run, short)]
+    assert len(drawn[0]) == len(drawn[1]) == len(run.evals)
 
 
 def test_a_better_quality_stands_higher(tmp_path):

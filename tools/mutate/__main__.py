@@ -57,9 +57,14 @@ def changed_since(revision: str, root: Path = ROOT) -> set[str]:
 
 
 def _chosen(options: argparse.Namespace, known: dict[str, dict]) -> list[Fault]:
+    if options.survivors and (options.sample or not options.mechanical):
+        raise UserError("--survivors: goes with --mechanical and without --sample")
     if options.mechanical:
         paths = [path for name in options.mechanical for path in _modules(name)]
         faults = [fault for path in paths for fault in mechanical_faults(path, tests_of(path))]
+        names = {fault.name for fault in faults}
+        for name in [name for name, entry in known.items() if entry["file"] in paths and name not in names]:
+            del known[name]  # Its line is no more.
         if options.survivors:
             return [f for f in faults if known.get(f.name, {}).get("outcome", CAUGHT) not in ENDED]
         return random.Random(SEED).sample(faults, min(options.sample or len(faults), len(faults)))

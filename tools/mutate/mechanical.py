@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,15 +83,18 @@ def faults(path: str, tests: tuple[str, ...]) -> list[Fault]:
     data = text.encode()
     tree = ast.parse(text)
     skipped = _skipped(tree)
-    found = []
+    found: list[Fault] = []
+    alike: Counter[str] = Counter()
     for node in ast.walk(tree):
         if id(node) in skipped or not hasattr(node, "lineno"):
             continue
-        for number, other in enumerate(_changed(node)):
+        for other in _changed(node):
             begin = starts[node.lineno - 1] + node.col_offset
             end = starts[node.end_lineno - 1] + node.end_col_offset
             source = data[begin:end].decode()
             new = f"({ast.unparse(ast.fix_missing_locations(other))})"
-            name = f"{path}:{node.lineno}:{node.col_offset}:{number} {source[:40]!r} -> {new[:40]!r}"
+            change = f"{path} {source[:40]!r} -> {new[:40]!r}"
+            alike[change] += 1  # Names keep when lines move.
+            name = f"{change} {alike[change]}"
             found.append(Fault(name, path, text, (data[:begin] + new.encode() + data[end:]).decode(), tests))
     return found
