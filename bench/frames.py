@@ -20,7 +20,7 @@ from bench.harness.rounds import command, compare
 from tsm_kinetics.config import FRAMES
 from tsm_kinetics.efficiency import PAPER
 
-BAR = 0.8  # Our frames per second over the bare loop's that does the same, at least.
+BAR = 0.8  # Our frames per second over those of the first bare loop, at least.
 # Ours, the loop that the bar is about, another one.
 DECODERS = (
     ("train_input", "libjpeg_turbo", "libjpeg_turbo_scaled"),

@@ -237,7 +237,7 @@ def decoded(encoded: tf.Tensor, windows: tf.Tensor, size: int) -> tf.Tensor:
 def flipped(frames: tf.Tensor) -> tf.Tensor:
     """Mirrors frames [T, H, W, 3] left to right.
 
-    As one tall picture: TensorFlow has a kernel of its own for rows of pixels, three times as fast.
+    As one tall picture: TensorFlow has a faster kernel for rows of pixels.
     """
     shape = tf.shape(frames)
     rows = tf.reshape(frames, [-1, shape[2], 3])

@@ -1,4 +1,4 @@
-"""Contenders of video.py that decode frames: ours, and bare loops over the same files; run them on one core.
+"""Contenders of frames.py that decode frames: ours, and bare loops over the same files; run them on one core.
 
 Arguments: contender, folder of `draw`. A step is a batch of training clips' frames (`BATCH` x 8), or a video's:
 

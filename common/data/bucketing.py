@@ -155,7 +155,8 @@ def least_padding(lengths: np.ndarray, count: int) -> list[int]:
     """Returns limits of at most `count` buckets that pad examples of these lengths with the fewest tokens.
 
     Exact, by dynamic programming over the distinct lengths: the last bucket begins somewhere, and those before it are
-    the best for the shorter examples. What is left in the buckets at the end of an epoch is not counted.
+    the best for the shorter examples. What is left in the buckets at the end of an epoch is not counted. Without
+    lengths there are no limits: [].
     """
     sizes, numbers = np.unique(np.asarray(lengths), return_counts=True)
     upto = np.concatenate([[0], np.cumsum(numbers)])
@@ -167,8 +168,7 @@ def least_padding(lengths: np.ndarray, count: int) -> list[int]:
         begin.append(total.argmin(0))
         tokens = np.concatenate([[0.0], total.min(0)])
     limits, end = [], len(sizes)
-    for first in reversed(begin):
-        if end:
-            limits.append(int(sizes[end - 1]))
-            end = int(first[end - 1])
+    for first in reversed(begin):  # More buckets never pad more, so the best plan has a bucket of each.
+        limits.append(int(sizes[end - 1]))
+        end = int(first[end - 1])
     return limits[::-1]

@@ -12,6 +12,7 @@ from PIL import Image
 from common.config import benchmarks, own_data
 from common.data import own_data as tools
 from common.data import tfrecords
+from common.data.bucketing import least_padding
 from common.errors import UserError
 from tests import own_sources
 from timetotrain import data
@@ -170,6 +171,10 @@ def test_sentence_pairs(tmp_path, benchmark, tabs):
     config, description = checked(benchmark, out)
     assert description.split == {"train": 285, "eval": 15}
     assert "line 301: a side is empty" in description.broken[0]
+    if benchmark == "gnmt":
+        corpus = benchmarks.module("gnmt", "corpus").load(config, out)
+        lengths = np.maximum(corpus.source.lengths, corpus.target.lengths + 1)
+        assert list(config.bucket_limits) == least_padding(lengths, 5) and len(set(lengths)) > 5
     trained = set((out / "eval.source").read_text().splitlines())
     assert len(trained) == config.num_eval_examples == 15
     assert "<code>" in (out / "data.html").read_text()

@@ -59,14 +59,18 @@ def _module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+def _sources() -> list[Path]:
+    """The project's Python files: none of what git ignores, which may be whole environments."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return [file for file in map(ROOT.joinpath, listed.stdout.splitlines()) if file.exists()]
+
+
 @cache
 def _imports() -> dict[str, set[str]]:
     """The modules that each file of the project imports; of `from a import b`, both a and a.b."""
     imported: dict[str, set[str]] = {}
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
-    for file in map(ROOT.joinpath, listed.stdout.split()):
-        if not file.exists():
-            continue
+    for file in _sources():
         names = imported.setdefault(str(file.relative_to(ROOT)), set())
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
@@ -110,8 +114,6 @@ def measure(arguments: list[str]) -> dict[str, list[str]]:
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
