@@ -1,13 +1,11 @@
 """Where the time of a training step goes, by oneDNN's kernels, and how near those are to what the processor can do.
 
-Ours and its TensorFlow peers call the same kernels for convolutions and products; only the rest of a step can differ.
+Ours and its TensorFlow peers call the same library for convolutions and products. They run on one core, where kernels
+run one after another, so that their times add up. oneDNN itself says how long each took and of which size it was
+(ONEDNN_VERBOSE=profile_exec). `of_peak` is the speed within convolutions and products over that of one large product in
+the same precision.
 
-- `step`: contenders on one core, where kernels run one after another, so that their times add up. oneDNN itself says
-  how long each took and of which size it was (ONEDNN_VERBOSE=profile_exec). `of_peak` is the speed within convolutions
-  and products over that of one large product in the same precision.
-- `products`: the perceptron's products by themselves on all cores, TensorFlow's beside JAX's.
-
-    python -m bench.kernels [--cases resnet-fp32 ...] [--rounds N] [--jax-python PYTHON] [--quick]
+    python -m bench.kernels [--cases resnet-fp32 ...] [--rounds N] [--quick] [--output FILE]
 """
 
 from __future__ import annotations
@@ -22,9 +20,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.harness import arguments
-from bench.harness.interpreters import left_out, peers
 from bench.harness.results import head, write
-from bench.harness.rounds import OURS, Contender, alternate, command, compare, ratio
+from bench.harness.rounds import OURS, Contender, alternate, command, ratio
 from bench.harness.steps import manifest
 from common.config import machine
 
@@ -41,9 +38,6 @@ KINDS = {
 ARITHMETIC = ("convolutions", "products")
 PEAK = 2048  # Rows, inner size and columns of the product that gives the peak.
 PEAK_STEPS = 4
-# The perceptron of mnist_mlp.py: forward, and the gradient of the weights; then a layer further on.
-PRODUCTS = ("100x784x528", "784x100x528", "100x528x528", "528x100x528")
-PRODUCT_STEPS = 200
 CASES = ("resnet-fp32", "resnet-bf16", "ssd-fp32", "transformer-fp32", "perceptron-fp32")
 TITLES = {
     "resnet-fp32": "ResNet-50, 224 pixels, batch 16, fp32",
@@ -170,17 +164,6 @@ def measure(case: str, peak_flops: float, rounds: int, quick: bool) -> dict[str,
     }
 
 
-def products(jax_python: str | None, rounds: int, steps: int) -> dict[str, Any]:
-    """The perceptron's products by themselves, each beside JAX's where an interpreter has it."""
-    found = {}
-    for shape in PRODUCTS:
-        called = {OURS: command("tensorflow_products", "fp32", shape)}
-        if jax_python:
-            called["jax"] = command("jax_products", "fp32", shape, python=jax_python)
-        found[shape] = compare(called, steps, rounds)
-    return found
-
-
 def say(case: str, row: Mapping[str, Any]) -> None:
     """Prints a case."""
     for name, one in row["contenders"].items():
@@ -201,30 +184,17 @@ def main() -> None:
         choices=CASES,
         help="default: all that this processor multiplies in hardware",
     )
-    parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
     arguments.add_quick(parser)
     options: argparse.Namespace = parser.parse_args()
     rounds, size = (1, 256) if options.quick else (options.rounds, PEAK)
-    jax_python = peers(None, options.jax_python).get("jax")
-    left_out({"jax": jax_python} if jax_python else {}, ["jax"], decisive=False)
     peaks = {p: peak(p, rounds, size) for p in sorted({case.split("-")[1] for case in options.cases})}
     print(", ".join(f"peak of {p}: {flops_ / 1e9:.0f} Gflop/s a core" for p, flops_ in peaks.items()))
-    product_steps = 5 if options.quick else PRODUCT_STEPS
-    settings = {"rounds": rounds, "product_steps": product_steps}
-    result: dict[str, Any] = {**head(), "settings": settings, "peak_flops": peaks, "step": {}}
+    result: dict[str, Any] = {**head(), "settings": {"rounds": rounds}, "peak_flops": peaks, "step": {}}
     for case in options.cases:
         result["step"][case] = measure(case, peaks[case.split("-")[1]], rounds, options.quick)
         say(case, result["step"][case])
         if not options.quick:
             write(result, options.output)
-    result["products"] = products(jax_python, rounds, product_steps)
-    for shape, rows in result["products"].items():
-        print(
-            shape,
-            ", ".join(f"{n} {1e3 * r['seconds']:.1f} ms {r['ratio_to_ours']:.2f}" for n, r in rows.items()),
-        )
-    if not options.quick:
-        write(result, options.output)
 
 
 if __name__ == "__main__":

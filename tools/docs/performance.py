@@ -114,6 +114,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "input": lambda: comparison_table(measurements.inputs()),
     "limits": limits,
     "machines": machines,
+    "kernels": lambda: markdown_table(*tables.kernels()),
+    "products": lambda: markdown_table(*tables.products()),
     "feeding": lambda: markdown_table(*tables.feeding()),
     "update": lambda: markdown_table(*tables.update()),
     "exchange": lambda: markdown_table(*tables.exchange()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.docs.measurements import Table, load
+from tools.docs.measurements import PEERS, Table, load
 
 
 def update() -> Table:
@@ -162,8 +162,7 @@ def long_runs() -> Table:
 
 def kernels() -> Table:
     """The table of where a training step's time goes, on one core."""
-    names = {"ours": "ours", "keras_fit": "Keras `fit`", "keras_fused_adam": "Keras `fit`, fused Adam"}
-    names["tfm_orbit"] = "tf-models under orbit"
+    names = {"ours": "ours", **PEERS}
     kinds = ("convolutions", "products")
     rows = []
     for case in load("kernels.json")["step"].values():
@@ -188,8 +187,8 @@ def kernels() -> Table:
 def products() -> Table:
     """The table of the perceptron's products by themselves, on all cores."""
     rows = []
-    settings = load("kernels.json")["settings"]["product_steps"]
-    for shape, found in load("kernels.json")["products"].items():
+    settings = load("products.json")["settings"]["steps"]
+    for shape, found in load("products.json")["products"].items():
         m, k, n = shape.split("x")
         cells = [f"{1e6 * found['ours']['seconds'] / settings:.0f}"]
         if "jax" in found:
@@ -198,7 +197,8 @@ def products() -> Table:
                 f"{found['jax']['ratio_to_ours']:.2f}",
             ]
         rows.append((f"{m}x{k} by {k}x{n}", *cells, *[""] * (3 - len(cells))))
-    return ("product", "TensorFlow, microseconds", "JAX", "JAX over TensorFlow"), rows
+    jax = f"JAX {found['jax']['version']}" if "jax" in found else "JAX"
+    return ("product", "TensorFlow, microseconds", jax, "JAX over TensorFlow"), rows
 
 
 def feeding() -> Table:
