@@ -268,6 +268,9 @@ def test_the_lanes_add_up(tmp_path):
     assert totals["train"] + totals["eval"] + totals["gap"] == pytest.approx(30 * 60_000, abs=1)
     assert totals["init"] == pytest.approx(90_000, abs=50)
     assert totals["eval"] == pytest.approx(30 * 60_000 * 0.1, rel=0.01)
+    bars = {lane.name: lane.bars for lane in line.lanes}
+    (left, width), *_ = bars["init"]
+    assert line.start == pytest.approx(left + width, abs=0.1), "run_start stands where init ends"
 
 
 @pytest.mark.parametrize(
