@@ -14,6 +14,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCES = "JOURNAL_SOURCES"  # The environment variable by which a run of several parts names the sources of its start.
 
+PASSED = "tests have passed before"  # By these words tools/run_tests.py knows that nothing is left.
+
 
 def sources(root: pathlib.Path = ROOT) -> str:
     """Identifies the checkout: its commit, and what differs from it."""
@@ -48,7 +50,7 @@ class Journal:
         done = [item for item in items if item.nodeid in self.passed]
         if done:
             print(
-                f"{len(done)} tests have passed before, as {self.path} says; {len(items) - len(done)} are left; "
+                f"{len(done)} {PASSED}, as {self.path} says; {len(items) - len(done)} are left; "
                 f"remove the file to run them all"
             )
             config.hook.pytest_deselected(items=done)

@@ -27,7 +27,6 @@ PARTS = (
     ("tests/gnmt", "tests/maskrcnn", "tests/ssd", "tests/transformer"),
     ("tests/resnet", "tests/tsm_kinetics"),
 )
-_PASSED = "have passed before"  # What tests/journal.py says.
 NO_TESTS = 5  # Pytest's exit status where the arguments leave none of a part.
 
 
@@ -56,7 +55,7 @@ def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
         sys.exit(done.stdout + f"pytest cannot collect the tests (status {done.returncode})")
     named = [argument for argument in arguments if "::" in argument and names_tests(argument)]
     found = re.findall(r"^(\S+\.py): \d+$", done.stdout, re.MULTILINE)
-    if not found and _PASSED in done.stdout:
+    if not found and journal.PASSED in done.stdout:
         print(done.stdout, end="")
         sys.exit(0)
     return [[n for n in named if n.startswith(f"{file}::")] or [file] for file in dict.fromkeys(found)]
@@ -66,9 +65,8 @@ def main(argv: Sequence[str]) -> int:
     """Runs all parts, also after one that fails; returns the first exit status that says so."""
     arguments = [argument for argument in argv if not argument.startswith(("--reports=", "--by-file"))]
     reports = [argument.partition("=")[2] for argument in argv if argument.startswith("--reports=")]
-    if any(
-        argument.startswith("--journal=") for argument in argv
-    ):  # An edit meanwhile begins no new journal.
+    # Named once for all parts: an edit meanwhile begins no new journal.
+    if any(argument.startswith("--journal=") for argument in argv):
         os.environ.setdefault(journal.SOURCES, journal.sources())
     if "--by-file" in argv:
         selected = parts_by_file(arguments)

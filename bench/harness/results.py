@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import ROOT
+from common.config.machine import cpu_flags
 
 RESULTS = ROOT / "bench" / "results"
 # Flags of /proc/cpuinfo, the fastest instructions first: what oneDNN has kernels for, and its speed, depend on them.
@@ -33,11 +34,10 @@ def machine(*packages: str) -> dict[str, Any]:
 
     Versions are those of Python, TensorFlow, Keras and `packages`; what is not installed is left out.
     """
-    cpu, flags = platform.processor(), set()
+    cpu, flags = platform.processor(), cpu_flags()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
-        flags = set(next((line.split(":", 1)[1] for line in lines if line.startswith("flags")), "").split())
     versions = {package: _version(package) for package in ("tensorflow", "tf-keras", *packages)}
     return {
         "cpu": cpu,

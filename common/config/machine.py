@@ -46,13 +46,17 @@ class Machine:
 def detect(root: pathlib.Path = pathlib.Path("/")) -> Machine:
     """Describes the present machine, from /proc and /sys below `root` and from nvidia-smi where it is installed."""
     gpus = _gpus()
-    flags = set(re.findall(r"\w+", _text(root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0]))
     return Machine(
         cores=len(os.sched_getaffinity(0)),
         memory=_memory(root),
         gpus=tuple(memory for memory, _ in gpus),
-        bf16=min(c for _, c in gpus) >= _BF16_CAPABILITY if gpus else bool(flags & _BF16_FLAGS),
+        bf16=min(c for _, c in gpus) >= _BF16_CAPABILITY if gpus else bool(cpu_flags(root) & _BF16_FLAGS),
     )
+
+
+def cpu_flags(root: pathlib.Path = pathlib.Path("/")) -> set[str]:
+    """The names of the processor's instructions, as /proc/cpuinfo below `root` has them; none where it is absent."""
+    return set(re.findall(r"\w+", _text(root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0]))
 
 
 def _memory(root: pathlib.Path) -> int:
