@@ -41,7 +41,7 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, two 
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" --quick $(ARGS)
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step; goes on where it was stopped
-	@$(PY) -m tools.run_tests --by-file -n0 -m e2e --journal=.cache/e2e.txt \
+	@$(PY) -m tools.run_tests --by-file --slots=2 -n0 -m e2e --journal=.cache/e2e.txt \
 	  $(addprefix --ignore=,$(OWN_TESTS) $(POD_TESTS) $(PJRT_TESTS)) $(ARGS)
 
 mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss

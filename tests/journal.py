@@ -36,7 +36,7 @@ class Journal:
         self.keeps = True
         lines = path.read_text().splitlines() if path.exists() else []
         self.passed = set(lines[1:]) if lines[:1] == [now] else set()
-        if not self.passed:
+        if lines[:1] != [now]:  # A process beside this one may be writing to it.
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(now + "\n")
 

@@ -84,6 +84,26 @@ def test_by_file_each_file_has_a_process_and_the_journal_says_what_is_left(proje
     assert ended.value.code == 0 and "2 tests have passed before" in capfd.readouterr().out
 
 
+def test_in_two_slots_parts_run_at_a_time_and_print_whole(project, capfd):
+    there = project / "there"
+    wait = "import pathlib, time\ndef test_{0}():\n    pathlib.Path({1!r} + '{0}').touch()\n"
+    wait += "    while not pathlib.Path({1!r} + '{2}').exists():\n        time.sleep(0.05)\n    print('{0} ends')\n"
+    for name, other in (("first", "second"), ("second", "first")):
+        text = wait.format(name, str(there), other) + "def test_more(): pass\n" * (name == "second")
+        (project / "tests" / f"test_{name}.py").write_text(text)
+    assert run_tests.main(["--by-file", "--slots=2", "-n0", "-s", "--journal=journal.txt"]) == 0
+    out, err = capfd.readouterr()
+    assert (
+        out.count("1 passed") == 1
+        and out.count("2 passed") == 1
+        and "first ends" in out
+        and "second ends" in out
+    )
+    assert "part 1 of 2: tests/test_second.py\n" in err, "most tests first"
+    assert "part 2 of 2: ended after 0." in err
+    assert len((project / "journal.txt").read_text().splitlines()) == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -4,17 +4,22 @@ TensorFlow keeps the programs of a process for as long as it lives. Fresh proces
 Arguments that name tests run these alone, in one part.
 
     --by-file       every file is a part, and of the tests that are named too
+    --slots=N       N parts at a time; the output of a part is printed when it ends
     --reports=DIR   writes a JUnit report of each part into DIR
     --journal=FILE  pytest's flag of tests/conftest.py: what has passed is left out, until the sources change
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent import futures
 from pathlib import Path
 
 from tests import journal
@@ -27,6 +32,7 @@ PARTS = (
     ("tests/gnmt", "tests/maskrcnn", "tests/ssd", "tests/transformer"),
     ("tests/resnet", "tests/tsm_kinetics"),
 )
+INTERRUPTED = 2  # Pytest's exit status after Ctrl-C.
 NO_TESTS = 5  # Pytest's exit status where the arguments leave none of a part.
 
 
@@ -43,7 +49,7 @@ def names_tests(argument: str) -> bool:
 
 
 def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
-    """The pytest arguments of a part for every file with tests that the arguments select.
+    """The pytest arguments of a part for every file with tests that the arguments select, most tests first.
 
     Raises:
       SystemExit: all have passed before, as a journal says; or a file cannot be imported, or an argument is wrong.
@@ -54,34 +60,73 @@ def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
     if done.returncode not in (0, NO_TESTS):
         sys.exit(done.stdout + f"pytest cannot collect the tests (status {done.returncode})")
     named = [argument for argument in arguments if "::" in argument and names_tests(argument)]
-    found = re.findall(r"^(\S+\.py): \d+$", done.stdout, re.MULTILINE)
+    counts = {
+        file: int(count) for file, count in re.findall(r"^(\S+\.py): (\d+)$", done.stdout, re.MULTILINE)
+    }
+    found = sorted(counts, key=counts.__getitem__, reverse=True)
     if not found and journal.PASSED in done.stdout:
         print(done.stdout, end="")
         sys.exit(0)
-    return [[n for n in named if n.startswith(f"{file}::")] or [file] for file in dict.fromkeys(found)]
+    return [[n for n in named if n.startswith(f"{file}::")] or [file] for file in found]
+
+
+def run_part(place: str, command: Sequence[str], whole: bool) -> int:
+    """Runs one part, says when it starts and ends, and returns its exit status.
+
+    Args:
+      place: "3 of 42", for the reader.
+      command: what to run.
+      whole: print the output when the part ends, not while it runs.
+    """
+    name = " ".join(filter(names_tests, command)) or "the tests"
+    print(f"part {place}: {name}", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if whole else {}
+    done = subprocess.run(command, cwd=ROOT, text=True, errors="replace", **output)
+    minutes = (time.monotonic() - start) / 60
+    print(done.stdout or "", end="", flush=True)
+    print(f"part {place}: ended after {minutes:.1f} minutes with status {done.returncode}", file=sys.stderr)
+    return done.returncode
+
+
+def run_parts(commands: Sequence[Sequence[str]], slots: int) -> list[int | None]:
+    """Runs the parts, `slots` of them at a time; None for those that an interruption left out."""
+    interrupted = False
+
+    def run(number: int) -> int | None:
+        nonlocal interrupted
+        if interrupted:
+            return None
+        status = run_part(f"{number} of {len(commands)}", commands[number - 1], whole=slots > 1)
+        interrupted |= status == INTERRUPTED
+        return status
+
+    with futures.ThreadPoolExecutor(slots) as pool:
+        return list(pool.map(run, range(1, len(commands) + 1)))
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs all parts, also after one that fails; returns the first exit status that says so."""
-    arguments = [argument for argument in argv if not argument.startswith(("--reports=", "--by-file"))]
-    reports = [argument.partition("=")[2] for argument in argv if argument.startswith("--reports=")]
+    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    ours.add_argument("--by-file", action="store_true")
+    ours.add_argument("--slots", type=int, default=1)
+    ours.add_argument("--reports")
+    flags, arguments = ours.parse_known_args(argv)
     # Named once for all parts: an edit meanwhile begins no new journal.
     if any(argument.startswith("--journal=") for argument in argv):
         os.environ.setdefault(journal.SOURCES, journal.sources())
-    if "--by-file" in argv:
+    if flags.by_file:
         selected = parts_by_file(arguments)
         arguments = [argument for argument in arguments if not names_tests(argument)]
     else:
         selected = [[]] if any(map(names_tests, arguments)) else parts()
-    statuses = []
+    commands = []
     for number, part in enumerate(selected, 1):
-        print(f"part {number} of {len(selected)}: {' '.join(part)}", file=sys.stderr, flush=True)
-        report = [f"--junitxml={reports[-1]}/{number}.xml"] if reports else []
-        command = [sys.executable, "-m", "pytest", *part, *report, *arguments]
-        statuses.append(subprocess.run(command, cwd=ROOT).returncode)
-        if statuses[-1] == 2:  # Interrupted.
-            break
-    bad = {" ".join(part): status for part, status in zip(selected, statuses) if status not in (0, NO_TESTS)}
+        report = [f"--junitxml={flags.reports}/{number}.xml"] if flags.reports else []
+        commands.append([sys.executable, "-m", "pytest", *part, *report, *arguments])
+    statuses = run_parts(commands, max(1, flags.slots))
+    good = (0, NO_TESTS, None)
+    bad = {" ".join(part): status for part, status in zip(selected, statuses) if status not in good}
     for part, status in bad.items():
         print(f"failed: {part or 'the tests'} (status {status})", file=sys.stderr)
     if bad:
@@ -90,4 +135,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # The parts have it too, and have printed what they ran.
+        sys.exit(128 + signal.SIGINT)
