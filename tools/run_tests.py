@@ -70,6 +70,12 @@ def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
     return [[n for n in named if n.startswith(f"{file}::")] or [file] for file in found]
 
 
+def say(line: str) -> None:
+    """Prints a line to stderr at once: parts that run beside each other speak there."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
 def run_part(place: str, command: Sequence[str], whole: bool) -> int:
     """Runs one part, says when it starts and ends, and returns its exit status.
 
@@ -79,13 +85,13 @@ def run_part(place: str, command: Sequence[str], whole: bool) -> int:
       whole: print the output when the part ends, not while it runs.
     """
     name = " ".join(filter(names_tests, command)) or "the tests"
-    print(f"part {place}: {name}", file=sys.stderr, flush=True)
+    say(f"part {place}: {name}")
     start = time.monotonic()
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if whole else {}
     done = subprocess.run(command, cwd=ROOT, text=True, errors="replace", **output)
     minutes = (time.monotonic() - start) / 60
     print(done.stdout or "", end="", flush=True)
-    print(f"part {place}: ended after {minutes:.1f} minutes with status {done.returncode}", file=sys.stderr)
+    say(f"part {place}: ended after {minutes:.1f} minutes with status {done.returncode}")
     return done.returncode
 
 
