@@ -84,6 +84,21 @@ def test_by_file_each_file_has_a_process_and_the_journal_says_what_is_left(proje
     assert ended.value.code == 0 and "2 tests have passed before" in capfd.readouterr().out
 
 
+def test_each_test_of_a_large_file_is_a_part(project, monkeypatch):
+    monkeypatch.setattr(run_tests, "EACH_TEST", ("tests/test_second.py",))
+    text = "import pytest\n@pytest.mark.parametrize('n', ['a b', 'c'])\ndef test_second(n): pass\n"
+    (project / "tests" / "test_second.py").write_text(text)
+    assert run_tests.parts_by_file(["-n0", "-vv"]) == [
+        ["tests/test_second.py::test_second[a b]"],
+        ["tests/test_second.py::test_second[c]"],
+        ["tests/test_first.py"],
+    ]
+
+
+def test_each_test_that_needs_a_process_exists():
+    assert all((ROOT / file).is_file() for file in run_tests.EACH_TEST)
+
+
 def test_in_two_slots_parts_run_at_a_time_and_print_whole(project, capfd):
     there = project / "there"
     wait = "import pathlib, time\ndef test_{0}():\n    pathlib.Path({1!r} + '{0}').touch()\n"

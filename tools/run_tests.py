@@ -3,7 +3,7 @@
 TensorFlow keeps the programs of a process for as long as it lives. Fresh processes keep each of them below 3 GB.
 Arguments that name tests run these alone, in one part.
 
-    --by-file       every file is a part, and of the tests that are named too
+    --by-file       every file is a part, and of the tests that are named too; of EACH_TEST's files, every test
     --slots=N       N parts at a time; the output of a part is printed when it ends
     --reports=DIR   writes a JUnit report of each part into DIR
     --journal=FILE  pytest's flag of tests/conftest.py: what has passed is left out, until the sources change
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
@@ -32,6 +33,8 @@ PARTS = (
     ("tests/gnmt", "tests/maskrcnn", "tests/ssd", "tests/transformer"),
     ("tests/resnet", "tests/tsm_kinetics"),
 )
+# Files whose tests are parts of their own, by file: each fills gigabytes with compiled programs.
+EACH_TEST = ("tests/common/export/test_export.py",)
 INTERRUPTED = 2  # Pytest's exit status after Ctrl-C.
 NO_TESTS = 5  # Pytest's exit status where the arguments leave none of a part.
 
@@ -54,20 +57,25 @@ def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
     Raises:
       SystemExit: all have passed before, as a journal says; or a file cannot be imported, or an argument is wrong.
     """
-    # So quiet that each file is a line, "path: number of tests", also beside -vv.
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qqqqqq", *arguments]
+    # Quiet enough that each test is a line, also beside -vv.
+    command = [sys.executable, "-m", "pytest", "--collect-only", *arguments, "--verbosity=-1"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, NO_TESTS):
         sys.exit(done.stdout + f"pytest cannot collect the tests (status {done.returncode})")
-    named = [argument for argument in arguments if "::" in argument and names_tests(argument)]
-    counts = {
-        file: int(count) for file, count in re.findall(r"^(\S+\.py): (\d+)$", done.stdout, re.MULTILINE)
-    }
-    found = sorted(counts, key=counts.__getitem__, reverse=True)
-    if not found and journal.PASSED in done.stdout:
+    tests = defaultdict(list)
+    for test in re.findall(r"^\S+\.py::.+$", done.stdout, re.MULTILINE):
+        tests[test.partition("::")[0]].append(test)
+    if not tests and journal.PASSED in done.stdout:
         print(done.stdout, end="")
         sys.exit(0)
-    return [[n for n in named if n.startswith(f"{file}::")] or [file] for file in found]
+    named = [argument for argument in arguments if "::" in argument and names_tests(argument)]
+    selected: list[list[str]] = []
+    for file in sorted(tests, key=lambda file: len(tests[file]), reverse=True):
+        if file in EACH_TEST:
+            selected += [[test] for test in tests[file]]
+        else:
+            selected.append([n for n in named if n.startswith(f"{file}::")] or [file])
+    return selected
 
 
 def say(line: str) -> None:
