@@ -39,7 +39,7 @@ SMALL = {
     },
     "ptb": {"global_batch_size": 4, "eval_batch_size": 4},
     "resnet": {"global_batch_size": 4, "eval_batch_size": 4, "width": 8, "image_size": 32},
-    "transformer": {"global_batch_size": 2, "eval_batch_size": 2},
+    "transformer": {"global_batch_size": 2, "eval_batch_size": 2, "layers": 2},
     "ssd": {"global_batch_size": 2, "eval_batch_size": 2},
     "tsm_kinetics": {"global_batch_size": 2, "eval_batch_size": 2},
     "gnmt": {"global_batch_size": 4, "eval_batch_size": 4, "bucket_limits": (18, 36)},
