@@ -6,17 +6,21 @@ run one after another, so that their times add up. oneDNN itself says how long e
 the same precision.
 
     python -m bench.kernels [--cases resnet-fp32 ...] [--rounds N] [--quick] [--output FILE]
+
+With --cases the file's other cases stay, if the same machine and versions measured them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bench.harness import arguments
@@ -164,6 +168,31 @@ def measure(case: str, peak_flops: float, rounds: int, quick: bool) -> dict[str,
     }
 
 
+def kept(output: Path, machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The cases of a result file, to which a run on the same machine and versions adds; none if there is no file.
+
+    Raises:
+      SystemExit: the file is damaged, or of another machine or other versions.
+    """
+    if not output.exists():
+        return {}
+    try:
+        found = json.loads(output.read_text())
+        differs = [
+            key for key in {**found["machine"], **machine} if found["machine"].get(key) != machine.get(key)
+        ]
+        cases = found["step"]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        sys.exit(
+            f"{output}: no results of this script ({error!r}); delete it, or name another file with --output"
+        )
+    if differs := sorted({*differs} - {"load_before"}):
+        sys.exit(
+            f"{output}: measured with another {', '.join(differs)}; leave out --cases, or name another --output"
+        )
+    return cases
+
+
 def say(case: str, row: Mapping[str, Any]) -> None:
     """Prints a case."""
     for name, one in row["contenders"].items():
@@ -180,21 +209,23 @@ def main() -> None:
     parser.add_argument(
         "--cases",
         nargs="+",
-        default=here,
         choices=CASES,
-        help="default: all that this processor multiplies in hardware",
+        help="default: all that this processor multiplies in hardware, in a new file",
     )
     arguments.add_quick(parser)
     options: argparse.Namespace = parser.parse_args()
+    top, cases = head(), options.cases or here
     rounds, size = (1, 256) if options.quick else (options.rounds, PEAK)
-    peaks = {p: peak(p, rounds, size) for p in sorted({case.split("-")[1] for case in options.cases})}
+    done = kept(options.output, top["machine"]) if options.cases and not options.quick else {}
+    peaks = {p: peak(p, rounds, size) for p in sorted({case.split("-")[1] for case in cases})}
     print(", ".join(f"peak of {p}: {flops_ / 1e9:.0f} Gflop/s a core" for p, flops_ in peaks.items()))
-    result: dict[str, Any] = {**head(), "settings": {"rounds": rounds}, "peak_flops": peaks, "step": {}}
-    for case in options.cases:
-        result["step"][case] = measure(case, peaks[case.split("-")[1]], rounds, options.quick)
-        say(case, result["step"][case])
+    for case in cases:
+        precision = case.split("-")[1]
+        own = {"date": top["date"], "rounds": rounds, "peak_flops": peaks[precision]}
+        done[case] = {**measure(case, peaks[precision], rounds, options.quick), "measured": own}
+        say(case, done[case])
         if not options.quick:
-            write(result, options.output)
+            write({**top, "step": {c: done[c] for c in CASES if c in done}}, options.output)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ STUDY = dataclasses.replace(
     factors=(1, 2, 4, 8, 16, 32),
     # Most of the work is the product over the vocabulary, which a CPU with avx512_bf16 computes twice as fast.
     flags=("--config.precision=bf16",),
-    compared=(32, 8),
+    compared=(32, 16, 8, 4, 2),
     parts=("legw",),
     never=0.0,
     lower_is_better=True,

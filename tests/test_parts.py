@@ -136,3 +136,9 @@ def test_a_file_that_cannot_be_imported_ends_the_run(project):
     (project / "tests" / "test_first.py").write_text("import nothing_like_this\n")
     with pytest.raises(SystemExit, match="pytest cannot collect the tests"):
         run_tests.main(["--by-file", "-n0"])
+
+
+def test_parts_need_at_least_one_slot(capsys):
+    with pytest.raises(SystemExit):
+        run_tests.main(["--slots=0"])
+    assert "--slots=0: must be at least 1" in capsys.readouterr().err

@@ -1,10 +1,10 @@
 """Runs the tests in parts, each by processes of its own: python -m tools.run_tests [FLAGS] [PYTEST ARGUMENTS]
 
-TensorFlow keeps the programs of a process for as long as it lives. Fresh processes keep each of them below 3 GB.
+TensorFlow keeps the programs of a process for as long as it lives. Fresh processes give their memory back.
 Arguments that name tests run these alone, in one part.
 
     --by-file       every file is a part, and of the tests that are named too; of EACH_TEST's files, every test
-    --slots=N       N parts at a time; the output of a part is printed when it ends
+    --slots=N       N parts at a time, at least 1; the output of a part is printed when it ends
     --reports=DIR   writes a JUnit report of each part into DIR
     --journal=FILE  pytest's flag of tests/conftest.py: what has passed is left out, until the sources change
 """
@@ -126,6 +126,8 @@ def main(argv: Sequence[str]) -> int:
     ours.add_argument("--slots", type=int, default=1)
     ours.add_argument("--reports")
     flags, arguments = ours.parse_known_args(argv)
+    if flags.slots < 1:
+        ours.error(f"--slots={flags.slots}: must be at least 1")
     # Named once for all parts: an edit meanwhile begins no new journal.
     if any(argument.startswith("--journal=") for argument in argv):
         os.environ.setdefault(journal.SOURCES, journal.sources())
@@ -138,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
     for number, part in enumerate(selected, 1):
         report = [f"--junitxml={flags.reports}/{number}.xml"] if flags.reports else []
         commands.append([sys.executable, "-m", "pytest", *part, *report, *arguments])
-    statuses = run_parts(commands, max(1, flags.slots))
+    statuses = run_parts(commands, flags.slots)
     good = (0, NO_TESTS, None)
     bad = {" ".join(part): status for part, status in zip(selected, statuses) if status not in good}
     for part, status in bad.items():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
+
 import pytest
 
 from bench import kernels
@@ -93,3 +96,18 @@ def test_a_case_alternates_its_contenders_under_the_profile(monkeypatch: pytest.
     found = kernels.measure("resnet-fp32", peak, 3, quick=False)
     assert found["contenders"]["ours"]["of_peak"] == pytest.approx(0.5)
     assert found["contenders"]["keras_fit"]["ratio_to_ours"] == pytest.approx(1.3)
+
+
+MACHINE = {"cpu": "AMD EPYC", "cores": 2, "load_before": [1.0]}
+
+
+def test_named_cases_are_added_to_the_file_of_the_same_machine(tmp_path: pathlib.Path) -> None:
+    output = tmp_path / "kernels.json"
+    assert kernels.kept(output, MACHINE) == {}
+    output.write_text(json.dumps({"machine": MACHINE, "step": {"ssd-fp32": {}}}))
+    assert kernels.kept(output, {**MACHINE, "load_before": [0.0]}) == {"ssd-fp32": {}}
+    with pytest.raises(SystemExit, match="another cores, jax; leave out --cases"):
+        kernels.kept(output, {**MACHINE, "cores": 4, "jax": "0.10.2"})
+    output.write_text('{"step": {}}')
+    with pytest.raises(SystemExit, match="no results of this script"):
+        kernels.kept(output, MACHINE)
