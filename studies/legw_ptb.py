@@ -54,6 +54,14 @@ STUDY = dataclasses.replace(
             "--config.optimizer.base_learning_rate=0.1",
             "--config.schedule.warmup_epochs=0.1",
         ),
+        "base-rate-0.1-warmup-0.15": (
+            "--config.optimizer.base_learning_rate=0.1",
+            "--config.schedule.warmup_epochs=0.15",
+        ),
+        "base-rate-0.14-warmup-0.15": (
+            "--config.optimizer.base_learning_rate=0.14",
+            "--config.schedule.warmup_epochs=0.15",
+        ),
         "dropout-0.1": ("--config.dropout=0.1",),
         "no-carry": ("--config.carry=false",),
         "init-0.05": ("--config.init_scale=0.05",),

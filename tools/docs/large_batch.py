@@ -1,12 +1,21 @@
-"""Reads the runs on PTB's validation text into rows of a table: base rates at 20, and changes one at a time at 640."""
+"""Reads PTB's runs into rows of tables: LEGW at other base rates, and what was tried on the validation text."""
 
 from __future__ import annotations
 
+import csv
 import json
+import statistics
 
 from tools.docs.measurements import ROOT, Table
 
-TUNE = ROOT / "studies" / "legw-ptb" / "tune.json"
+STUDY = ROOT / "studies" / "legw-ptb"
+TUNE = STUDY / "tune.json"
+# (base rate, base warmup in epochs): the results of LEGW with them, on the test text. The second are the presets'.
+BASES = {
+    ("0.025", "0.025"): STUDY / "at-0.025" / "results.csv",
+    ("0.03", "0.025"): STUDY / "results.csv",
+    ("0.1", "0.1"): STUDY / "at-0.1" / "results.csv",
+}
 # Flags that every run of the study has, and what the preset says of the others.
 _COMMON = ("legw", "data.eval_split", "num_eval_examples", "quality_target", "division", "precision")
 _PRESET = {"schedule.warmup_epochs": "0.025"}
@@ -23,6 +32,24 @@ def changes() -> Table:
         for run in sorted(runs, key=lambda run: (run["batch"], run["quality"]))
     ]
     return ("batch", "changed", "perplexity"), rows
+
+
+def base_rates() -> Table:
+    """The table of LEGW by base rate and batch: the mean over seeds, and their standard deviation."""
+    found: dict[tuple[str, str], dict[int, list[float]]] = {base: {} for base in BASES}
+    for base, path in BASES.items():
+        with path.open(encoding="utf-8", newline="") as file:
+            for run in csv.DictReader(file):
+                if run["method"] == "legw":
+                    found[base].setdefault(int(run["batch"]), []).append(float(run["quality"]))
+    batches = sorted({batch for by_batch in found.values() for batch in by_batch})
+    rows = [(*base, *(_spread(by_batch.get(batch, [])) for batch in batches)) for base, by_batch in found.items()]
+    return ("base rate", "base warmup", *map(str, batches)), rows
+
+
+def _spread(values: list[float]) -> str:
+    mean = f"{statistics.mean(values):.1f}" if values else ""
+    return mean + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def _changed(run: dict) -> str:

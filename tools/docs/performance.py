@@ -132,6 +132,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "published-classes": lambda: markdown_table(*published.classes()),
     "own-data": lambda: markdown_table(*own.four_commands()),
     "fine-tuning": lambda: markdown_table(*own.fine_tuning()),
+    "ptb-base-rates": lambda: markdown_table(*large_batch.base_rates()),
     "ptb-changes": lambda: markdown_table(*large_batch.changes()),
     "tree-classes": lambda: markdown_table(*trees.classes()),
 }
