@@ -43,7 +43,9 @@ def base_rates() -> Table:
                 if run["method"] == "legw":
                     found[base].setdefault(int(run["batch"]), []).append(float(run["quality"]))
     batches = sorted({batch for by_batch in found.values() for batch in by_batch})
-    rows = [(*base, *(_spread(by_batch.get(batch, [])) for batch in batches)) for base, by_batch in found.items()]
+    rows = [
+        (*base, *(_spread(by_batch.get(batch, [])) for batch in batches)) for base, by_batch in found.items()
+    ]
     return ("base rate", "base warmup", *map(str, batches)), rows
 
 
