@@ -21,6 +21,7 @@ from studies.runner import Identity, Runner, at_least_zero, identity, published,
 
 SEEDS = 3  # Runs of the smallest and the largest batch; the others have one seed.
 PARTS = ("legw", "competitors", "rates", "solvers", "long")
+BASED = ("legw", "competitors")  # Parts that start from the base rate.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Study:
       compared: factors at which the competitors run, the largest first.
       parts: the parts that `make study` runs, at most three hours on two cores; `--parts` selects others.
       flags: flags of every run.
+      base: flags of LEGW's runs that replace the preset's base rate and warmup.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Study:
     changes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     parts: tuple[str, ...] = PARTS
     flags: tuple[str, ...] = ()
+    base: tuple[str, ...] = ()
 
     @property
     def largest(self) -> int:
@@ -133,7 +136,7 @@ def methods(study: Study, k: int) -> dict[str, tuple[float | None, tuple[str, ..
     """{method: (rate, flags)} of figures 1, 4 and 5 at k times the base batch."""
     linear = study.rate * k
     return {
-        "legw": (study.rate * math.sqrt(k), settings(legw=k)),
+        "legw": (study.rate * math.sqrt(k), (*settings(legw=k), *study.base)),
         "unscaled": (study.rate, _batch(study, k, study.rate)),
         "linear": (linear, _batch(study, k, linear)),
         "linear-poly": (linear, (*_batch(study, k, linear), *study.poly)),
@@ -195,6 +198,10 @@ def tune_rows(study: Study) -> Iterable[Row]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m studies legw-...`."""
     parser.add_argument("--tune", action="store_true", help="try base rates, on held-out data only")
+    parser.add_argument(
+        "--base-rate", type=float, help="LEGW from another base rate, in studies/NAME/at-RATE"
+    )
+    parser.add_argument("--base-warmup", type=float, help="and from another base warmup in epochs")
     parser.add_argument("--parts", help=f"which of {','.join(PARTS)}; else what takes at most three hours")
     parser.add_argument(
         "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time; as many as cores"
@@ -215,6 +222,8 @@ def run(study: Study, args: argparse.Namespace) -> int:
     """Trains the missing rows, then writes table and pictures of the finished ones; returns the exit status."""
     target = settings(quality_target=study.never, division="open")
     study = dataclasses.replace(study, flags=(*target, *study.flags))
+    if args.base_rate is not None or args.base_warmup is not None:
+        study = _from_base(study, args)
     parts = args.parts.split(",") if args.parts else study.parts
     unknown = set(parts) - set(PARTS)
     if unknown:
@@ -244,6 +253,28 @@ def run(study: Study, args: argparse.Namespace) -> int:
     records = list(_records(runner, whole, before).values())
     legw_report.publish(study, records, runner.folder if args.epochs else home, name)
     return 0
+
+
+def _from_base(study: Study, args: argparse.Namespace) -> Study:
+    """The study whose LEGW starts from the base rate and warmup in the arguments; it has a table of its own.
+
+    Raises:
+      UserError: the base rate is missing or not above 0, the warmup is below 0, or a part has no use for them.
+    """
+    rate, warmup = args.base_rate, args.base_warmup
+    if rate is None or rate <= 0:
+        raise UserError(
+            f"--base-rate={rate}: must be above 0" if rate is not None else "--base-warmup needs --base-rate"
+        )
+    if warmup is not None and warmup < 0:
+        raise UserError(f"--base-warmup={warmup:g}: must be at least 0")
+    if args.tune or set((args.parts or "legw").split(",")) - set(BASED):
+        raise UserError(
+            f"--base-rate={rate:g}: goes with --parts={','.join(BASED)} only; leave it out for the others"
+        )
+    base = settings(optimizer__base_learning_rate=rate)
+    base += () if warmup is None else settings(schedule__warmup_epochs=warmup)
+    return dataclasses.replace(study, name=f"{study.name}/at-{rate:g}", rate=rate, base=base, parts=("legw",))
 
 
 def _check_kept(table: pathlib.Path, before: Mapping[Identity, dict], known: Collection[Identity]) -> None:

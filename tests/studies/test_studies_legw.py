@@ -342,3 +342,36 @@ def test_a_failed_run_is_noticed_while_an_earlier_one_still_trains(study, monkey
     with pytest.raises(UserError, match="out of memory"):
         legw.run(study, flags("--jobs=2"))
     assert len(set(study.trained)) == 2  # The list names the finished run twice.
+
+
+def test_another_base_rate_has_a_table_of_its_own(study, tmp_path) -> None:
+    legw.run(study, flags("--base-rate=0.1", "--base-warmup=0.2"))
+    folder = tmp_path / "studies" / "legw-mnist" / "at-0.1"
+    runs = json.loads((folder / "results.json").read_text())
+    assert {run["method"] for run in runs} == {"legw"} and not (folder.parent / "results.json").exists()
+    for run in runs:
+        k = run["batch"] // study.batch
+        row = legw.Row(*(run[name] for name in ("part", "method", "batch", "rate", "seed", "flags")))
+        config = configured(study, row)
+        assert config.optimizer.base_learning_rate == pytest.approx(0.1 * math.sqrt(k)) == row.rate
+        assert config.schedule.warmup_epochs == pytest.approx(0.2 * k)
+    # Of another warmup, under the same name.
+    shutil.rmtree(tmp_path / "results")
+    with pytest.raises(UserError, match="have another configuration"):
+        legw.run(study, flags("--base-rate=0.1", "--base-warmup=0.1"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--base-warmup=0.1"], "--base-warmup needs --base-rate"),
+        (["--base-rate=0"], "--base-rate=0.0: must be above 0"),
+        (["--base-rate=0.1", "--base-warmup=-1"], "--base-warmup=-1: must be at least 0"),
+        (["--base-rate=0.1", "--tune"], "goes with --parts=legw,competitors only"),
+        (["--base-rate=0.1", "--parts=legw,rates"], "goes with --parts=legw,competitors only"),
+    ],
+)
+def test_a_base_rate_that_means_nothing_is_one_line(study, given, message) -> None:
+    with pytest.raises(UserError, match=message):
+        legw.run(study, flags(*given))
+    assert study.trained == []
