@@ -262,10 +262,10 @@ def _from_base(study: Study, args: argparse.Namespace) -> Study:
       UserError: the base rate is missing or not above 0, the warmup is below 0, or a part has no use for them.
     """
     rate, warmup = args.base_rate, args.base_warmup
-    if rate is None or rate <= 0:
-        raise UserError(
-            f"--base-rate={rate}: must be above 0" if rate is not None else "--base-warmup needs --base-rate"
-        )
+    if rate is None:
+        raise UserError("--base-warmup needs --base-rate")
+    if not 0 < rate < math.inf:
+        raise UserError(f"--base-rate={rate}: must be above 0")
     if warmup is not None and warmup < 0:
         raise UserError(f"--base-warmup={warmup:g}: must be at least 0")
     if args.tune or set((args.parts or "legw").split(",")) - set(BASED):

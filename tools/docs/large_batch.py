@@ -40,7 +40,7 @@ def base_rates() -> Table:
     for base, path in BASES.items():
         with path.open(encoding="utf-8", newline="") as file:
             for run in csv.DictReader(file):
-                if run["method"] == "legw":
+                if run["method"] == "legw" and run["quality"]:  # Empty for a run that diverged.
                     found[base].setdefault(int(run["batch"]), []).append(float(run["quality"]))
     batches = sorted({batch for by_batch in found.values() for batch in by_batch})
     rows = [
