@@ -19,7 +19,7 @@ from common.config.clock import Clock
 from common.layers.precision import precision
 from common.distributed.replicas.single import Single
 from common.train.step import State, make_train_step
-from maskrcnn.config import PRESETS
+from maskrcnn.presets import PRESETS
 from maskrcnn.task import Task
 
 config = dataclasses.replace(
