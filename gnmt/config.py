@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from common.config.closed_fields import data_field, system_field
 from common.config.quality import Measure
+from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
-from common.errors import UserError, near
+from common.errors import UserError
 
 WIRINGS = ("reference", "google")
 SMOOTHINGS = ("all", "others")
@@ -108,18 +109,12 @@ class Config(RunConfig):
         super().validate()
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")
-        for name, least in (("vocabulary_size", 4), ("layers", 2), ("width", 1), ("max_sequence_length", 2)):
-            if getattr(self, name) < least:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least {least}")
-        for name in ("dropout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
-        for name, known in (("wiring", WIRINGS), ("smoothing_over", SMOOTHINGS)):
-            value = getattr(self, name)
-            if value not in known:
-                raise UserError(
-                    f"config.{name}={value!r}: unknown{near(value, known)}; known: {', '.join(known)}"
-                )
+        at_least(self, 4, "vocabulary_size")
+        at_least(self, 2, "layers", "max_sequence_length")
+        at_least(self, 1, "width")
+        fraction(self, "dropout", "label_smoothing")
+        one_of(self, "wiring", WIRINGS)
+        one_of(self, "smoothing_over", SMOOTHINGS)
         limits = self.bucket_limits
         if not limits or limits[0] < 1 or any(a >= b for a, b in zip(limits, limits[1:])):
             raise UserError(f"config.bucket_limits={list(limits)}: must be positive and ascend")

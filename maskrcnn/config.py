@@ -8,6 +8,7 @@ from typing import ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import rule_field, system_field
 from common.config.quality import Measure
+from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -142,30 +143,21 @@ class Config(BatchNormSpan, RunConfig):
     def validate(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
-        if self.model != "mask_rcnn_resnet50_fpn":
-            raise UserError(f"config.model={self.model!r}: unknown; known: mask_rcnn_resnet50_fpn")
+        one_of(self, "model", ("mask_rcnn_resnet50_fpn",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(
                 f"config.optimizer.name={self.optimizer.name!r}: Mask R-CNN is published with sgd only"
             )
-        if self.data.cache not in CACHES:
-            raise UserError(f"config.data.cache={self.data.cache!r}: unknown; known: {', '.join(CACHES)}")
-        if self.batch_norm not in BATCH_NORMS:
-            raise UserError(
-                f"config.batch_norm={self.batch_norm!r}: unknown; known: {', '.join(BATCH_NORMS)}"
-            )
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        one_of(self, "data.cache", CACHES)
+        one_of(self, "batch_norm", BATCH_NORMS)
+        at_least(self, 1, *_AT_LEAST_ONE)
         for name in _PARTS:
             if not 0 < getattr(self, name) <= 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be above 0 and at most 1")
         for name in ("anchor_scale", "batch_norm_epsilon"):
             if not getattr(self, name) > 0:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be positive")
-        for name in ("score_threshold", "batch_norm_momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 0 and below 1")
+        fraction(self, "score_threshold", "batch_norm_momentum")
         for stage in ("rpn", "roi"):
             batch, part = getattr(self, f"{stage}_batch"), getattr(self, f"{stage}_foreground")
             if int(batch * part) < 1:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config.closed_fields import system_field
 from common.config.quality import Measure
+from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -77,18 +78,14 @@ class Config(RunConfig):
             raise UserError(
                 f"config.partitions={self.partitions}: mnist does not partition its images; use 1"
             )
-        for name, known in (("model", MODELS), ("activation", ACTIVATIONS)):
-            if getattr(self, name) not in known:
-                raise UserError(f"config.{name}={getattr(self, name)!r}: unknown; known: {', '.join(known)}")
-        for name in ("image_size", "num_classes", "lstm_units", "hidden_layers", "hidden_units"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        one_of(self, "model", MODELS)
+        one_of(self, "activation", ACTIVATIONS)
+        at_least(self, 1, "image_size", "num_classes", "lstm_units", "hidden_layers", "hidden_units")
+        fraction(self, "dropout")
         if self.model == "cnn" and self.image_size < 6:
             raise UserError(
                 f"config.image_size={self.image_size}: config.model=cnn needs at least 6, a window of 5 and one of 2"
             )
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"config.dropout={self.dropout}: must be in [0, 1)")
         if self.folded and not self.hoisted:
             raise UserError(
                 "config.folded=True needs config.hoisted=True: the plain loop multiplies inputs and states at once; "

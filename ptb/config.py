@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
+from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -97,18 +98,12 @@ class Config(RunConfig):
         super().validate()
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: ptb has no images to partition; use 1")
-        for name in ("vocabulary_size", "units", "layers", "num_steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"config.dropout={self.dropout:g}: must be at least 0 and below 1")
+        at_least(self, 1, "vocabulary_size", "units", "layers", "num_steps")
+        fraction(self, "dropout")
+        one_of(self, "data.eval_split", SPLITS)
         if self.num_eval_examples < 2:
             raise UserError(
                 f"config.num_eval_examples={self.num_eval_examples}: must be at least 2: the first is not predicted"
-            )
-        if self.data.eval_split not in SPLITS:
-            raise UserError(
-                f"config.data.eval_split={self.data.eval_split!r}: unknown; known: {', '.join(SPLITS)}"
             )
         if self.train_steps_per_epoch < 1:
             raise UserError(

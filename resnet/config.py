@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
+from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -113,20 +114,13 @@ class Config(BatchNormSpan, RunConfig):
             raise UserError(f"config.norm={self.norm!r}: {self.model} has batch norm alone; use resnet50")
         if self.norm and self.partitions > 1:
             raise UserError(f"config.norm={self.norm!r}: a layer of your own cannot partition its images")
-        for name, value, known in (
-            ("model", self.model, MODELS),
-            ("kernel_initializer", self.kernel_initializer, INITIALIZERS),
-            ("data.cache", self.data.cache, CACHES),
-            ("data.resize", self.data.resize, ("bicubic", "bilinear")),
-            ("optimizer.name", self.optimizer.name, ("sgd", "lars", *self.own_functions().values())),
-        ):
-            if value not in known:
-                raise UserError(f"config.{name}={value!r}: unknown; known: {', '.join(known)}")
-        for name in ("image_size", "num_classes", "width"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"config.label_smoothing={self.label_smoothing}: must be in [0, 1)")
+        one_of(self, "model", MODELS)
+        one_of(self, "kernel_initializer", INITIALIZERS)
+        one_of(self, "data.cache", CACHES)
+        one_of(self, "data.resize", ("bicubic", "bilinear"))
+        one_of(self, "optimizer.name", ("sgd", "lars", *self.own_functions().values()))
+        at_least(self, 1, "image_size", "num_classes", "width")
+        fraction(self, "label_smoothing")
         if self.space_to_depth and self.image_size % 2:
             raise UserError(
                 f"config.space_to_depth=True needs an even config.image_size, not {self.image_size}"

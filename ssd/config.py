@@ -8,6 +8,7 @@ from typing import ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import rule_field, system_field
 from common.config.quality import Measure
+from common.config.ranges import at_least, one_of
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -125,18 +126,12 @@ class Config(BatchNormSpan, RunConfig):
     def validate(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
-        if self.model != "ssd300_resnet34":
-            raise UserError(f"config.model={self.model!r}: unknown; known: ssd300_resnet34")
+        one_of(self, "model", ("ssd300_resnet34",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
-        if self.data.cache not in CACHES:
-            raise UserError(f"config.data.cache={self.data.cache!r}: unknown; known: {', '.join(CACHES)}")
-        for name in ("image_size", "width", "candidates", "detections"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
-        for name in ("max_boxes", "crop_attempts"):
-            if getattr(self.data, name) < 1:
-                raise UserError(f"config.data.{name}={getattr(self.data, name)}: must be at least 1")
+        one_of(self, "data.cache", CACHES)
+        at_least(self, 1, "image_size", "width", "candidates", "detections")
+        at_least(self, 1, "data.max_boxes", "data.crop_attempts")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         if self.space_to_depth and self.image_size % 2:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config.closed_fields import data_field, later_field, system_field
 from common.config.quality import Measure
+from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -112,23 +113,16 @@ class Config(RunConfig):
     def validate(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
-        for name in ("vocabulary_size", "packed_length", "layers", "width", "hidden", "heads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        at_least(self, 1, "vocabulary_size", "packed_length", "layers", "width", "hidden", "heads")
         if self.width % (2 * self.heads):
             raise UserError(
                 f"config.width={self.width} does not divide into {self.heads} heads of an even width; "
                 f"use a multiple of {2 * self.heads}"
             )
-        for name in ("residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be in [0, 1)")
-        if self.dropout_generator not in ("counter", "hardware"):
-            raise UserError(
-                f"config.dropout_generator={self.dropout_generator!r}: unknown; known: counter, hardware"
-            )
-        if self.optimizer.name not in ("adam", "lazy_adam") and not self.optimizer.is_own:
-            raise UserError(f"config.optimizer.name={self.optimizer.name!r}: unknown; known: adam, lazy_adam")
+        fraction(self, "residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing")
+        one_of(self, "dropout_generator", ("counter", "hardware"))
+        if not self.optimizer.is_own:
+            one_of(self, "optimizer.name", ("adam", "lazy_adam"))
         self._validate_decode()
 
     def _validate_decode(self) -> None:

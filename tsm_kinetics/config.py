@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from common.config.closed_fields import system_field
 from common.config.quality import Measure
+from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -117,21 +118,15 @@ class Config(RunConfig):
     def validate(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
         super().validate()
-        for name, value, known in (
-            ("model", self.model, MODELS),
-            ("inflation", self.inflation, INFLATIONS),
-            ("data.sampling", self.data.sampling, SAMPLINGS),
-            ("data.modality", self.data.modality, MODALITIES),
-        ):
-            if value not in known:
-                raise UserError(f"config.{name}={value!r}: unknown; known: {', '.join(known)}")
+        one_of(self, "model", MODELS)
+        one_of(self, "inflation", INFLATIONS)
+        one_of(self, "data.sampling", SAMPLINGS)
+        one_of(self, "data.modality", MODALITIES)
         if self.partitions > 1:
             raise UserError(
                 f"config.partitions={self.partitions}: tsm_kinetics does not partition frames; use 1"
             )
-        for name in ("image_size", "num_classes", "width", "frames"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be at least 1")
+        at_least(self, 1, "image_size", "num_classes", "width", "frames")
         if len(self.blocks) != 4 or min(self.blocks) < 1:
             raise UserError(f"config.blocks={self.blocks}: give four positive numbers such as 3,4,6,3")
         if not 0 <= self.shift_fraction <= 0.5:
@@ -140,9 +135,8 @@ class Config(RunConfig):
 
     def _validate_data(self) -> None:
         data = self.data
-        for name in ("window", "eval_clips", "eval_short_side", "eval_size"):
-            if getattr(data, name) < 1:
-                raise UserError(f"config.data.{name}={getattr(data, name)}: must be at least 1")
+        at_least(self, 1, "data.window", "data.eval_clips", "data.eval_short_side", "data.eval_size")
+        fraction(self, "data.jitter")
         if data.modality == "rgb_difference" and self.frames < 2:
             raise UserError("config.num_frames=1: data.modality=rgb_difference needs two frames; raise it")
         if data.sampling == "dense" and data.window < self.frames:
@@ -155,7 +149,5 @@ class Config(RunConfig):
             raise UserError(
                 f"config.data.eval_size={data.eval_size}: must not exceed eval_short_side={data.eval_short_side}"
             )
-        if not 0 <= data.jitter < 1:
-            raise UserError(f"config.data.jitter={data.jitter}: must be in [0, 1)")
         if not data.scales or not all(0 < scale <= 1 for scale in data.scales):
             raise UserError(f"config.data.scales={data.scales}: give numbers in (0, 1] such as 1,0.875")

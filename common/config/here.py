@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -166,7 +167,7 @@ class _Chosen:
 
     def take(self, path: str, value: Any, why: str) -> None:
         """Sets a field unless the command line has given it."""
-        if path in self.given or get(self.config, path) == value:
+        if path in self.given or operator.attrgetter(path)(self.config) == value:
             return
         self.config = with_field(self.config, path, value)
         self.list = [choice for choice in self.list if choice.field != path] + [Choice(path, value, why)]
@@ -246,7 +247,7 @@ def _rate(chosen: _Chosen, base: RunConfig) -> None:
         *(f"schedule.{name}" for name in ("initial_learning_rate", "warmup_epochs")),
         *(f"schedule.{name}" for name in ("decay_start_step", "decay_interval")),
     ):
-        chosen.take(path, get(scaled, path), why)
+        chosen.take(path, operator.attrgetter(path)(scaled), why)
 
 
 def _epochs(chosen: _Chosen, base: RunConfig) -> float:
@@ -279,7 +280,7 @@ def _schedule(chosen: _Chosen, base: RunConfig) -> None:
     chosen.take("schedule.train_epochs", schedule.train_epochs * stretch, why)
     chosen.take("schedule.warmup_steps", float(math.ceil(schedule.warmup_steps * steps)), why)
     for path in ("schedule.decay_start_step", "schedule.decay_interval"):
-        chosen.take(path, math.ceil(get(chosen.config, path) * steps), why)
+        chosen.take(path, math.ceil(operator.attrgetter(path)(chosen.config) * steps), why)
 
 
 def _examples(config: RunConfig) -> int:
@@ -290,13 +291,6 @@ def _examples(config: RunConfig) -> int:
 def power_of_two(value: float) -> int:
     """Returns the largest power of two of at most `value`, at least 1."""
     return 1 << max(0, int(value).bit_length() - 1)
-
-
-def get(config: Any, path: str) -> Any:
-    """Returns the field at `path` ("optimizer.momentum")."""
-    for name in path.split("."):
-        config = getattr(config, name)
-    return config
 
 
 def with_field(config: Any, path: str, value: Any) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from common.config import own, quality
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.errors import UserError, near
+from common.config.ranges import at_least, one_of
+from common.errors import UserError
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 RULESETS = ("0.6.0", "0.7.0")
@@ -273,39 +274,29 @@ class RunConfig:
 
     def validate(self) -> None:
         """Raises UserError where fields contradict each other."""
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("ruleset", self.ruleset, RULESETS)
-        _one_of("replicas", self.replicas, REPLICAS)
-        _one_of("division", self.division, ("closed", "open"))
-        _one_of("compile", self.compile, ("auto", "on", "off"))
-        _one_of("communication.algorithm", self.communication.algorithm, SUMMATIONS)
-        _one_of("communication.wire", self.communication.wire, WIRES)
-        _one_of("steps_per_epoch_rounding", self.steps_per_epoch_rounding, ("floor", "ceil"))
-        sizes = ("num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
-        for field in (*sizes, "steps_per_execution", "checkpoint_blocks"):
-            if getattr(self, field) < 1:
-                raise UserError(f"config.{field}={getattr(self, field)}: must be at least 1")
+        one_of(self, "precision", PRECISIONS)
+        one_of(self, "ruleset", RULESETS)
+        one_of(self, "replicas", REPLICAS)
+        one_of(self, "division", ("closed", "open"))
+        one_of(self, "compile", ("auto", "on", "off"))
+        one_of(self, "communication.algorithm", SUMMATIONS)
+        one_of(self, "communication.wire", WIRES)
+        one_of(self, "steps_per_epoch_rounding", ("floor", "ceil"))
+        at_least(self, 1, "num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
+        at_least(self, 1, "steps_per_execution", "checkpoint_blocks")
         if self.steps_per_execution > 1 and self.replicas != "pjrt":
             raise UserError(
                 f"config.steps_per_execution={self.steps_per_execution}: config.replicas={self.replicas} has its "
                 "loop in TensorFlow; use 1, or config.replicas=pjrt"
             )
-        for field in ("frozen_stages", "loss_scale_growth_steps"):
-            if getattr(self, field) < 0:
-                raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
+        at_least(self, 0, "frozen_stages", "loss_scale_growth_steps", "communication.segments")
         if self.communication.shard_in_blocks and not self.communication.shard_weight_update:
             raise UserError(
                 "config.communication.shard_in_blocks=True needs config.communication.shard_weight_update=True"
             )
-        if self.communication.segments < 0:
-            raise UserError(
-                f"config.communication.segments={self.communication.segments}: must be at least 0"
-            )
         # Lengths; 0 derives most of them from another field.
-        steps = ("train_steps", "steps_per_block", "first_block_steps")
-        for field in (*steps, "train_epochs", "epochs_per_block", "first_block_epochs"):
-            if getattr(self, field) < 0:
-                raise UserError(f"config.{field}={getattr(self, field)}: must be at least 0")
+        at_least(self, 0, "train_steps", "steps_per_block", "first_block_steps")
+        at_least(self, 0, "train_epochs", "epochs_per_block", "first_block_epochs")
         _check_numbers(self)
         self._check_own()
         if not 0 <= self.seed <= LARGEST_SEED:
@@ -426,12 +417,6 @@ class RunConfig:
     def micro_batch_size(self) -> int:
         """Examples that one replica processes at once; with partitions, it holds its rows of each of them."""
         return self.global_batch_size // (self.num_groups * self.accumulation_steps)
-
-
-def _one_of(field: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        hint = near(str(value), allowed)
-        raise UserError(f"config.{field}={value!r}: unknown{hint}; known: {', '.join(allowed)}")
 
 
 _AVERAGES = ("momentum", "beta_1", "beta_2", "rho")

@@ -119,7 +119,11 @@ def test_docs_name_every_preset() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("model", "tsmm", "config.model='tsmm': unknown; known: tsm, i3d_3x3x3, i3d_3x1x1, tsn"),
+        (
+            "model",
+            "tsmm",
+            "config.model='tsmm': unknown (did you mean tsm, tsn?); known: tsm, i3d_3x3x3, i3d_3x1x1, tsn",
+        ),
         ("shift_fraction", "0.6", "config.shift_fraction=0.6: must be in"),
         ("blocks", "3,4,6", "config.blocks=\\(3, 4, 6\\): give four"),
         ("inflation", "copy", "config.inflation='copy': unknown"),

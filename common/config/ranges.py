@@ -1,0 +1,39 @@
+"""Checks of a configuration's fields, each with its one line of error. TensorFlow-free.
+
+A field is named by its path behind `--config.`: "width" or "data.max_boxes".
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from common.errors import UserError, near
+
+
+def at_least(config: Any, least: int, *paths: str) -> None:
+    """Raises UserError where one of the fields is below `least`."""
+    for path in paths:
+        # Negated, so that nan fails.
+        if not (value := _get(config, path)) >= least:
+            raise UserError(f"config.{path}={value}: must be at least {least}")
+
+
+def fraction(config: Any, *paths: str) -> None:
+    """Raises UserError where one of the fields, such as a rate of dropout, is not in [0, 1)."""
+    for path in paths:
+        if not 0 <= (value := _get(config, path)) < 1:
+            raise UserError(f"config.{path}={value}: must be at least 0 and below 1")
+
+
+def one_of(config: Any, path: str, known: Sequence[str]) -> None:
+    """Raises UserError, with the nearest of the `known` values, where the field has none of them."""
+    if (value := _get(config, path)) not in known:
+        raise UserError(
+            f"config.{path}={value!r}: unknown{near(str(value), known)}; known: {', '.join(known)}"
+        )
+
+
+def _get(config: Any, path: str) -> Any:
+    return operator.attrgetter(path)(config)
