@@ -16,7 +16,7 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import product, rows
-from common.layers.dropout import Dropout, drop
+from common.layers.dropout import TimeDropout, drop
 from common.layers.lstm import LSTM
 from common.layers.precision import Precision
 from gnmt.attention import Attention, Memory
@@ -50,28 +50,14 @@ class Parts:
 
     def dropout(self) -> TimeDropout | None:
         seed = next(self._seeds)
-        return TimeDropout(self, seed) if self.config.dropout else None
+        rate, dtype = self.config.dropout, self.precision.full
+        return TimeDropout(self.replicas, rate, seed, dtype=dtype) if rate else None
 
 
 def _seeds(seed: int) -> Iterator[int]:
     """Yields an independent seed for each variable or dropout."""
     for child in np.random.SeedSequence(seed).spawn(256):
         yield int(child.generate_state(1)[0] >> 1)
-
-
-class TimeDropout(tf_keras.layers.Layer):
-    """Dropout of [length, b, width] that drops each element of every step independently."""
-
-    def __init__(self, parts: Parts, seed: int):
-        super().__init__(dtype=parts.precision.full)
-        self.inner = Dropout(parts.replicas, parts.config.dropout, seed, dtype=parts.precision.full)
-
-    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
-        shape, width = tf.shape(x), x.shape[-1]
-        length, batch = shape[0], shape[1]
-        # An example's mask is one row of the draw. Transposing it costs less than transposing the activations twice.
-        flat = self.inner(tf.ones([batch, length * width], x.dtype), training=training)
-        return x * tf.transpose(tf.reshape(flat, [batch, length, width]), [1, 0, 2])
 
 
 class Embedding(tf_keras.layers.Layer):

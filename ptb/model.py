@@ -7,7 +7,7 @@ import tf_keras
 
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import rows
-from common.layers.dropout import Dropout, drop
+from common.layers.dropout import TimeDropout, drop
 from common.layers.lstm import LSTM
 from common.layers.precision import Precision
 from ptb.config import Config
@@ -80,7 +80,7 @@ class Reader(tf_keras.layers.Layer):
             for i in range(config.layers)
         ]
         self.dropouts = [
-            Dropout(
+            TimeDropout(
                 replicas,
                 config.dropout,
                 config.seed * (config.layers + 1) + i,
@@ -92,20 +92,15 @@ class Reader(tf_keras.layers.Layer):
 
     def call(self, inputs: list[tf.Tensor], training: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
         words, state = inputs
+        first, *after_lstms = self.dropouts or [None] * (len(self.lstms) + 1)
         states = tf.split(state, 2 * len(self.lstms), 1)
-        x = self._dropped(0, self.embedding(tf.transpose(words)), training)
+        x = drop(first, self.embedding(tf.transpose(words)), training)
         after = []
-        for i, (lstm, h, c) in enumerate(zip(self.lstms, states[::2], states[1::2])):
+        for lstm, dropout, h, c in zip(self.lstms, after_lstms, states[::2], states[1::2]):
             x, last = lstm(x, (h, c))
-            x = self._dropped(i + 1, x, training)
+            x = drop(dropout, x, training)
             after += last
         return tf.transpose(x, [1, 0, 2]), tf.concat(after, 1)
-
-    def _dropped(self, place: int, x: tf.Tensor, training: bool) -> tf.Tensor:
-        """Drops elements of [T, b, units] in training."""
-        if not self.dropouts:
-            return x
-        return tf.transpose(drop(self.dropouts[place], tf.transpose(x, [1, 0, 2]), training), [1, 0, 2])
 
     def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
         """Counts the multiply-adds of one sequence, for `common.train.describe`."""

@@ -141,13 +141,13 @@ class BlockUpdate(ShardedUpdate):
     def _own_block(self, x: tf.Tensor, layout: Grid) -> tf.Tensor:
         """Returns this replica's block of `x`, with zeros for elements that belong to the block before."""
         cell = layout.cell(self._replicas.replica_id())
-        block = self._replicas.cut(tf.reshape(x, layout.shape), self._starts(cell, layout), layout.block)
+        starts = self._starts(cell, layout)
+        block = self._replicas.cut(tf.reshape(x, layout.shape), starts, layout.block)
         for axis, (size, count, length) in enumerate(
             zip(layout.shape, layout.counts, layout.block, strict=True)
         ):
             if count * length > size:
-                start = tf.minimum(cell[axis] * length, size - length)
-                owned = tf.range(length) + start >= cell[axis] * length
+                owned = tf.range(length) + starts[axis] >= cell[axis] * length
                 along = [length if i == axis else 1 for i in range(len(layout.shape))]
                 block = tf.where(tf.reshape(owned, along), block, tf.zeros([], block.dtype))
         return block

@@ -148,6 +148,20 @@ class Dropout(tf_keras.layers.Layer):
         return min(round(self.rate * LEVELS), LEVELS - 1)
 
 
+class TimeDropout(Dropout):
+    """Dropout of [n, b, width], time first, that drops each element of every step by itself."""
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Masks `x` in training; the identity otherwise."""
+        if not training:
+            return x
+        shape, width = tf.shape(x), x.shape[-1]
+        length, batch = shape[0], shape[1]
+        # An example's mask is one row of the draw. Transposing it costs less than transposing the activations twice.
+        flat = super().call(tf.ones([batch, length * width], x.dtype), training=True)
+        return x * tf.transpose(tf.reshape(flat, [batch, length, width]), [1, 0, 2])
+
+
 def _numbers(sides: list[int | tf.Tensor], first: tf.Tensor) -> tf.Tensor:
     """Numbers the elements of a tensor of these sides in their order from `first` on, uint32, modulo 2^32.
 

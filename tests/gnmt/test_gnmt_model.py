@@ -341,7 +341,7 @@ def test_precisions_agree_roughly_and_give_full_logits(wiring, name):
         ),
         ("smoothing_over", "other", r"unknown \(did you mean others\?\); known: all, others"),
         ("layers", "1", "config.layers=1: must be at least 2"),
-        ("dropout", "1", "config.dropout=1.0: must be in"),
+        ("dropout", "1", "config.dropout=1.0: must be at least 0 and below 1"),
         ("bucket_limits", "5,5,8", r"config.bucket_limits=\[5, 5, 8\]: must be positive and ascend"),
         ("bucket_limits", "5,7", "must end with config.max_sequence_length=8: give both"),
         ("decode.beam_size", "0", "config.decode: source_length=9, target_length=6, beam_size=0: must be"),

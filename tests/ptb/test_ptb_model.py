@@ -129,7 +129,8 @@ def test_dropout_masks_embedding_and_outputs_in_training_alone() -> None:
     """Equals the layers applied one by one, with the masks in between, to 1e-12."""
     network = model.build(dataclasses.replace(SMALL, dropout=0.5), Single(), precision("fp64"))
     reader, words = network.get_layer("reader"), tf.constant(batches(1)[0][0])
-    masks = [d(tf.ones([BATCH, STEPS, UNITS], tf.float64), training=True) for d in reader.dropouts]
+    masks = [d(tf.ones([STEPS, BATCH, UNITS], tf.float64), training=True) for d in reader.dropouts]
+    masks = [tf.transpose(mask, [1, 0, 2]) for mask in masks]
     assert len({m.numpy().tobytes() for m in masks}) == 3
     for layer in reader.dropouts:
         layer.draws.assign(tf.zeros_like(layer.draws))

@@ -8,7 +8,7 @@ from common.distributed.replicas.single import Single
 from common.distributed.replicas.xla import Xla
 from common.errors import UserError
 from common.layers import philox
-from common.layers.dropout import Dropout, micro_batch
+from common.layers.dropout import Dropout, TimeDropout, micro_batch
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
@@ -24,6 +24,18 @@ def test_masks_under_xla(dtype):
     layer.draws.assign(1)
     assert np.array_equal(step(x).numpy() > 0, masks[1])
     assert np.isclose(np.mean(masks), 0.6, atol=0.15)
+
+
+@pytest.mark.parametrize("length", [5, 8])
+def test_time_first_equals_the_mask_of_batch_first(length):
+    """Exact: the same numbers decide on the same elements."""
+    x = tf.random.stateless_normal([length, 3, 6], [1, 2], dtype=tf.float64)
+    timed, plain = (kind(Single(), 0.4, seed=3, dtype="float64") for kind in (TimeDropout, Dropout))
+    for _ in range(2):
+        want = tf.transpose(plain(tf.transpose(x, [1, 0, 2]), training=True), [1, 0, 2])
+        np.testing.assert_array_equal(timed(x, training=True), want)
+    np.testing.assert_array_equal(timed(x), x)
+    assert int(timed.draws) == 2
 
 
 @pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.75])
