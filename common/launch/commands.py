@@ -93,7 +93,7 @@ def describe(hardware: str) -> dict[str, str]:
     path = ROOT / "systems" / f"{hardware}.json"
     if not path.exists():
         raise UserError(
-            f"config.hardware={hardware}: no {path.relative_to(ROOT)}; see `python -m systems list`"
+            f"config.hardware={hardware}: no systems/{hardware}.json; see `python -m systems list`"
         )
     return json.loads(path.read_text())
 

@@ -12,7 +12,10 @@ from common.errors import UserError
 
 RUNTIMES = ("docker", "apptainer", "pyxis")
 # Flags of a run whose value is a folder or file on the host.
-_PATHS = ("data_dir", "result_dir", "checkpoint_dir", "tensorboard_dir", "init", "config.backbone")
+_PATHS = (
+    *("data_dir", "result_dir", "checkpoint_dir", "tensorboard_dir", "init", "evaluate", "export"),
+    *("config.init", "config.backbone", "config.initial_weights"),
+)
 PYTHON = "python"  # Of the images in containers/: their environment is on the PATH.
 
 

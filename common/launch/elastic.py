@@ -15,6 +15,9 @@ from common.launch import plan
 SCOPE = "rank_and_size"  # HOROVOD_GLOO_GET_RANK_AND_SIZE in horovod/common/gloo/gloo_context.h
 
 
+_LOST = b"-1,-1,-1,-1,-1,-1"  # Of a process that counts as lost: Horovod then ends it.
+
+
 class Membership:
     """The processes on one host that are left of a run, by their rank at the start."""
 
@@ -44,12 +47,14 @@ class Membership:
         with self._changed:
             matching = [r for r, place in self._now.items() if f"{place.host}:{place.local_rank}" == key]
             if not matching:
-                return b"-1,-1,-1,-1,-1,-1"  # The process counts as lost: Horovod then ends it.
+                return _LOST
             generation = self._generation
             self._asked.add(matching[0])
             self._settle()
             self._changed.wait_for(lambda: self._generation > generation)
-            place = self._now[matching[0]]
+            place = self._now.get(matching[0])
+            if place is None:  # It was lost while it waited.
+                return _LOST
         sizes = (
             place.rank,
             place.size,

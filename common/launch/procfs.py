@@ -56,6 +56,6 @@ def _living() -> Iterator[tuple[int, list[str]]]:
 def _fields(pid: int) -> list[str]:
     """Returns the fields of /proc/PID/stat from the state on; [] where the process is gone."""
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []

@@ -50,7 +50,7 @@ def load(name: str) -> list[Setting]:
     path = FOLDER / f"{name}.json"
     known = sorted(other.stem for other in FOLDER.glob("*.json"))
     if name not in known:
-        raise UserError(f"--settings={name}: no {path.relative_to(ROOT)}; known: {', '.join(known)}")
+        raise UserError(f"--settings={name}: no systems/launch/{name}.json; known: {', '.join(known)}")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

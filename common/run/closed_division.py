@@ -9,19 +9,18 @@ rule files: the log's header shows them, and the checker judges them.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from common import files
 from common.config.closed_fields import closed_rule
 from common.config.schema import RunConfig
 from common.errors import UserError
 
 C = TypeVar("C", bound=RunConfig)
 Hyperparameters = Callable[[Any], Sequence[tuple[str, Any, Any]]]
-_CHUNK = 1 << 20
 
 
 def overrides(config: RunConfig, preset: RunConfig) -> dict[str, Any]:
@@ -115,16 +114,12 @@ def initial_weights(config: RunConfig) -> Any:
     name = path.rstrip("/").rpartition("/")[2]
     if "://" in path:
         return {"file": path}
-    digest = hashlib.sha256()
     try:
-        for part in _files(pathlib.Path(path)):
-            with open(part, "rb") as file:
-                while chunk := file.read(_CHUNK):
-                    digest.update(chunk)
+        found = files.sha256(*_files(pathlib.Path(path)))
     except OSError as error:
         field = "init" if config.init else config.weights_field
         raise UserError(f"config.{field}={path}: {error.strerror}; name a file that exists") from error
-    return {"file": name, "sha256": digest.hexdigest()}
+    return {"file": name, "sha256": found}
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:

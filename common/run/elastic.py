@@ -48,26 +48,38 @@ class Elastic:
                 "--checkpoint_dir: an elastic run needs one, to go on from when a process is lost"
             )
         self._owner, self._save = owner, save
+        self._replicas = owner.loop.replicas  # Of the loop before, where a rebuild has failed.
 
     def events(self) -> Iterator[events.Event]:
         """Yields each event of the run once, without those that a loop repeats of the one before it."""
         # A process may be lost before the first block has ended.
         self._save(int(self._owner.loop.state.step))
-        logged = _LoggedEvents()
+        logged, losses, ended = _LoggedEvents(), 0, False
+        most = self._replicas.num_processes
         while True:
             try:
+                if losses:
+                    yield self._rejoin()
+                    losses = 0
                 for event in self._owner.loop.run(self._save):
+                    ended = ended or isinstance(event, events.RunStopped)
                     if logged.first_time(event):
                         yield event
                 return
             except Exception as error:
-                if isinstance(error, UserError) or not self._owner.loop.replicas.peer_lost(error):
+                # Another process may be lost while the others build the run anew.
+                losses += 1
+                if (
+                    ended
+                    or losses > most
+                    or isinstance(error, UserError)
+                    or not self._replicas.peer_lost(error)
+                ):
                     raise
-            yield self._rejoin()
 
     def _rejoin(self) -> events.ReplicasChanged:
-        main = self._owner.loop.replicas.main
-        self._owner.loop.replicas.close()
+        main = self._replicas.main
+        self._replicas.close()
         self._owner.loop = None  # type: ignore[assignment]  # Frees its variables before the next one is built.
         tf_keras.backend.clear_session()
         gc.collect()
@@ -76,7 +88,8 @@ class Elastic:
         # A second initialisation asks the launcher for this process's new rank, which comes when all have asked.
         count = horovod.world_size()
         step = self._owner.rebuild(count)
-        if self._owner.loop.replicas.main != main:
+        self._replicas = self._owner.loop.replicas
+        if self._replicas.main != main:
             raise UserError("rank 0, which kept the log, is lost; start again with the same --checkpoint_dir")
         return events.ReplicasChanged(time.time(), count, step)
 

@@ -33,24 +33,33 @@ class _File:
 
     def __init__(self, path: pathlib.Path):
         self.path, self._reserve = path, path.with_suffix(path.suffix + ".reserve")
+        own = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
             self._lock()
+            own = True
             self._file.truncate(0)
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._reserve.unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
+                if own:  # Else it may be the log of another run.
+                    self._reserve.unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
             raise self._error(error) from error
 
     def _lock(self) -> None:
-        """Locks the file: the log of a killed run may be overwritten, one that another run writes may not."""
+        """Locks the file: the log of a killed run may be overwritten, one that another run writes may not.
+
+        Raises:
+          UserError: another run writes it, or has given it its final name since it was opened.
+        """
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{self.path}: another run is writing it; give another --run") from None
+        if not self.path.exists() or not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+            raise UserError(f"{self.path}: another run has just ended it; give another --run")
 
     def write(self, line: str) -> None:
         try:
@@ -62,6 +71,13 @@ class _File:
     def release_reserve(self) -> None:
         """Gives the reserved space back, for the last line of a run that failed."""
         self._reserve.unlink(missing_ok=True)
+
+    def publish(self, path: pathlib.Path) -> None:
+        """Gives the file its final name, still locked, then closes it."""
+        self._reserve.unlink(missing_ok=True)
+        if not self._file.closed:
+            self.path.replace(path)
+        self.close()
 
     def close(self) -> None:
         self._reserve.unlink(missing_ok=True)
@@ -90,7 +106,7 @@ class RunLog:
         """`checker` is a compliance.log.engine.StreamChecker, or None to write unchecked.
 
         Raises:
-          UserError: the folder is not writable or the disk is full.
+          UserError: the folder is not writable, the disk is full, or another run has this log.
         """
         self.path = pathlib.Path(path)
         self._config, self._clock = config, Clock.of(config)
@@ -164,8 +180,7 @@ class RunLog:
 
     def publish(self) -> None:
         """Gives the log its final name."""
-        self._file.close()
-        self._file.path.replace(self.path)
+        self._file.publish(self.path)
 
     def discard(self) -> None:
         """Removes a log that never reached run_start."""

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from common.run.results import parts
 from common.train import events
 
-# Beginnings of the reasons that common/train/loop.py gives for runs that nothing interrupted.
-MISSED, DIVERGED, UNAIMED = "the target was not reached", "loss is", events.NO_TARGET
 # A mapping where a benchmark has several qualities: "BBOX" and "SEGM" of Mask R-CNN.
 Quality = float | Mapping[str, float]
 
@@ -35,12 +33,12 @@ class Ending:
     @property
     def whole(self) -> bool:
         """Whether the run came to its own end, with whatever result: no signal and no exception ended it."""
-        return self.reached or self.reason.startswith((MISSED, DIVERGED, UNAIMED))
+        return self.reached or self.reason.startswith((events.MISSED, events.NO_TARGET, *events.NOT_FINITE))
 
     @property
     def diverged(self) -> bool:
         """Whether the loss, or a part of the last evaluation, is not finite."""
-        return self.reason.startswith(DIVERGED) or not all(map(_finite, self.evaluations[-1:]))
+        return self.reason.startswith(events.NOT_FINITE) or not all(map(_finite, self.evaluations[-1:]))
 
     @property
     def quality(self) -> Quality | None:

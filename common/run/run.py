@@ -221,6 +221,7 @@ class Run(Training):
         self.kept = Kept(config, self.options, self.folder / f"history_{self.index}.jsonl")
         self._looker: Any = None
         self._log: Any = None
+        self._stopped: Any = None  # The run's last event, once it is in the log.
 
     def _free_index(self) -> int:
         taken = {p.name for p in self.folder.glob("result_*.txt")}
@@ -235,6 +236,9 @@ class Run(Training):
         """Returns the exit status: 0 when the target was reached, or the run was trained to its end without one."""
         self._listen()
         log = self._log = logs.RunLog(self.path, self.config, _checker(self.config))
+        if self.path.exists():  # The log is locked now, so nobody else gives one this name.
+            log.discard()
+            raise UserError(f"{self.path}: another run has just ended there; give another --run")
         try:
             log.header(self.hyperparameters, self.options.cache_cleared, self.facts)
             self._initialise()
@@ -261,7 +265,10 @@ class Run(Training):
             return []
         from common.train import trace
 
-        found = trace.read(profile.folder) if profile.steps else None
+        try:
+            found = trace.read(profile.folder) if profile.steps else None
+        except Exception as error:  # Of TensorFlow's own form of a trace, which differs between versions.
+            return [f"profile  {profile.folder}: cannot be read here ({error}); TensorBoard may"]
         if found is None:
             return [f"profile  none: the run had no step of {self.options.profile_steps}"]
         self.facts["profile"] = {"steps": profile.steps, **dataclasses.asdict(found)}
@@ -288,7 +295,9 @@ class Run(Training):
         if log.started:
             log.abort(str(explained or error) or type(error).__name__, failed)
             with contextlib.suppress(UserError):  # The disk may be full: the log matters more.
-                self._write_record("aborted", None)
+                self._write_record(*(self._result(self._stopped) if self._stopped else ("aborted", None)))
+            if self._stopped:
+                self.reporter.say(f"the run had ended, {self._stopped.status}, before the error: {self.path}")
         else:
             log.discard()
         with contextlib.suppress(UserError):
@@ -296,8 +305,15 @@ class Run(Training):
         if explained:
             raise explained from error
 
+    def _result(self, stopped: Any) -> tuple[str, float | None]:
+        """Returns status and score in minutes; a resumed run has no score."""
+        scored = stopped.status == "success" and not self._start
+        return stopped.status, (stopped.time - self.curve.start) / 60 if scored else None
+
     def _record(self, event: Any) -> None:
         self._log.record(event)
+        if isinstance(event, events.RunStopped):
+            self._stopped = event
         self.curve.record(event)
         self.reporter.record(event)
         self.kept.record(event)
@@ -316,10 +332,9 @@ class Run(Training):
             self._looker.look(step)
 
     def _finish(self, stopped: Any) -> int:
-        scored = stopped.status == "success" and not self._start
-        minutes = (stopped.time - self.curve.start) / 60
+        status, minutes = self._result(stopped)
         profiled = self._profiled()
-        self._write_record(stopped.status, minutes if scored else None)
+        self._write_record(status, minutes)
         try:
             self.kept.close()
         except UserError as error:
@@ -330,8 +345,8 @@ class Run(Training):
         except (OSError, UserError) as error:
             curve = f"none: {error}"
         print(f"result   {self.path}")
-        print(f"score    {minutes:.3f} minutes" if scored else f"score    none: {stopped.status}")
-        if stopped.status == "complete":
+        print(f"score    none: {status}" if minutes is None else f"score    {minutes:.3f} minutes")
+        if status == "complete":
             print(f"verdict  no MLPerf result: {events.NO_TARGET}")
         else:
             print(f"verdict  {_verdict(self.path)}")

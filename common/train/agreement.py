@@ -68,21 +68,24 @@ class Agreement:
         is_smallest = micros == -self._replicas.agree(-micros)
         return -self._replicas.agree(-self._replicas.process_index if is_smallest else -_NEVER)
 
-    def wait(self, finished: Callable[[Callable[[], bool]], bool], reason: Callable[[], str]) -> None:
+    def wait(self, finished: Callable[[Callable[[], bool]], bool], reason: Callable[[], str]) -> bool:
         """Waits until the evaluations of every process have finished, or a process has a reason to stop.
 
         Args:
           finished: `Evaluator.wait` of this process.
           reason: why this process is to stop, or "".
+
+        Returns:
+          Whether all have finished; the same in all processes.
         """
         if self.alone:
-            finished(lambda: bool(reason()))
-            return
+            return finished(lambda: bool(reason()))
         while True:
             until = time.monotonic() + WAIT_SECONDS
             done = finished(lambda until=until: bool(reason()) or time.monotonic() > until)
-            if self._replicas.agree(_vote(False, reason()) or (_NOTHING if done else _WAIT)) != _WAIT:
-                return
+            agreed = self._replicas.agree(_vote(False, reason()) or (_NOTHING if done else _WAIT))
+            if agreed != _WAIT:
+                return agreed == _NOTHING or self._replicas.agree(int(not done)) == 0
 
     def check_start(self, step: int, weights: list[tf.Variable]) -> None:
         """Raises a UserError in every process unless all start from the same step with the same weights."""

@@ -74,12 +74,13 @@ class Evaluator:
                 self._workers.kill()
 
     def submit(self, block: Block, sums: Mapping, arrays: Mapping) -> None:
-        """Starts the evaluation after `block`."""
+        """Starts the evaluation after `block`; raises UserError where the worker process has died."""
         if not self._enabled:
             return
         executor = self._thread or self._pool
         if executor:
-            future = executor.submit(self._quality, sums, arrays)
+            with quality_explained():  # A worker may have died while it had nothing to do.
+                future = executor.submit(self._quality, sums, arrays)
         else:
             future = concurrent.futures.Future()
             try:
@@ -88,9 +89,15 @@ class Evaluator:
                 future.set_exception(error)
         self._pending.append((block, future))
 
-    def wait(self, given_up: Callable[[], bool]) -> bool:
-        """Waits until every evaluation has finished, or `given_up()`; returns whether they have finished."""
-        left = [future for _, future in self._pending]
+    def wait(self, given_up: Callable[[], bool], but: int = 0) -> bool:
+        """Waits until every evaluation has finished, or `given_up()`; returns whether they have finished.
+
+        Args:
+          given_up: asked while an evaluation runs.
+          but: so many of the latest need not finish.
+        """
+        pending = self._pending[: len(self._pending) - but]
+        left = [future for _, future in pending if not future.done()]
         while left and not given_up():
             left = list(concurrent.futures.wait(left, timeout=POLL_SECONDS).not_done)
         return not left

@@ -12,8 +12,10 @@ from typing import Any
 
 from common.config.clock import Block
 
-# How the reason begins with which a run without a target ends.
+# How the reasons begin with which a run ends that nothing interrupted.
 NO_TARGET = "no quality target was set"
+MISSED = "the target was not reached"
+NOT_FINITE = ("loss is", "gradients are not finite")  # A run that diverged.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -22,7 +23,7 @@ from common.distributed.replicas.base import Replicas, Shard
 from common.distributed.spatial.sharing import shared_input
 from common.layers.precision import precision as make_precision
 from common.train import events
-from common.train.agreement import Agreement
+from common.train.agreement import Agreement, Decision
 from common.train.batch_shapes import in_turn
 from common.train.block import FusedBlock, Result, batch_size
 from common.train.compilation import plan
@@ -130,6 +131,8 @@ class Loop:
             with self.profile.around(done, steps):
                 last = i == len(parts) - 1
                 results.append(self._call(train, evaluation, steps, eval_steps if last else 0))
+            if self.profile.records(done, steps):
+                self.profile.steps += len(results[-1].losses)
             if not results[-1].complete:
                 break
             done += steps
@@ -161,12 +164,10 @@ class Loop:
                 future = thread.submit(self._train_block, train, iter(held_out), *sizes)
                 success = yield from self._watch(future, block, evaluator)
                 result = future.result()
-                if self._agreement.decide(bool(success), self._stop_reason, self._stop_time).success:
+                if self._decide(success).success:
                     yield success or self._success()
                     return
-                stopped = yield from self._after(block, result, evaluator, save)
-                if stopped:
-                    yield stopped
+                if (yield from self._after(block, result, evaluator, save)):
                     return
         yield self._trained_to_the_end()
 
@@ -202,18 +203,18 @@ class Loop:
 
     def _after(
         self, block: Block, result: Result, evaluator: Evaluator, save: Callable[[int], None] | None
-    ) -> Generator[events.Event, None, events.RunStopped | None]:
-        """Reports, evaluates and saves after a block; returns the end of the run if this block is its last."""
+    ) -> Generator[events.Event, None, bool]:
+        """Reports, evaluates and saves after a block; returns whether it has yielded the end of the run."""
         scale = self.state.loss_scale
         yield events.Trained(block, result.losses.tolist(), result.times.tolist(), scale.report())
         step = int(self.state.step)
         reason = scale.lost()
         if result.losses.size and not math.isfinite(result.losses[-1]):
-            reason = (
-                f"loss is {result.losses[-1]} at step {step}; lower the learning rate or lengthen the warmup"
-            )
+            found = f"{events.NOT_FINITE[0]} {result.losses[-1]} at step {step}"
+            reason = f"{found}; lower the learning rate or lengthen the warmup"
         if reason:  # No checkpoint: the weights are spoilt, or do not change.
-            return events.RunStopped(time.time(), "aborted", step, reason)
+            yield events.RunStopped(time.time(), "aborted", step, reason)
+            return True
         success = None
         if result.complete:
             yield events.EvalRan(block, result.eval_start, result.eval_stop)
@@ -222,18 +223,31 @@ class Loop:
                 self._agreement.wait(evaluator.wait, lambda: self._stop_reason)
             success = yield from self._known(evaluator)
             yield events.BlockStopped(time.time(), block)
-        decision = self._agreement.decide(bool(success), self._stop_reason, self._stop_time)
+        decision = self._decide(success)
+        if save and not decision.success and (decision.reason or self._due(block)):
+            # A resumed run repeats the evaluation of the checkpoint's own block, and those of no earlier ones.
+            earlier = functools.partial(evaluator.wait, but=int(result.complete))
+            known = self._agreement.wait(earlier, lambda: self._stop_reason)
+            success = yield from self._known(evaluator)
+            decision = self._decide(success)
+            if known and not decision.success:
+                save(step)
+                decision = self._decide(None)
         if decision.success:
-            ended = dataclasses.replace(success or self._success(), time=time.time())
+            yield dataclasses.replace(success or self._success(), time=time.time())
+            # Only now: what is in the way of the checkpoint changes nothing of the result.
             if save:  # These weights met the target, unless those of an earlier block did.
                 save(step)
-            return ended
-        if save and (decision.reason or (block.index + 1) % self.config.checkpoint_blocks == 0):
-            save(step)
-            decision = self._agreement.decide(False, self._stop_reason, self._stop_time)
-        if decision.reason:
-            return events.RunStopped(time.time(), "aborted", step, decision.reason)
-        return None
+        elif decision.reason:
+            yield events.RunStopped(time.time(), "aborted", step, decision.reason)
+        return bool(decision.success or decision.reason)
+
+    def _decide(self, success: events.RunStopped | None) -> Decision:
+        return self._agreement.decide(bool(success), self._stop_reason, self._stop_time)
+
+    def _due(self, block: Block) -> bool:
+        """Whether a checkpoint follows this block."""
+        return (block.index + 1) % self.config.checkpoint_blocks == 0
 
     def _trained_to_the_end(self) -> events.RunStopped:
         """Returns the end of a run whose last step is done: well without a target, else missed."""
@@ -241,7 +255,7 @@ class Loop:
         if self.config.logged_target is None:
             reason = f"{events.NO_TARGET}; all {steps} steps were trained"
             return events.RunStopped(time.time(), "complete", step, reason)
-        return events.RunStopped(time.time(), "aborted", step, f"the target was not reached in {steps} steps")
+        return events.RunStopped(time.time(), "aborted", step, f"{events.MISSED} in {steps} steps")
 
     def _success(self) -> events.RunStopped:
         """Returns the end of the run in a process that learns of the success from another."""

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from common.config.schema import RunConfig
 from common.distributed.replicas.base import Replicas
+from common.train import events
 
 # tf_keras/mixed_precision/loss_scale_optimizer.py: factor of a change, and the smallest scale.
 FACTOR, SMALLEST = 2.0, 1.0
@@ -58,8 +59,8 @@ class DynamicScale:
     """A scale that halves at each overflow, and doubles after `growth_steps` finite updates in a row.
 
     Attributes:
-      variables: the scale, the finite updates since it last changed, and the updates skipped in all; equal on every
-        replica, and part of a checkpoint.
+      variables: the scale, the finite updates since it last changed (-1 after an overflow at the smallest scale), and
+        the updates skipped in all; equal on every replica, and part of a checkpoint.
     """
 
     def __init__(self, initial: float, growth_steps: int, replicas: Replicas):
@@ -89,15 +90,16 @@ class DynamicScale:
         Returns:
           The tensors that were written.
         """
-        scale, count = self._scale.read_value(), self._finite.read_value() + 1
+        scale = self._scale.read_value()
+        count = tf.maximum(self._finite.read_value(), 0) + 1
         grows = count >= self._growth_steps
         # A scale beyond fp32's range would never come back.
         doubled = tf.where(tf.math.is_finite(scale * FACTOR), scale * FACTOR, scale)
         after = tf.where(finite, tf.where(grows, doubled, scale), tf.maximum(scale / FACTOR, SMALLEST))
-        zero = tf.zeros_like(count)
+        lost = tf.cast(~finite & (scale <= SMALLEST), count.dtype)
         values = [
             after,
-            tf.where(finite & ~grows, count, zero),
+            tf.where(finite & ~grows, count, -lost),
             self._skipped.read_value() + tf.cast(~finite, count.dtype),
         ]
         self._replicas.assign(list(self.variables), values)
@@ -109,9 +111,9 @@ class DynamicScale:
 
     def lost(self) -> str:
         """Outside `run`: returns why the run cannot go on: gradients overflow at the smallest scale too."""
-        if self._value(self._scale) > SMALLEST or self._value(self._finite) or not self._value(self._skipped):
+        if self._value(self._finite) >= 0:
             return ""
-        return "gradients are not finite at a loss scale of 1 either; lower the learning rate or use bf16"
+        return f"{events.NOT_FINITE[1]} at a loss scale of 1 either; lower the learning rate or use bf16"
 
     def _value(self, variable: tf.Variable) -> float:
         return float(self._replicas.local_results(variable)[0])

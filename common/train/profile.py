@@ -58,7 +58,7 @@ class Profile:
           UserError: the folder cannot be made.
         """
         self.span, self.folder = span, folder
-        self.steps = 0  # Recorded ones.
+        self.steps = 0  # Recorded ones that ran.
         self._recording = False
         if folder:
             try:
@@ -78,10 +78,15 @@ class Profile:
         recorded = steps and self.span.first <= end <= self.span.last
         return [*found, 0] if recorded or not found else found
 
+    def records(self, done: int, steps: int) -> bool:
+        """Whether the `steps` after the first `done` are to be recorded here."""
+        first, last = self.span.first, self.span.last
+        return bool(self.folder and steps and first <= done + 1 and done + steps <= last)
+
     @contextlib.contextmanager
     def around(self, done: int, steps: int) -> Iterator[None]:
         """Records what happens within, if the `steps` after the first `done` are to be recorded."""
-        if not (self.folder and steps and self.span.first <= done + 1 and done + steps <= self.span.last):
+        if not self.records(done, steps):
             yield
             return
         if not self._recording:
@@ -89,7 +94,6 @@ class Profile:
             self._recording = True
         with tf.profiler.experimental.Trace(MARK):
             yield
-        self.steps += steps
         if done + steps == self.span.last:
             self.close()
 

@@ -149,7 +149,7 @@ class Task(abc.ABC):
         self.input.check(self.config, self.data_dir)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:
-        """Returns one replica's endless, seeded batches, those of an uninterrupted run from `start_step` on."""
+        """Returns one process's endless, seeded batches, those of an uninterrupted run from `start_step` on."""
         return self.input.train_input(self.config, self.data_dir, shard, batch_size, start_step)
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:

@@ -164,3 +164,18 @@ def test_the_guard_is_found_under_another_parent(tmp_path) -> None:
     command = [sys.executable, "-c", ELSEWHERE]
     done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (5, "parent.resnet\n"), done.stderr
+
+
+def test_a_process_whose_name_is_no_text_is_read():
+    """The kernel cuts a name at 15 bytes, which may fall into a character."""
+    code = (
+        "open('/proc/self/comm', 'wb').write(b'\\xd0) \\xff'); print(flush=True); import time; time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        process.stdout.readline()
+        assert procfs.state(process.pid) in ("R", "S")
+        assert procfs.session_members(process.pid) == [process.pid] and procfs.began(process.pid)
+    finally:
+        process.kill()
+        process.wait()

@@ -15,7 +15,7 @@ import sys
 import pytest
 
 from common.errors import UserError
-from common.launch import commands, preset
+from common.launch import commands, containers, preset
 from resnet.presets import PRESETS
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -174,6 +174,17 @@ def test_every_launcher_starts_containers(monkeypatch, tmp_path):
     )
 
 
+def test_a_container_sees_the_folder_of_every_file_that_a_flag_names():
+    flags = [
+        "--init=/a/w.pth",
+        "--config.init=/b/w",
+        "--config.backbone=/c/w",
+        "--config.initial_weights=/d/w",
+    ]
+    flags += ["--evaluate=/e/w.npz", "--export=/f/w", "--config.system=/g/x"]
+    assert containers.mounts(flags, "/home") == ["/home", *(f"/{name}" for name in "abcdef")]
+
+
 def test_a_cpu_s_container_asks_for_no_gpus():
     line = line_of(PRESETS["cpu-tiny"], "none", container="image:1")
     assert line.startswith("docker run --rm --init --network=host") and "--gpus" not in line
@@ -252,6 +263,7 @@ def test_pjrt_has_one_process_per_host():
     [
         ({"num_replicas": 4}, "v100-8 has 1 hosts of 8 accelerators; use 8 replicas"),
         ({"hardware": "nowhere"}, "config.hardware=nowhere: no systems/nowhere.json"),
+        ({"hardware": "/tmp/x"}, "config.hardware=/tmp/x: no systems//tmp/x.json"),
         ({"hardware": "summit-16"}, "do not divide; use a multiple of 16"),
         ({"hardware": "tpu-v3-32", "replicas": "tpu", "num_replicas": 64}, "4 hosts of 4 chips"),
     ],

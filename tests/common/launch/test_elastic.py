@@ -48,3 +48,16 @@ def test_a_lost_process_that_comes_back_is_sent_away():
     members, _ = membership(2)
     members.lose(1)
     assert members.rejoin("localhost:1") == b"-1,-1,-1,-1,-1,-1"
+
+
+def test_a_process_that_is_lost_while_it_waits_is_sent_away():
+    members, _ = membership(3)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(members.rejoin, "localhost:1")
+        time.sleep(0.2)
+        members.lose(1)
+        others = [pool.submit(members.rejoin, "localhost:0")]
+        time.sleep(0.2)
+        members.lose(2)
+        assert asked.result(timeout=20) == b"-1,-1,-1,-1,-1,-1"
+        assert others[0].result(timeout=20) == b"0,1,0,1,0,1"

@@ -58,6 +58,13 @@ def test_an_unknown_name_is_one_line(capsys):
     )
 
 
+def test_a_path_outside_is_one_line_too(capsys):
+    assert main(["--replicas=multiworker", "--processes=1", "--settings=/tmp/x", "--", "true"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: --settings=/tmp/x: no systems/launch//tmp/x.json; known: "
+    )
+
+
 @pytest.mark.parametrize("text", ["{", '[{"variable": "A"}]', '{"variable": 1}', "[3]"])
 def test_a_damaged_file_is_one_line(text, tmp_path, monkeypatch):
     (tmp_path / "x.json").write_text(text)

@@ -58,7 +58,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *loops: list[events.Event]) -> list[ev
         if left:
             raise LostError
 
-    replicas = types.SimpleNamespace(peer_lost=lambda error: isinstance(error, LostError))
+    replicas = types.SimpleNamespace(num_processes=3, peer_lost=lambda error: isinstance(error, LostError))
     config = types.SimpleNamespace(replicas="horovod")
     loop = types.SimpleNamespace(
         config=config, replicas=replicas, run=run, state=types.SimpleNamespace(step=0)
@@ -105,12 +105,61 @@ def test_an_evaluation_that_was_cut_short_is_logged_when_it_ran(monkeypatch) -> 
     assert lines(told(monkeypatch, first, second)) == logged(*first, *again(0)[1:], evaluated(block(0)), STOP)
 
 
+class Left:
+    """A run of three processes whose loop loses one; building the next loop loses as many more as `again` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, again: int, ended: bool = False):
+        self._again, self._ended, self.rejoined = again, ended, 0
+        self.replicas = types.SimpleNamespace(
+            num_processes=3, peer_lost=lambda error: isinstance(error, LostError)
+        )
+        config = types.SimpleNamespace(replicas="horovod")
+        self.loop = types.SimpleNamespace(
+            config=config, replicas=self.replicas, run=self._run, state=types.SimpleNamespace(step=0)
+        )
+        monkeypatch.setattr(Elastic, "_rejoin", self._rejoin)
+
+    def _run(self, _: object) -> object:
+        yield STOP if self._ended or self.rejoined else START
+        if not self.rejoined:
+            raise LostError
+
+    def _rejoin(self) -> events.ReplicasChanged:
+        self.rejoined += 1
+        if self.rejoined <= self._again:
+            raise LostError
+        return events.ReplicasChanged(0.0, 1, 4)
+
+    def events(self) -> list[events.Event]:
+        return list(Elastic(self, lambda step: None).events())
+
+
+def test_a_process_that_is_lost_while_the_others_build_anew_is_one_more(monkeypatch) -> None:
+    left = Left(monkeypatch, again=1)
+    assert [type(e).__name__ for e in left.events()] == ["RunStarted", "ReplicasChanged", "RunStopped"]
+    assert left.rejoined == 2
+
+
+def test_no_more_losses_than_processes(monkeypatch) -> None:
+    left = Left(monkeypatch, again=100)
+    with pytest.raises(LostError):
+        left.events()
+    assert left.rejoined == 3
+
+
+def test_a_process_that_is_lost_after_the_end_changes_nothing(monkeypatch) -> None:
+    left = Left(monkeypatch, again=0, ended=True)
+    with pytest.raises(LostError):
+        left.events()
+    assert left.rejoined == 0
+
+
 def test_other_errors_end_the_run(monkeypatch) -> None:
     def run(_: object) -> object:
         yield START
         raise UserError("disk full")
 
-    replicas = types.SimpleNamespace(peer_lost=lambda error: True)
+    replicas = types.SimpleNamespace(num_processes=3, peer_lost=lambda error: True)
     config = types.SimpleNamespace(replicas="horovod")
     loop = types.SimpleNamespace(
         config=config, replicas=replicas, run=run, state=types.SimpleNamespace(step=0)

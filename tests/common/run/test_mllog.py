@@ -1,6 +1,8 @@
 """Tests logs of both rulesets against the stock checker, full disks, forbidden lines and concurrent writers."""
 
 import dataclasses
+import errno
+import fcntl
 import json
 import time
 
@@ -165,6 +167,34 @@ def test_two_runs_cannot_write_one_log(tmp_path):
         RunLog(tmp_path / "result_0.txt", TINY)
     log.abort("stopped")
     assert keys(tmp_path / "result_0.txt") == ["seed", "run_stop"]
+
+
+def test_a_log_that_cannot_be_locked_is_left_to_its_run(tmp_path, monkeypatch):
+    partial = tmp_path / "result_0.txt.partial"
+    partial.write_text("another run's")
+    partial.with_name(partial.name + ".reserve").write_bytes(b"0")
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UserError, match="cannot write the log: No locks available"):
+        RunLog(tmp_path / "result_0.txt", TINY)
+    assert partial.read_text() == "another run's" and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_log_that_another_run_ends_meanwhile_stays(tmp_path, monkeypatch):
+    path, lock = tmp_path / "result_0.txt", fcntl.flock
+
+    def end_first(*arguments):
+        path.with_name("result_0.txt.partial").replace(path)
+        lock(*arguments)
+
+    monkeypatch.setattr("fcntl.flock", end_first)
+    path.with_name("result_0.txt.partial").write_text("a result")
+    with pytest.raises(UserError, match="another run has just ended it"):
+        RunLog(path, TINY)
+    assert path.read_text() == "a result"
 
 
 def test_a_log_left_by_a_killed_run_is_overwritten(tmp_path):

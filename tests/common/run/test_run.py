@@ -10,7 +10,7 @@ import types
 import pytest
 
 from common.errors import UserError
-from common.run import results, run
+from common.run import mllog, results, run
 from common.run.options import RunOptions
 from common.train import events
 from tests.common.train import toy
@@ -68,6 +68,35 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
     monkeypatch.setattr(run, "_verdict", lambda path: "passes")
     assert whole._finish(ENDED) == 0
     assert "curve    none: disk full" in capsys.readouterr().out
+    record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
+    assert (record["status"], record["score_minutes"]) == ("success", 1.0)
+
+
+def test_a_log_that_another_run_ends_meanwhile_stays(training) -> None:
+    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    whole.path.parent.mkdir(parents=True)
+    whole.path.write_text("a result")
+    with pytest.raises(UserError, match="result_0.txt: another run has just ended there; give another --run"):
+        whole.execute()
+    assert [p.name for p in whole.folder.iterdir()] == [
+        "result_0.txt"
+    ] and whole.path.read_text() == "a result"
+
+
+def test_an_error_after_the_end_leaves_the_result_in_log_and_record(training, monkeypatch, tmp_path) -> None:
+    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    log = whole._log = mllog.RunLog(whole.path, whole.config)
+    whole._start = 0
+    whole._record(events.RunStarted(0.0, 0))
+
+    def fail(event: object) -> None:
+        raise UserError("disk full")
+
+    monkeypatch.setattr(whole.kept, "record", fail)
+    with pytest.raises(UserError, match="disk full") as error:
+        whole._record(ENDED)
+    whole._failed(log, error.value)
+    assert '"status": "success"' in whole.path.read_text().splitlines()[-1]
     record = json.loads((whole.folder / "run.json").read_text())["runs"]["result_0.txt"]
     assert (record["status"], record["score_minutes"]) == ("success", 1.0)
 

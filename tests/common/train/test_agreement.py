@@ -74,3 +74,32 @@ def decided(*told):
 )
 def test_the_first_process_with_a_reason_is_named(told, decision):
     assert decided(*told) == decision
+
+
+def waited(*processes):
+    """What each process learns of the wait; a process is (whether its evaluation has finished, its reason)."""
+    peers, found = Peers(len(processes)), [None] * len(processes)
+
+    def wait(rank):
+        done, reason = processes[rank]
+        found[rank] = Agreement(Replicas(peers, rank)).wait(lambda given_up: done, lambda: reason)
+
+    threads = [threading.Thread(target=wait, args=(rank,)) for rank in range(len(processes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("processes", "known"),
+    [
+        ([(True, ""), (True, "")], True),
+        ([(True, "SIGTERM"), (True, "")], True),
+        ([(True, "SIGTERM"), (False, "")], False),
+        ([(False, "SIGTERM"), (True, "")], False),
+    ],
+)
+def test_all_processes_learn_alike_whether_the_evaluations_have_finished(processes, known):
+    assert waited(*processes) == [known, known]

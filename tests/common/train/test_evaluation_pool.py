@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import multiprocessing
@@ -107,6 +108,26 @@ def test_a_lookup_that_fails_is_one_line(wrong):
     evaluator.submit(None, {}, {})
     with pytest.raises(UserError, match=f"evaluation: .* lack something .{type(wrong).__name__}: "):
         list(evaluator.finished())
+
+
+def test_a_worker_that_died_while_it_had_nothing_to_do_is_one_line(tmp_path):
+    with evaluator_of(tell_and_wait, tmp_path) as evaluator:
+        (worker,) = multiprocessing.active_children()
+        worker.kill()
+        with pytest.raises(UserError, match="its worker process died"):
+            for _ in range(1000):  # The pool notices it soon.
+                time.sleep(0.02)
+                evaluator.submit(None, {"until": "never"}, {})
+
+
+def test_the_latest_evaluations_need_not_have_finished():
+    evaluator = Evaluator(types.SimpleNamespace(quality=None, evaluate_in_worker=False))
+    running, done = concurrent.futures.Future(), concurrent.futures.Future()
+    done.set_result(toy.Quality(1.0, False))
+    evaluator._pending = [(None, done), (None, running)]
+    assert evaluator.wait(lambda: True, but=1) and not evaluator.wait(lambda: True)
+    evaluator._pending = [(None, running), (None, done)]
+    assert not evaluator.wait(lambda: True, but=1)
 
 
 # -- Signals and ends ----------------------------------------------------------------------------------------

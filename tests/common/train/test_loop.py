@@ -223,6 +223,17 @@ def test_the_weights_that_met_the_target_are_saved():
     assert int(loop.state.step) == int(loop.state.evaluated) == stopped.step
 
 
+def test_a_checkpoint_that_fails_after_the_target_was_met_leaves_the_success():
+    def fail(step):
+        raise UserError("disk full")
+
+    loop, seen = make(quality_target=0.0), []
+    with pytest.raises(UserError, match="disk full"):
+        for event in loop.run(fail):
+            seen.append(event)
+    assert seen[-1].status == "success"
+
+
 def test_stopped_in_an_evaluation_it_resumes_with_it():
     whole = make(quality_target=NEVER, train_epochs=2)
     expected = [e.value for e in of(events.Evaluated, whole.run())]
@@ -358,6 +369,12 @@ def test_evaluation_in_a_worker_while_the_next_block_trains():
     loop = make(Worker, quality_target=NEVER, train_epochs=2)
     seen = list(loop.run())
     assert [e.block.index for e in of(events.Evaluated, seen)] == [0, 1] and seen[-1].status == "aborted"
+
+    # Two steps take less time than an evaluation: each checkpoint waits for the evaluations before its own block's.
+    loop, known = make(Worker, quality_target=NEVER, steps_per_block=2, train_epochs=2), []
+    list(loop.run(lambda step: known.append((step, int(loop.state.evaluated)))))
+    assert [step for step, _ in known] == [2, 4, 6, 8]
+    assert all(evaluated >= step - 2 for step, evaluated in known)
 
     with pytest.raises(UserError, match="its worker process died"):
         list(make(DyingWorker, quality_target=NEVER).run())

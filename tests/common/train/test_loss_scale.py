@@ -61,6 +61,17 @@ def test_the_scale_stays_between_one_and_the_largest_number():
     assert made.report()["loss_scale"] == 2.0**127 and not made.lost()
 
 
+def test_an_overflow_that_halves_the_scale_to_one_leaves_it_to_be_tried():
+    made = loss_scale.DynamicScale(2.0, 3, Single())
+    made.tell(tf.constant(False))
+    assert made.report()["loss_scale"] == 1.0 and not made.lost()
+    made.tell(tf.constant(False))
+    assert made.lost()
+    for scale in (1.0, 1.0, 2.0):
+        made.tell(tf.constant(True))
+        assert made.report()["loss_scale"] == scale and not made.lost()
+
+
 @pytest.mark.parametrize(
     "backend, optimizer",
     [("single", "adam"), ("mirrored", "lars"), ("sharded", "lars"), ("sharded", "lazy_adam")],
