@@ -120,10 +120,11 @@ class _Layers:
         return Dropout(self.replicas, 0.5, seed=next(self.seeds), dtype=self.precision.layer)(x)
 
     def classifier(self, x: tf.Tensor) -> tf.Tensor:
-        """Computes the logits in full precision; weights N(0, .01), bias 0."""
+        """Computes the logits in full precision; weights N(0, .01), bias .01."""
         return tf_keras.layers.Dense(
             self.config.num_classes,
             kernel_initializer=self._normal(0.01),
+            bias_initializer=tf_keras.initializers.Constant(0.01),
             dtype=self.precision.full,
             name="fc",
         )(x)

@@ -32,7 +32,7 @@ _FLIP_STREAM = (
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless, augmented training batches of one replica.
+    """Makes the endless, augmented training batches of one process.
 
     Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard; neither depends
     on the cache or on threads. A stream that starts at `start_step` equals an uninterrupted one from there on.
@@ -40,7 +40,7 @@ def train_input(
     Args:
       config: `seed`, `image_size`, `num_classes` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: this replica's part, see `record_stream.assign`.
+      shard: this process's part, see `record_stream.assign`.
       batch_size: images per batch of this replica.
       start_step: number of steps to skip.
 
@@ -226,7 +226,7 @@ def _decode(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _size(encoded: tf.Tensor) -> tf.Tensor:
-    """Reads the size of an encoded image, int32 [3]: height, width, 3."""
+    """Reads the size of an encoded image, int32 [3]: height, width, channels."""
     return tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: tf.image.extract_jpeg_shape(encoded),
@@ -305,7 +305,7 @@ def central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
     """Cuts the central square, of `crop_fraction` of the short side, and resizes it: uint8 [size, size, 3]."""
     shape = _size(encoded)
     short = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
-    side = tf.maximum(1, tf.cast(tf.round(short * data.crop_fraction), tf.int32))
+    side = tf.maximum(1, tf.cast(short * data.crop_fraction, tf.int32))
     top, left = (shape[0] - side + 1) // 2, (shape[1] - side + 1) // 2
     return tf.ensure_shape(
         _resize(_cut(encoded, tf.stack([top, left, side, side])), size, data.resize), [size, size, 3]

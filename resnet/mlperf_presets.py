@@ -143,7 +143,8 @@ _V07_TF1 = Config(
     epochs_per_block=4.0,
     space_to_depth=True,
     schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
-    data=Data(aspect_range=(0.75, 1.33)),
+    # Its two readers differ: decoded images, of the largest rows alone, are cropped to 0.08 or more of them.
+    data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33)),
 )
 # Batch 65536.
 _V07_64K = replace(
@@ -201,7 +202,14 @@ _V07_PRESETS = {
         schedule=Schedule(
             kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 513, power=2.0, end_learning_rate=1e-4
         ),
-        data=Data(aspect_range=(0.75, 1.33), private_threads=32),
+        data=Data(
+            shuffle_buffer=10000,
+            area_range=(0.05, 1.0),
+            aspect_range=(0.75, 1.33),
+            max_attempts=100,
+            resize="bilinear",
+            private_threads=32,
+        ),
     ),
     "dgx-1": replace(
         _NVIDIA,
@@ -273,7 +281,14 @@ _V07_PRESETS = {
         schedule=Schedule(
             kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 312, power=2.0, end_learning_rate=1e-4
         ),
-        data=Data(cache="decoded", aspect_range=(0.75, 1.33)),
+        data=Data(
+            cache="decoded",
+            shuffle_buffer=10000,
+            area_range=(0.05, 1.0),
+            aspect_range=(0.75, 1.33),
+            max_attempts=100,
+            resize="bilinear",
+        ),
     ),
     "tpu-v4-16": replace(
         _V07_TF1,
@@ -287,7 +302,7 @@ _V07_PRESETS = {
         steps_per_block=2502,
         batch_norm_span=128,
         optimizer=Optimizer(name="lars", base_learning_rate=8.5, weight_decay=2e-4),
-        data=Data(aspect_range=(0.75, 1.33), private_threads=100),
+        data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=100),
     ),
     "tpu-v4-128": replace(
         _V07_TF1,
@@ -301,7 +316,7 @@ _V07_PRESETS = {
         steps_per_block=625,
         batch_norm_span=128,
         optimizer=Optimizer(name="lars", base_learning_rate=17.0, weight_decay=2e-4),
-        data=Data(aspect_range=(0.75, 1.33), private_threads=100),
+        data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=100),
     ),
     "tpu-v4-512": replace(
         _V07_TF1,
@@ -314,6 +329,7 @@ _V07_PRESETS = {
         steps_per_block=626,
         batch_norm_span=64,
         optimizer=Optimizer(name="lars", base_learning_rate=17.0, weight_decay=2e-4),
+        data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), private_threads=48),
     ),
     "tpu-v3-8192": replace(
         _V07_64K,
@@ -337,6 +353,7 @@ _V07_PRESETS = {
         schedule=Schedule(
             kind="poly", warmup_epochs=33.0, warmup_steps=33 * 19.75, power=2.0, end_learning_rate=1e-4
         ),
+        data=Data(cache="decoded", aspect_range=(0.75, 1.33), private_threads=48),
     ),
 }
 

@@ -26,7 +26,7 @@ _OF_16 = Config(
     space_to_depth=True,
     optimizer=Optimizer(name="lars", base_learning_rate=8.5, weight_decay=2e-4),
     schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
-    data=Data(aspect_range=(0.75, 1.33)),
+    data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33)),
 )
 _OF_256 = Config(
     source="as tpu-v3-256, round v0.6: batch 32768 on 256 cores",

@@ -40,6 +40,8 @@ def test_full_size():
     }  # batch norm has no gamma, no beta
     assert [layer.moving_mean.shape[1] for layer in span_layers(network)] == [96, 256, 384, 384]
     assert all(layer.epsilon == 1e-4 for layer in span_layers(network))
+    starts = [float(v[0]) for v in network.trainable_variables if v.shape.rank == 1]
+    np.testing.assert_allclose(starts, [0.01] * 5 + [0.1] * 2 + [0.01], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16", "fp64"])

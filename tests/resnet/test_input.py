@@ -145,12 +145,19 @@ def test_evaluation_crop_is_the_central_part_of_the_short_side(data_dir):
     crops = []
     for record in serialized:
         image = tf.io.decode_jpeg(tf.io.parse_single_example(record, resnet_input.FEATURES)["image/encoded"])
-        side = round(min(image.shape[:2]) * 224 / 256)
+        side = int(min(image.shape[:2]) * 224 / 256)
         top, left = (image.shape[0] - side + 1) // 2, (image.shape[1] - side + 1) // 2
         crop = tf.image.resize(image[top : top + side, left : left + side], [24, 24], "bicubic")
         crops.append(np.clip(np.floor(crop.numpy() + 0.5), 0, 255).astype(np.uint8))
     mine = {image.tobytes() for image in batch["image"].numpy()}
     assert mine == {crop.tobytes() for crop in crops}
+
+
+def test_the_side_of_an_evaluation_crop_is_truncated():
+    """As in G7's imagenet_input.py: 437 of 500, not 438."""
+    image = picture(1, (500, 500))
+    crop = resnet_input.central_crop(tf.constant(image), 437, Data())
+    assert (crop == tf.io.decode_jpeg(image)[32:469, 32:469]).numpy().mean() > 0.99
 
 
 def test_evaluation_at_224_of_a_256_photograph_needs_no_resizing():
