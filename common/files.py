@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import os
 import pathlib
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIX = "free some space there"
+_BLOCK = 1 << 20  # Bytes read at a time.
 # Root of the checkout or of the installed package, and whether it is an installed package.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INSTALLED = __name__ != "common.files"
@@ -57,6 +59,20 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         made = pathlib.Path(folder, path.name)
         yield made
         os.replace(made, path)
+
+
+def sha256(*paths: str | os.PathLike) -> str:
+    """Returns the SHA-256 of files' contents, one after the other, in hexadecimal.
+
+    Raises:
+      OSError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def left_behind(folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:

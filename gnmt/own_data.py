@@ -26,6 +26,7 @@ _FILES = Data()
 _MERGES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
 _LARGE_MERGES = 32000
 _LONGEST = 75  # Most tokens of a side: the reference's filter (gnmt/convert.py).
+_ROOM = 10  # Tokens that a translation may have more than the longest reference, the end among them.
 _BUCKETS = 5  # As the published configuration has them.
 
 
@@ -57,7 +58,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         )
         counts = converter.convert(out, pairs.train, pairs.held, settings)
         words = bpe.Bpe(out / _FILES.codes, out / _FILES.vocabulary)
-        tokens = max(len(words.encode(source, languages[0])) + 2 for source, _ in pairs.held.pairs())
+        held = [(words.encode(s, languages[0]), words.encode(t, languages[1])) for s, t in pairs.held.pairs()]
+        source, target = (max(len(pair[side]) for pair in held) for side in (0, 1))
     fields = {
         "vocabulary_size": counts["vocabulary"],
         "num_train_examples": counts["pairs"],
@@ -79,7 +81,12 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         fields,
         (counts["pairs"], counts["eval"]),
         own_text.listed(pairs, counts),
-        defaults={"bucket_limits": limits, "decode.source_length": tokens},
+        defaults={
+            "bucket_limits": limits,
+            "decode.source_length": source + 2,
+            # A translation may be longer than its reference.
+            "decode.target_length": max(PRESETS[PREVIEW].decode.target_length, target + _ROOM),
+        },
     )
     return Made(description, (), "pairs", own_text.facts(pairs, counts))
 

@@ -26,6 +26,7 @@ class Task(task.Task):
     def check_input(self) -> None:
         for training in (True, False):
             pipeline.load(self.config, self.data_dir, training)
+        self.check_weights_file()
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision

@@ -164,7 +164,10 @@ def _write_shard(path: Path, items: list[Item], labels: dict[str, int], names: d
 
 def _example(item: Item, label: int, name: str) -> bytes:
     """Serializes the features of the TPU reference's converter; PNG and CMYK images become RGB JPEG, as there."""
-    encoded = item.read()
+    try:
+        encoded = item.read()
+    except OSError as error:
+        raise UserError(f"{item.path}: cannot read {item.name}: {error.strerror}") from error
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             turned = pictures.upright(image) if item.upright else None
@@ -205,7 +208,7 @@ def _note(folder: Path, splits: dict[str, tuple[list[Item], int]]) -> None:
 def _in_folders(source: Path) -> Iterator[Item]:
     for folder in sorted(path for path in source.iterdir() if path.is_dir()):
         for path in sorted(folder.rglob("*")):
-            if path.suffix.lower() in _IMAGES:
+            if path.suffix.lower() in _IMAGES and path.is_file():
                 yield Item(str(path), 0, path.stat().st_size, folder.name, path.name)
 
 

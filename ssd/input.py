@@ -28,7 +28,7 @@ FIX = (
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless, augmented training batches of one replica, of images with at least one object or crowd.
+    """Makes the endless, augmented training batches of one process, of images with at least one object or crowd.
 
     Augmentation depends on (config.seed, epoch, file, record) only, the order on these and the shard. A stream that
     starts at `start_step` equals an uninterrupted one from there on.
@@ -36,7 +36,7 @@ def train_input(
     Args:
       config: `seed`, `image_size`, `num_classes` and `data` are read.
       data_dir: folder of the TFRecords.
-      shard: this replica's part, see `record_stream.assign`.
+      shard: this process's part, see `record_stream.assign`.
       batch_size: images per batch of this replica.
       start_step: number of steps to skip.
 

@@ -39,7 +39,7 @@ _SPEC = {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) f
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless training batches of one replica, in an order that depends on seed and epoch only.
+    """Makes the endless training batches of one process, in an order that depends on seed and epoch only.
 
     Raises:
       UserError: there are no files.

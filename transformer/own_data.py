@@ -13,6 +13,7 @@ from common.config.own_data import Description
 from common.data import own_data
 from common.data.own_data import Card, Made, Options
 from common.distributed.replicas.base import Shard
+from common.errors import UserError
 from common.text import own_data as own_text
 from common.text.subwords import Subwords
 from transformer import convert as converter
@@ -52,7 +53,12 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         settings = converter.Settings(longest, packed, own_text.shards(pairs), True, options.workers)
         counts = converter.convert(out, pairs.train, pairs.held, size, settings)
         words = Subwords(out / _FILES.vocabulary)
-        tokens = max(len(words.encode(source)) for source, _ in pairs.held.pairs())
+        tokens, worst = max((len(words.encode(source)), source) for source, _ in pairs.held.pairs())
+    if tokens > packed:
+        raise UserError(
+            f"a sentence to evaluate on has {tokens} subwords, a packed row {packed}: {worst[:60]!r}...; "
+            f"give --max-length={tokens}, or leave it out"
+        )
     fields = {
         "vocabulary_size": counts["vocabulary"],
         "num_train_examples": counts["packed"],

@@ -79,7 +79,7 @@ def items(source: str | os.PathLike, videos: str | os.PathLike | None = None, sp
             with open(source, newline="") as file:
                 rows = csv.DictReader(file)
                 found = list(_listed(source, rows, Path(videos or source.parent), split))
-        except (OSError, csv.Error, UnicodeDecodeError) as error:
+        except (OSError, csv.Error, ValueError) as error:  # UnicodeDecodeError is a ValueError.
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"cannot read {source}: {reason}; name a folder or a CSV file") from error
         expected = f"rows{' of split ' + split if split else ''} below a line of column names"
@@ -108,9 +108,13 @@ def _listed(source: Path, rows: csv.DictReader, folder: Path, split: str) -> Ite
         if not kinetics:
             yield Item(str(folder / row["path"]), row["label"])
             continue
-        name = (
-            f"{row['youtube_id']}_{int(float(row['time_start'])):06d}_{int(float(row['time_end'])):06d}.mp4"
-        )
+        try:
+            start, end = (int(float(row[name])) for name in ("time_start", "time_end"))
+        except (ValueError, OverflowError):
+            raise UserError(
+                f"{source}: line {rows.line_num}: time_start and time_end must be numbers"
+            ) from None
+        name = f"{row['youtube_id']}_{start:06d}_{end:06d}.mp4"
         path = folder / row["label"] / name
         yield Item(str(path if path.exists() else folder / name), row["label"])
 
@@ -155,7 +159,11 @@ def convert(
             if not (path.is_file() and shards.index_path(path).is_file()):
                 tasks.append((path, [videos[i] for i in order[shard::count]], labels, settings))
     conversion.write_shards(_write_shard, tasks, workers)
-    return _summary(folder, paths)
+    failed = _summary(folder, paths)
+    for split in splits:
+        if not len(shards.Index(folder, split)):
+            raise UserError(f"{folder}: no sound video of split {split}; the first: {failed[0]}")
+    return failed
 
 
 def _summary(folder: Path, paths: Sequence[Path]) -> list[str]:

@@ -152,12 +152,8 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
     )
 
 
-def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
-    """Repeats one batch of seeded noise with the element_spec of both inputs.
-
-    The shape is that of a training batch where `batch_size` is that of training, else that of an evaluation.
-    """
-    training = batch_size == config.global_batch_size // config.num_groups
+def synthetic(config: Config, batch_size: int, training: bool = True) -> tf.data.Dataset:
+    """Repeats one batch of seeded noise with the element_spec of both inputs, in the shape of one of them."""
     views, size = (1, config.image_size) if training else (config.views, config.data.eval_size)
     rng = np.random.default_rng(config.seed)
     batch = {

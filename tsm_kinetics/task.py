@@ -53,6 +53,9 @@ class Task(task.Task):
         index = pipeline.load(self.config, self.data_dir, training=False)
         return pipeline.eval_input(self.config, index, shard, batch_size)
 
+    def synthetic_eval_input(self, batch_size: int) -> tf.data.Dataset:
+        return pipeline.synthetic(self.config, batch_size, training=False)
+
     def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Inflates a kernel of images to several frames, by `config.inflation`."""
         images = array.ndim == 4 and len(shape) == 5

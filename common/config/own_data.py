@@ -17,13 +17,12 @@ from typing import Any, TypeVar
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.files import write_atomically
+from common.files import sha256, write_atomically
 
 C = TypeVar("C", bound=RunConfig)
 NAME = "description.json"
 FORMAT = 1
 BACKGROUND = "background"
-_BLOCK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +73,11 @@ def listed(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, list[
     """
     found: dict[str, list[Any]] = {}
     for name in sorted(names):
-        path, digest, size = Path(data_dir, name), hashlib.sha256(), 0
+        path = Path(data_dir, name)
         try:
-            with open(path, "rb") as file:
-                while block := file.read(_BLOCK):
-                    digest.update(block)
-                    size += len(block)
+            found[name] = [path.stat().st_size, sha256(path)]
         except OSError as error:
             raise UserError(f"{path}: cannot read: {error.strerror}; convert the data again") from error
-        found[name] = [size, digest.hexdigest()]
     return found
 
 

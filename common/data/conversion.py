@@ -16,11 +16,16 @@ import tqdm
 
 from common.errors import UserError
 
+MEMORY = "is there enough memory? use fewer --workers"
+
 
 def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[Any]:
     """Calls `write(*task)` for each task in `workers` processes, shows progress, and returns the results in any order.
 
     The first exception cancels all tasks and is raised.
+
+    Raises:
+      UserError: a worker process was killed.
     """
     if workers < 2 or len(tasks) < 2:
         return [write(*task) for task in _progress(tasks, len(tasks))]
@@ -30,6 +35,8 @@ def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[
         try:
             done = _progress(concurrent.futures.as_completed(running), len(running))
             return [future.result() for future in done]
+        except concurrent.futures.BrokenExecutor as error:
+            raise UserError(f"a worker process died; {MEMORY}") from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -90,14 +90,17 @@ def endless(
       Dataset of (epoch int64, file int64, record int64, transformed).
 
     Raises:
-      UserError: `start` is above 0 and this shard has no record.
+      UserError: this shard has no record.
     """
     source = _source(files, shard, transform, cache)
     first_epoch, skip = 0, 0
+    # An endless stream of nothing would wait for ever.
+    per_epoch = size(files, shard) if start else sum(1 for _ in once(files, shard).take(1))
+    if not per_epoch:
+        raise UserError(
+            f"{files[0]} and the like: no record for process {shard.index} of {shard.count}; use fewer processes"
+        )
     if start:
-        per_epoch = size(files, shard)
-        if not per_epoch:
-            raise UserError(f"{files[0]} and the like: no record for shard {shard.index} of {shard.count}")
         first_epoch, skip = divmod(start, per_epoch)
 
     def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:

@@ -168,6 +168,8 @@ def check_evaluation(
             coco_eval.check_masks(os.fspath(annotations))
     except ValueError as error:
         raise UserError(f"{error}; an evaluation needs it right: get a sound copy") from error
+    if all(item.get("iscrowd") for item in coco_eval.ground_truth(os.fspath(annotations)).anns.values()):
+        raise UserError(f"{annotations}: no object to find; an evaluation needs one at least")
     if len(wanted) != configured:
         raise UserError(
             f"{annotations}: {len(wanted)} images, config.num_eval_examples={configured}; it must be the file of the "
@@ -264,12 +266,16 @@ def training_stream(
         )
         return every.filter(has_objects)
 
-    if not start:
-        return stream(0)
     once = record_stream.once(files, shard, transformed)
     counted = once.filter(lambda file, record, found: tf.shape(found["boxes"])[0] > 0)
+    counted = counted if start else counted.take(1)
     per_epoch = int(counted.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
-    if not per_epoch:
-        raise UserError(f"{files[0]} and the like: no image with objects in shard {shard.index}")
+    if not per_epoch:  # An endless stream of nothing would wait for ever.
+        raise UserError(
+            f"{files[0]} and the like: no image with objects for process {shard.index} of {shard.count}; use fewer "
+            "processes"
+        )
+    if not start:
+        return stream(0)
     epochs, rest = divmod(start, per_epoch)
     return stream(epochs * record_stream.size(files, shard)).skip(rest)

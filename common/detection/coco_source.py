@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -114,20 +115,20 @@ def _voc(folder: Path) -> Source:
     files = sorted(folder.rglob("*.xml"))
     if not files:
         raise UserError(f"{folder}: no annotations; {_HELP}")
-    by_stem = {p.stem: p for p in sorted(folder.rglob("*")) if p.suffix.lower() in _SUFFIXES}
+    finder = _Pictures(folder)
     images: list[dict[str, Any]] = []
     objects: list[dict[str, Any]] = []
     broken: list[str] = []
     for path in files:
         try:
             root = ElementTree.parse(path).getroot()
-            picture = by_stem.get(path.stem) or by_stem[Path(root.findtext("filename") or path.stem).stem]
+            picture = finder.of(path, root.findtext("filename") or "")
             found = [_voc_object(item) for item in root.iter("object")]
         except (OSError, ElementTree.ParseError, TypeError, ValueError) as error:
             broken.append(f"{path}: no annotation of Pascal VOC ({error})")
             continue
-        except KeyError:
-            broken.append(f"{path}: its picture is missing")
+        except LookupError as error:
+            broken.append(f"{path}: {error.args[0]}")
             continue
         images.append({"id": len(images) + 1, "file_name": str(picture.relative_to(folder))})
         objects += [{**item, "image_id": len(images)} for item in found]
@@ -137,6 +138,35 @@ def _voc(folder: Path) -> Source:
     categories = [{"id": name, "name": name} for name in names]
     content = {"images": images, "annotations": objects, "categories": categories, "broken": broken}
     return Source(content, folder, str(folder))
+
+
+class _Pictures:
+    """Finds the picture of an XML file: the one beside it, else in JPEGImages, else by the name that the file gives.
+
+    Pascal VOC's own SegmentationClass has pictures of the same names, which are masks.
+    """
+
+    def __init__(self, folder: Path):
+        self._by_stem: dict[str, list[Path]] = collections.defaultdict(list)
+        for path in sorted(folder.rglob("*")):
+            if path.suffix.lower() in _SUFFIXES:
+                self._by_stem[path.stem].append(path)
+
+    def of(self, path: Path, name: str) -> Path:
+        """Returns the picture of the XML file `path`, which calls it `name`, or "".
+
+        Raises:
+          LookupError: there is none, or there are several; its message says which.
+        """
+        found = self._by_stem.get(path.stem) or self._by_stem.get(Path(name).stem, [])
+        if not found:
+            raise LookupError("its picture is missing")
+        found = [picture for picture in found if picture.parent == path.parent] or found
+        found = [picture for picture in found if picture.parent.name == "JPEGImages"] or found
+        found = [picture for picture in found if picture.name == name] or found
+        if len(found) > 1:
+            raise LookupError(f"its picture is {found[0]} or {found[1]}; give each a name of its own")
+        return found[0]
 
 
 def _voc_object(item: ElementTree.Element) -> dict[str, Any]:

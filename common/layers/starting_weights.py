@@ -8,7 +8,6 @@ one of torch.save with torchvision's names; OUT.npz holds its arrays unchanged, 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import pathlib
 import subprocess
@@ -21,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from common import files
 from common.distributed.replicas.base import Replicas
 from common.distributed.replicas.single import Single
 from common.errors import UserError
@@ -137,8 +137,7 @@ def _digest(path: pathlib.Path, expected: str) -> str:
     if expected and (not DIGITS <= len(expected) <= 64 or set(expected) - set("0123456789abcdef")):
         raise UserError(f"WEIGHTS_SHA256={expected}: give the SHA-256, or its first {DIGITS} digits or more")
     try:
-        with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = files.sha256(path)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; name a file of weights") from error
     if not expected:

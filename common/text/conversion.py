@@ -18,6 +18,7 @@ import tensorflow as tf
 import tqdm
 
 from common.data import tfrecords
+from common.data.conversion import MEMORY
 from common.errors import UserError
 from common.files import whole
 from common.text import parallel
@@ -73,7 +74,11 @@ def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
                 executor.submit(function, x) for x in itertools.islice(items, 4 * workers)
             )
             while pending:
-                yield pending.popleft().result()
+                try:
+                    result = pending.popleft().result()
+                except concurrent.futures.BrokenExecutor as error:
+                    raise UserError(f"a worker process died; {MEMORY}") from error
+                yield result
                 pending.extend(executor.submit(function, x) for x in itertools.islice(items, 1))
 
         yield in_order

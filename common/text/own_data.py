@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gzip
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,7 +49,7 @@ class Pairs:
 def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
     """Yields the sound pairs in temporary files, split by seed unless `options.eval_sources` are given.
 
-    Repeated pairs stay on one side of the split: a sentence to evaluate on is none that was trained on.
+    Repeated pairs stay on one side of the split: a pair to evaluate on is none that was trained on.
 
     Raises:
       UserError: a file cannot be read, the sides do not fit, or too much is broken.
@@ -95,7 +96,7 @@ def _tabbed(path: Path) -> Iterator[list[bytes]]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
             for line in file:
                 yield line.rstrip(b"\n").rstrip(b"\r").split(b"\t")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot read ({error}); get a sound copy") from error
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from mnist import idx, tiny
+from mnist import idx, task, tiny
 from mnist import input as pipeline
 from mnist.config import Config, Data
 from mnist.presets import PRESETS
@@ -236,3 +236,9 @@ def test_the_script_takes_the_canonical_files(tmp_path) -> None:
     assert images.shape == (60000, 28, 28) and labels[:5].tolist() == [5, 0, 4, 1, 9]
     digest = hashlib.md5((tmp_path / "data" / "train-images-idx3-ubyte.gz").read_bytes()).hexdigest()
     assert digest == "f68b3c2dcbeaaa9fbdd348bbdeb94873"
+
+
+def test_a_file_of_weights_that_is_missing_is_named_before_anything_is_built(data_dir) -> None:
+    config = dataclasses.replace(CONFIG, init="no-such.npz")
+    with pytest.raises(UserError, match="config.init=no-such.npz: no such file"):
+        task.Task(config, data_dir).check_input()

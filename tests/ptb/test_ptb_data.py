@@ -18,7 +18,7 @@ from common.config.clock import Clock
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from ptb import input as pipeline
-from ptb import text, tiny
+from ptb import task, text, tiny
 from ptb.config import Config, Data
 from ptb.presets import PRESETS
 
@@ -194,3 +194,9 @@ def test_the_script_unpacks_and_verifies_what_it_downloads(tmp_path) -> None:
     assert done.returncode == 2 and "cannot download" in done.stderr
     done = script(PTB_URL=tmp_path.as_uri())
     assert done.returncode == 2 and "ptb.train.txt: SHA-256 is" in done.stderr
+
+
+def test_a_file_of_weights_that_is_missing_is_named_before_anything_is_built(data_dir) -> None:
+    config = dataclasses.replace(PRESETS["cpu-tiny"], init="no-such.npz")
+    with pytest.raises(UserError, match="config.init=no-such.npz: no such file"):
+        task.Task(config, data_dir).check_input()

@@ -246,6 +246,22 @@ def test_a_file_that_is_no_picture_is_named(tmp_path, capsys):
     assert not list((tmp_path / "out").glob("train-*"))
 
 
+def test_a_link_to_nothing_is_left_out_and_a_file_that_cannot_be_read_is_named(tmp_path, capsys, monkeypatch):
+    for split in ("photos", "val"):
+        (tmp_path / split / "n01").mkdir(parents=True)
+        (tmp_path / split / "n01" / "good.jpg").write_bytes(picture(0))
+    (tmp_path / "photos" / "n01" / "lost.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    argv = (tmp_path / "out", "--train", tmp_path / "photos", "--validation", tmp_path / "val")
+    shards = ("--train-shards", 1, "--validation-shards", 1)
+    assert [item.name for item in convert._in_folders(tmp_path / "photos")] == ["good.jpg"]
+
+    def refuse(item):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(convert.Item, "read", refuse)
+    assert "cannot read good.jpg: Permission denied" in fails(capsys, *argv, *shards).replace("\r", "")
+
+
 def test_wrong_checksum_is_refused(sources, tmp_path, capsys):
     message = fails(capsys, *arguments(sources, tmp_path / "out", "--train-md5=" + "0" * 32))
     assert "MD5 is" in message and "download it again" in message

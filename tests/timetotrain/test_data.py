@@ -13,6 +13,7 @@ from common.config import benchmarks, own_data
 from common.data import own_data as tools
 from common.data import tfrecords
 from common.data.bucketing import least_padding
+from common.detection import coco_source
 from common.errors import UserError
 from tests import own_sources
 from timetotrain import data
@@ -139,6 +140,35 @@ def test_perfect_detections_of_two_own_classes_score_one(tmp_path):
     assert task.quality({}, arrays).value < 0.1
 
 
+def test_a_picture_is_the_one_beside_its_annotation(tmp_path):
+    """Two folders have pictures of one name; masks have those of the pictures; a third pair cannot be told apart."""
+    pictures = tmp_path / "JPEGImages", tmp_path / "SegmentationClass", tmp_path / "cats", tmp_path / "dogs"
+    for folder in (*pictures, tmp_path / "Annotations"):
+        folder.mkdir()
+    text = (
+        "<annotation><object><name>a</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax>"
+    )
+    for name in (
+        "cats/1.jpg",
+        "dogs/1.jpg",
+        "JPEGImages/2.jpg",
+        "SegmentationClass/2.png",
+        "cats/3.jpg",
+        "dogs/3.jpg",
+    ):
+        (tmp_path / name).touch()
+    for name in ("cats/1.xml", "dogs/1.xml", "Annotations/2.xml", "Annotations/3.xml"):
+        (tmp_path / name).write_text(text + "</bndbox></object></annotation>")
+    content = coco_source._voc(tmp_path).content
+    assert [image["file_name"] for image in content["images"]] == [
+        "JPEGImages/2.jpg",
+        "cats/1.jpg",
+        "dogs/1.jpg",
+    ]
+    (broken,) = content["broken"]
+    assert "3.xml: its picture is" in broken and "cats/3.jpg or" in broken
+
+
 def test_pascal_vocs_boxes_are_cocos(tmp_path):
     folder, coco = own_sources.voc(tmp_path / "voc"), own_sources.objects(tmp_path / "coco")
     for source, out in ((folder, "a"), (coco, "b")):
@@ -178,6 +208,27 @@ def test_sentence_pairs(tmp_path, benchmark, tabs):
     trained = set((out / "eval.source").read_text().splitlines())
     assert len(trained) == config.num_eval_examples == 15
     assert "<code>" in (out / "data.html").read_text()
+
+
+def test_a_long_sentence_to_evaluate_on_is_one_line(tmp_path, capsys):
+    needs_text("transformer")
+    sources, held = own_sources.sentences(tmp_path / "text"), own_sources.sentences(tmp_path / "held", 5)
+    for path in held:
+        path.write_text(path.read_text() + " ".join(["bad"] * 200) + "\n")
+    words = ["--eval", *held, "--vocabulary-size", 200, "--no-page"]
+    with pytest.raises(UserError, match=r"has \d+ subwords, a packed row 128: 'bad bad .*give --max-length="):
+        convert("transformer", *sources, tmp_path / "out", *words)
+
+
+def test_a_search_has_room_for_the_longest_reference(tmp_path):
+    needs_text("gnmt")
+    sources, held = own_sources.sentences(tmp_path / "text"), own_sources.sentences(tmp_path / "held", 5)
+    for path in held:
+        path.write_text(path.read_text() + " ".join(["bad"] * 70) + "\n")
+    words = ["--eval", *held, "--vocabulary-size", 200, "--no-page"]
+    assert convert("gnmt", *sources, tmp_path / "out", *words) == 0
+    config, _ = checked("gnmt", tmp_path / "out")
+    assert config.decode.target_length >= 80 and config.decode.source_length >= 72
 
 
 def test_clips(tmp_path):

@@ -241,10 +241,10 @@ def test_synthetic_batches_have_the_spec_of_both_inputs(data_dir: Path) -> None:
     index = pipeline.load(config, data_dir, training=False)
     assert pipeline.synthetic(config, 4).element_spec == train(data_dir, config=config).element_spec
     assert (
-        pipeline.synthetic(config, 2).element_spec
+        pipeline.synthetic(config, 2, training=False).element_spec
         == pipeline.eval_input(config, index, Shard(), 2).element_spec
     )
-    assert next(iter(pipeline.synthetic(config, 2)))["frames"].shape == (2, 8, 18, 18, 3)
+    assert next(iter(pipeline.synthetic(config, 2, training=False)))["frames"].shape == (2, 8, 18, 18, 3)
     assert next(iter(pipeline.synthetic(config, 4)))["frames"].shape == (4, 4, 16, 16, 3)
 
 

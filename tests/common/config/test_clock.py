@@ -169,3 +169,19 @@ def test_the_first_block_may_be_longer_than_the_others():
     assert [block.num_steps for block in Clock.of(config).blocks()] == [50, 10, 10, 10, 10]
     blocks = Clock.of(replace(config, first_block_steps=35, steps_per_block=20)).blocks()
     assert [block.num_steps for block in blocks] == [35, 20, 20, 15]
+
+
+@pytest.mark.parametrize(
+    "epochs, rounding, steps",
+    [(0.1, "ceil", 60), (0.3, "floor", 180), (16 / 3, "floor", 3200), (16 / 3, "ceil", 3200)],
+)
+def test_epochs_are_the_simple_fraction_that_their_number_stands_for(epochs, rounding, steps):
+    """600 steps are an epoch; a float of 0.1 is above it, one of 0.3 below."""
+    config = RunConfig(
+        num_train_examples=60000,
+        num_eval_examples=1,
+        global_batch_size=100,
+        train_epochs=epochs,
+        steps_per_epoch_rounding=rounding,
+    )
+    assert Clock.of(config).train_steps == steps

@@ -65,6 +65,13 @@ def test_shards_read_their_part_and_nothing_else(files, num_shards):
     assert sorted(seen) == ALL
 
 
+def test_a_process_without_a_record_is_one_line_and_no_endless_wait(files):
+    """A file of 20 records gives the processes 20 and above none."""
+    for start in (0, 3):
+        with pytest.raises(UserError, match="no record for process 24 of 25; use fewer processes"):
+            record_stream.endless(files[:1], Shard(24, 25), 1, 1, start)
+
+
 def test_files_are_read_whole_where_their_number_allows():
     assert record_stream.assign(8, Shard(1, 4)) == [record_stream.Part(1), record_stream.Part(5)]
     assert record_stream.assign(1024, Shard(1500, 2048)) == [

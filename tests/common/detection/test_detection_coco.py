@@ -126,6 +126,25 @@ def test_classes_are_numbered_without_gaps(tmp_path):
         coco_records.Categories.read(str(tmp_path / "no.json"), 4)
 
 
+def test_no_image_with_objects_is_one_line_and_no_endless_wait(tmp_path):
+    _, files, _ = write(tmp_path, {**scene(), "annotations": []})
+    for start in (0, 3):
+        with pytest.raises(UserError, match="no image with objects for process 0 of 1; use fewer processes"):
+            coco_records.training_stream(files, Shard(), 5, 4, start, coco_records.parse, False, True)
+
+
+@pytest.mark.parametrize("crowds", [False, True])
+def test_an_evaluation_needs_an_object_to_find(tmp_path, crowds):
+    content = scene()
+    content["annotations"] = [{**item, "iscrowd": 1} for item in content["annotations"]] if crowds else []
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        UserError, match="instances.json: no object to find; an evaluation needs one at least"
+    ):
+        coco_records.check_evaluation(path, None, len(content["images"]))
+
+
 def ids(dataset, count):
     return [int(found["image_id"]) for *_, found in dataset.take(count)]
 

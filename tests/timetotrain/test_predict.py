@@ -1,0 +1,21 @@
+"""Tests what `timetotrain predict` writes, with made-up answers in place of a network's."""
+
+import json
+import types
+
+import common.export
+from timetotrain import cli
+
+
+def test_a_file_s_name_that_is_not_utf8_is_an_escape(tmp_path, monkeypatch, capsys):
+    network = types.SimpleNamespace(kind="text", measured=lambda: "")
+    answers = types.SimpleNamespace(
+        load=lambda model: network, ask=lambda network, files, *_: ({"file": name} for name in files)
+    )
+    monkeypatch.setattr(common.export, "answers", answers, raising=False)
+    monkeypatch.setattr(common.export, "pictures", None, raising=False)
+    path = tmp_path / "answers.json"
+    assert cli.main(["predict", "model", "\udcff.jpg", "--json", str(path)]) == 0
+    assert json.loads(path.read_text(encoding="utf-8")) == [{"file": "\udcff.jpg"}]
+    assert cli.main(["predict", "model", "\udcff.jpg"]) == 0
+    assert capsys.readouterr().out == '{"file": "\\udcff.jpg"}\n'

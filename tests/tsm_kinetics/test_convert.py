@@ -1,0 +1,27 @@
+"""Tests that sources a conversion of videos cannot use end with one line; test_input.py reads what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import UserError
+from tsm_kinetics import convert
+
+
+@pytest.mark.parametrize("start", ["", "x", "inf"])
+def test_a_time_of_a_kinetics_list_that_is_no_number_is_named(tmp_path: Path, start: str) -> None:
+    source = tmp_path / "train.csv"
+    source.write_text(
+        f"label,youtube_id,time_start,time_end,split\na,one,1,11,train\nb,two,{start},11,train\n"
+    )
+    with pytest.raises(UserError, match=r"train.csv: line 3: time_start and time_end must be numbers"):
+        convert.items(source)
+
+
+def test_a_split_without_a_sound_video_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.mp4").write_bytes(b"no video")
+    bad = [convert.Item(str(tmp_path / "bad.mp4"), "a")]
+    with pytest.raises(UserError, match=r"no sound video of split train; the first: .*bad.mp4: left out: "):
+        convert.convert(tmp_path / "out", {"train": (bad, 1), "validation": (bad, 1)})
