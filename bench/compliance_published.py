@@ -91,13 +91,16 @@ def summary(pairs: list[Pair], folder: Path) -> dict:
 
 def main() -> None:
     """Judges the logs, prints the counts and writes the result file."""
-    parser = arguments.parser(__doc__, rounds=1)
-    parser.add_argument("folder", type=Path, help="the folder with training_results_v0.6 ... v5.1")
+    parser = arguments.parser(__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", help="the folder with training_results_v0.6 ... v5.1")
     parser.add_argument("--every", type=int, default=1, help="only every Nth log")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts are kept")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "compliance_published.json")
     options = parser.parse_args()
+    if options.folder is None:  # `make bench` runs every script.
+        print("nothing to judge: name the folder with the published logs")
+        return
     kept, pairs = Kept(options.stock, options.folder), []
     tasks = [(path, name, kept.get(path)) for path, name in list(logs(options.folder))[:: options.every]]
     with ProcessPoolExecutor(options.processes, initializer=_start) as pool:

@@ -7,6 +7,7 @@ More is in docs/check-in-ci.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             getattr(module, f"add_{name}_arguments", getattr(module, "add_arguments", None))(subparser)
             chosen = getattr(module, f"run_{name}", getattr(module, "run", None))
     options = parser.parse_args(arguments)
+    # A terminal that cannot show a character shows its escape.
+    sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = chosen(options)
         sys.stdout.flush()
@@ -55,6 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader (head, less) went away; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        place = error.filename or "standard output"
+        fix = "make it writable or free some space"
+        print(f"{parser.prog} {command}: {place}: {error.strerror or error}; {fix}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # Python shall not try again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     except KeyboardInterrupt:
         print(f"{parser.prog} {command}: interrupted", file=sys.stderr)
         return 130

@@ -221,7 +221,7 @@ def table(ruleset: str, division: str, benchmark: str) -> str:
             for choice in spec["value"]["in"]:
                 chosen = rules.load(ruleset, spec["selects"].format(choice))["keys"]
                 sections.append((f"{benchmark}, {division}, {key} {choice}", chosen))
-    for key in info["keys"]:
+    for key in (*info["keys"], *info.get("removes", ())):
         sections[0][1].pop(key, None)
     lines = [f"{benchmark} {division}, ruleset {ruleset} ({info['source']})"]
     for title, keys in sections:

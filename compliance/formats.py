@@ -8,7 +8,7 @@ from math import isfinite
 from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log.check_log import ASKED_FOR, LogResult
-from compliance.sarif import as_sarif
+from compliance.sarif import as_sarif, clean
 
 _SHOWN_RULESETS = 8  # lines that name a ruleset
 _SHOWN_LINES = 12
@@ -44,25 +44,20 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _clean(text: str) -> str:
-    """Removes control characters, which could drive a terminal or break XML."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
 def as_text(outcome: Outcome) -> str:
     """For people: by file, errors first; the verdict is the last line."""
     blocks: list[str] = []
     for path, group in _by_path(outcome.findings):
-        blocks.append(_clean(path))
+        blocks.append(clean(path))
         for finding in group:
             blocks.append(f"  {finding.severity}  {finding.rule}  {places(finding)}")
-            blocks.append(f"    {_clean(finding.message)}")
-            blocks.append(f"    expected {_clean(finding.expected)}; found {_clean(finding.found)}")
+            blocks.append(f"    {clean(finding.message)}")
+            blocks.append(f"    expected {clean(finding.expected)}; found {clean(finding.found)}")
             if finding.text:
-                blocks.append(f"    | {_clean(finding.text)[:_WIDTH]}")
-            blocks.append(f"    fix: {_clean(finding.fix)}")
+                blocks.append(f"    | {clean(finding.text)[:_WIDTH]}")
+            blocks.append(f"    fix: {clean(finding.fix)}")
         blocks.append("")
-    return "\n".join([*blocks, *_rulesets(outcome), _clean(verdict_line(outcome))])
+    return "\n".join([*blocks, *_rulesets(outcome), clean(verdict_line(outcome))])
 
 
 def _rulesets(outcome: Outcome) -> list[str]:
@@ -74,7 +69,7 @@ def _rulesets(outcome: Outcome) -> list[str]:
             taken[pair] = taken.get(pair, 0) + 1
     rows = sorted(taken.items(), key=lambda row: -row[1])
     lines = [
-        _clean(f"ruleset {name}, {_plural(n, 'log')}: {why}") for (name, why), n in rows[:_SHOWN_RULESETS]
+        clean(f"ruleset {name}, {_plural(n, 'log')}: {why}") for (name, why), n in rows[:_SHOWN_RULESETS]
     ]
     rest = sum(count for _, count in rows[_SHOWN_RULESETS:])
     return [*lines, f"other rulesets, {_plural(rest, 'log')}"] if rest else lines
@@ -136,7 +131,7 @@ def as_html(outcome: Outcome) -> str:
     from html import escape
 
     def tag(text: str) -> str:
-        return escape(_clean(text))
+        return escape(clean(text))
 
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
@@ -167,18 +162,14 @@ def as_junit(outcome: Outcome) -> str:
         f'<testsuite name="compliance" tests="{len(paths)}" failures="{len(failed)}">',
     ]
     for path in paths:
-        parts.append(f'<testcase classname="compliance" name={quoteattr(_clean(path))}>')
+        parts.append(f'<testcase classname="compliance" name={quoteattr(clean(path))}>')
         for one in groups.get(path, []):
             body = f"{places(one)}: expected {one.expected}; found {one.found}; fix: {one.fix}"
             if one.severity == ERROR:
-                head = (
-                    f"<failure type={quoteattr(_clean(one.rule))} message={quoteattr(_clean(one.message))}>"
-                )
-                parts.append(f"{head}{escape(_clean(body))}</failure>")
+                head = f"<failure type={quoteattr(clean(one.rule))} message={quoteattr(clean(one.message))}>"
+                parts.append(f"{head}{escape(clean(body))}</failure>")
             else:
-                parts.append(
-                    f"<system-out>{escape(_clean(f'{one.rule}: {one.message} {body}'))}</system-out>"
-                )
+                parts.append(f"<system-out>{escape(clean(f'{one.rule}: {one.message} {body}'))}</system-out>")
         parts.append("</testcase>")
     return "\n".join([*parts, "</testsuite>"])
 

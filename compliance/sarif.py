@@ -39,9 +39,9 @@ def _rule(name: str, outcome: Outcome) -> dict:
     about = texts()["rules"].get(name)
     text = about if isinstance(about, str) else first.message
     return {
-        "id": _clean(name),
-        "shortDescription": {"text": _clean(text)},
-        "help": {"text": f"python -m compliance explain {_clean(name)}"},
+        "id": clean(name),
+        "shortDescription": {"text": clean(text)},
+        "help": {"text": f"python -m compliance explain {clean(name)}"},
         "defaultConfiguration": {"level": _LEVELS.get(first.severity, "note")},
     }
 
@@ -53,10 +53,10 @@ def _result(finding: Finding, index: int) -> dict:
         message += f" ({len(finding.lines)} lines in all.)"
     first, *others = (_location(finding.path, line) for line in lines)
     result = {
-        "ruleId": _clean(finding.rule),
+        "ruleId": clean(finding.rule),
         "ruleIndex": index,
         "level": _LEVELS.get(finding.severity, "note"),
-        "message": {"text": _clean(message)},
+        "message": {"text": clean(message)},
         "locations": [first],
     }
     if others:
@@ -84,5 +84,6 @@ def _artifact(path: str) -> dict:
     return {"uri": quote(os.fsencode(Path(path).as_posix())), "uriBaseId": "%SRCROOT%"}
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Replaces control characters, which could drive a terminal or break XML, by spaces."""
     return "".join(char if char.isprintable() else " " for char in text)

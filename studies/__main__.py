@@ -33,7 +33,7 @@ STUDIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, the status of a run that failed, or 2 for a bad command or missing data."""
+    """Returns the exit status: 0, that of a run that failed, 2 for a bad command or missing data, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
     commands = parser.add_subparsers(dest="study", required=True, metavar="NAME")
     for name, module in STUDIES.items():
@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from common.errors import UserError
 from systems.machine import detect
 
-__all__ = ["LOCAL", "detect", "load", "names", "size"]
+__all__ = ["LOCAL", "detect", "load", "names", "read", "size"]
 
 LOCAL = "local"  # the present machine: detected on request, never read from a file
 _HERE = Path(__file__).parent
@@ -39,14 +39,34 @@ def load(name: str) -> dict[str, str]:
     return json.loads((_HERE / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def read(path: Path) -> object:
+    """Reads a description file, which may hold any JSON.
+
+    Raises UserError when it is no plain file (a pipe would block), cannot be read or is not JSON.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: cannot read (no plain file); name a system description file")
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read ({error.strerror}); name a system description file") from None
+    except (ValueError, RecursionError) as error:  # bad JSON or bad UTF-8; nesting without end
+        raise UserError(
+            f"{path}: not JSON ({error}); `python -m systems detect` writes a valid file"
+        ) from None
+
+
 def size(description: dict[str, str]) -> tuple[int | None, int | None]:
-    """(nodes, accelerators in total) of a description; None where a count is missing."""
-    counts = [
-        int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
-        for text in (description.get("number_of_nodes"), description.get("accelerators_per_node"))
-    ]
-    nodes, per_node = counts
+    """(nodes, accelerators in total) of a description; None where a count is missing or has ten digits or more."""
+    nodes, per_node = (
+        _count(description.get(field)) for field in ("number_of_nodes", "accelerators_per_node")
+    )
     return nodes, None if nodes is None or per_node is None else nodes * per_node
+
+
+def _count(text: object) -> int | None:
+    fine = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 10
+    return int(text) if fine else None
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -17,16 +18,29 @@ from systems.schema import FIELDS, NAMES, validate
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns 0 on success, 1 when `validate` finds faults, 2 for wrong usage or unreadable input."""
+    """Returns 0 on success, 1 when `validate` finds faults, 2 for wrong usage or unreadable input, 130 for Ctrl-C."""
     args = _parser().parse_args(argv)
+    # A terminal that cannot show a character shows its escape.
+    sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return args.run(args)
+        status = args.run(args)
+        sys.stdout.flush()
+        return status
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader (head, less) closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        place = error.filename or "standard output"
+        print(f"{place}: {error.strerror or error}; make it writable or free some space", file=sys.stderr)
+        with contextlib.suppress(OSError):  # Python shall not try again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,7 +124,7 @@ def _validate(args: argparse.Namespace) -> int:
         raise UserError(f"--ruleset {args.ruleset!r}: write the round's version, e.g. 0.7.0")
     wrong = 0
     for path in args.files:
-        problems = validate(_read(path), args.ruleset, submission=not args.draft)
+        problems = validate(systems.read(path), args.ruleset, submission=not args.draft)
         for problem in problems:
             print(f"{path}: {problem}")
         if not problems:
@@ -122,17 +136,6 @@ def _validate(args: argparse.Namespace) -> int:
 def _is_ruleset(text: str) -> bool:
     parts = text.split(".")
     return len(parts) == 3 and all(part.isascii() and part.isdecimal() for part in parts)
-
-
-def _read(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot read ({error.strerror}); name a system description file") from None
-    except (ValueError, RecursionError) as error:  # bad JSON or bad UTF-8; nesting without end
-        raise UserError(
-            f"{path}: not JSON ({error}); `python -m systems detect` writes a valid file"
-        ) from None
 
 
 def _json(description: dict[str, str]) -> str:

@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
     drawn = network.kind in ("classes", "objects")
     if options.pictures and not drawn:
         raise UserError("--pictures: this network answers no pictures; leave it out")
+    # A terminal that cannot show a character shows its escape.
+    sys.stdout.reconfigure(errors="backslashreplace")
     lines = []
     found = answers.ask(network, options.files, options.batch, options.score)
     for answer in tqdm(found, total=len(options.files), unit="file", disable=not sys.stderr.isatty()):
@@ -58,7 +60,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         import pathlib
 
-        write_atomically(pathlib.Path(options.json), ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+        text = "[\n" + ",\n".join(lines) + "\n]\n"
+        # A file's name that is not UTF-8 becomes an escape of JSON.
+        write_atomically(pathlib.Path(options.json), text.encode(errors="backslashreplace"))
     print(network.measured(), file=sys.stderr)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from common.run.follow import command
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="a log, a results folder or a submission tree")
     add("-o", "--output", metavar="FILE", type=Path, help=f"the page (default: {_ENDED}; see --follow)")
-    add("--ruleset", help="the round's rules (default: guessed from the form of each log)")
+    add("--ruleset", help="the round's rules (default: what the tree and the log say)")
     group = parser.add_argument_group("a run that goes on: PATH is its log, or a folder with the newest run")
     add = group.add_argument
     add("--serve", action="store_true", help="serve its page on this machine, until Ctrl-C")
@@ -30,6 +31,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       UserError: from the report or the page.
     """
+    # A terminal that cannot show a character shows its escape.
+    sys.stdout.reconfigure(errors="backslashreplace")
     if options.serve or options.follow:
         options.result = options.path
         return command.run(options)

@@ -13,6 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from common.errors import UserError
+from common.files import whole
+
 OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "pinned" / "published_headers.json"
 # Preset -> (round, path of the log in that round's repository).
 GOOGLE_06 = {
@@ -134,11 +137,23 @@ def show(repository: str, path: str) -> str:
     return subprocess.run(command, check=False, capture_output=True).stdout.decode("latin-1")
 
 
-def main(repositories: dict[str, str]) -> None:
-    """Reads each log from its repository, and writes OUTPUT."""
+def headers(repositories: dict[str, str]) -> dict[str, dict]:
+    """What each preset's log and launch script set.
+
+    Args:
+      repositories: {round: its git directory}.
+
+    Raises:
+      UserError: a repository lacks a log. Scripts may be absent.
+    """
     result = {}
     for preset, (round_, path) in sorted(logs().items()):
         text = show(repositories[round_], path)
+        if not text:
+            raise UserError(
+                f"{repositories[round_]}: no {path} at HEAD; "
+                f"name a clone of mlcommons/training_results_v{round_}"
+            )
         values: dict[str, object] = {}
         evaluations = []
         for line in text.splitlines():
@@ -160,8 +175,23 @@ def main(repositories: dict[str, str]) -> None:
             },
             "evaluated_at": evaluations[:4],
         }
-    OUTPUT.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    return result
+
+
+def main(arguments: list[str]) -> int:
+    """Reads each log from its repository, and writes OUTPUT."""
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        found = headers(dict(zip(("0.6", "0.7"), arguments, strict=True)))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with whole(OUTPUT) as path:
+        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main(dict(zip(("0.6", "0.7"), sys.argv[1:], strict=True)))
+    sys.exit(main(sys.argv[1:]))

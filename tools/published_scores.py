@@ -80,7 +80,11 @@ def main(arguments: list[str]) -> int:
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)
-    found = list(rows(Path(arguments[0]), left_out))
+    try:
+        found = list(rows(Path(arguments[0]), left_out))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     writer.writerows(found)
     with whole(TARGET) as path:
         path.write_text(text.getvalue(), encoding="utf-8")

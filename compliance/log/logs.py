@@ -63,13 +63,28 @@ def guess_ruleset(path: str | PathLike) -> str:
     Raises:
       UserError: the file cannot be read.
     """
+    return "0.6.0" if form_of(path) == "seconds" else "0.7.0"
+
+
+def form_of(path: str | PathLike) -> str:
+    """The form of the log's first record: "seconds" for `:::MLL `, else "mllog"; "" where no line has the token.
+
+    A line that is too long to hold has no form.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    form = ""
     for _, line in token_lines(path):
+        if line.__class__ is int:
+            continue
         place = line.find(TOKEN)
-        if line.startswith(MLLOG_FORM, place):
-            return "0.7.0"
         if line.startswith(SECONDS_FORM, place):
-            return "0.6.0"
-    return "0.7.0"
+            return "seconds"
+        if line.startswith(MLLOG_FORM, place):
+            return "mllog"
+        form = "mllog"
+    return form
 
 
 def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Record | BadLine]:
@@ -104,11 +119,6 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
             yield _several(number, line, token)
             for part in line.split(token, _MAX_A_LINE + 1)[1 : _MAX_A_LINE + 1]:
                 yield from parse(token + part, number)
-
-
-def token_line_numbers(path: str | PathLike) -> list[int]:
-    """The numbers of the lines that hold the token, in order."""
-    return [number for number, _ in token_lines(path)]
 
 
 def parse_line(text: str, number: int) -> Record | BadLine:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from compliance.hints import nearest
 from compliance.log import rules
-from compliance.log.lines import TOKEN, token_lines
-from compliance.log.logs import SECONDS_FORM, Record, read_log
+from compliance.log.logs import Record, form_of, read_log
 
 # mlcommons/training_results_v5.0, a correction of it (v5.1.1); submitters' copies (training_results_v5.0_rc1,
 # training-v5.1).
@@ -47,7 +46,7 @@ def find(path: str | PathLike) -> Choice:
     Raises:
       UserError: the file cannot be read.
     """
-    form = _form(path)
+    form = form_of(path)
     if form == "seconds":
         return Choice("0.6.0", "its lines have the form of 0.6.0 (:::MLL)", fits=("0.6.0",))
     named = of_folder(os_path.dirname(os_path.abspath(path)))
@@ -66,13 +65,6 @@ def of_folder(folder: str | PathLike) -> Choice | None:
             if ruleset in rules.RULESETS:
                 return Choice(ruleset, f"the folder {part} names the round", fits=(ruleset,))
     return None
-
-
-def _form(path: str | PathLike) -> str:
-    for _, line in token_lines(path):
-        if line.__class__ is bytes:
-            return "seconds" if line.startswith(SECONDS_FORM, line.find(TOKEN)) else "mllog"
-    return ""
 
 
 def _of_content(path: str | PathLike) -> Choice:

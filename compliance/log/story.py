@@ -66,7 +66,8 @@ class Story:
         self.times.setdefault(record.key, record.time_ms)
 
     def _stop(self, record: Record) -> None:
-        self.stop = record
+        # The first, as in the stock summarizer: what comes after it is not in the score.
+        self.stop = record if self.stop is None else self.stop
 
     def _seed(self, record: Record) -> None:
         self.seed = record.value if self.seed is None else self.seed

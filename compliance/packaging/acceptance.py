@@ -34,7 +34,7 @@ def accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool
         print(f"{place}{line}: {finding.message} {finding.fix[:1].upper()}{finding.fix[1:]}.", file=shown)
     for path in sorted(dropped):
         place = os.path.relpath(path, tree.parent)
-        print(f"{place}: did not reach its target; the score drops it as the slowest run.", file=shown)
+        print(f"{place}: does not count; the score drops it as the slowest run.", file=shown)
     if bad and smoke:
         print(f"A submission would be refused for {len(bad)} findings; this is a practice tree.")
     elif bad:
@@ -45,5 +45,5 @@ def accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool
 def _allowed(finding: Finding, dropped: set[str]) -> bool:
     """Whether a finding only says that a run failed which may (`ResultFolder.dropped`)."""
     if finding.path in dropped:
-        return finding.rule not in PACKAGING_ERRORS
+        return finding.rule not in PACKAGING_ERRORS and finding.rule != "not-checked"
     return finding.rule == "tree.score" and finding.path in {os.path.dirname(path) for path in dropped}

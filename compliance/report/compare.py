@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         text = _text(comparison, args.all)
     if args.output is None:
-        print(text.encode("utf-8", errors="backslashreplace").decode(), end="")
+        print(text, end="")
     else:
         write(args.output, text)
         print(f"Wrote {args.output}.")
@@ -96,12 +96,7 @@ def _field(content: object) -> str:
 def _read(side: str) -> ScoreCard | dict:
     path = Path(side)
     if path.suffix == ".json" and path.exists():
-        try:
-            described = json.loads(path.read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise UserError(f"{side}: cannot read ({error.strerror}); name a description file") from None
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{side}: not JSON ({error}); name a system description") from None
+        described = systems.read(path)
         if not isinstance(described, dict):
             raise UserError(f"{side}: not a JSON object; name a system description with the 33 fields")
         return described
@@ -193,7 +188,10 @@ def _ratio(a: float | None, b: float | None) -> str:
     """The ratio b / a, or "" where it has no meaning."""
     if not a or not b or a == b or a < 0 or b < 0:
         return ""
-    return f"x {b / a:.4g}"
+    try:
+        return f"x {b / a:.4g}"
+    except OverflowError:  # An integer of hundreds of digits.
+        return ""
 
 
 # ------------------------------------------------------------------------------------------------ text

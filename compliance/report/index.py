@@ -15,7 +15,7 @@ from compliance.verdict import Verdict, of_findings
 
 @dataclass(frozen=True)
 class Row:
-    """One folder of runs in the index. `failed` runs did not reach the target, `dropped` ones leave the score."""
+    """One folder of runs in the index. `failed` runs do not count for a score, `dropped` ones leave it."""
 
     verdict: Verdict | None  # None where `check` did not run
     errors: int

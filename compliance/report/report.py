@@ -13,6 +13,7 @@ from compliance.log.rules import RULESETS
 from compliance.report import charts, index
 from compliance.report.output import render, write
 from compliance.report.published import Published, beside
+from compliance.submission.rounds import may_fail
 from compliance.submission.runs import Run
 from compliance.submission.scores import ScoreCard, result_folders, score_directory
 from compliance.submission.verdict import ResultFolder
@@ -122,11 +123,13 @@ def _findings(findings: Sequence[Finding]) -> list[dict]:
 
 def fate(card: ScoreCard, index: int) -> str:
     """The part of a run in the score: counted, fastest, slowest, failed; "" without a score."""
-    if not card.runs[index].complies:
+    if not card.counts[index]:
         return "failed"
     if card.score is None:
         return ""
-    return {card.fastest: "fastest", card.slowest: "slowest"}.get(index, "counted")
+    if index not in card.left_out:
+        return "counted"
+    return "fastest" if card.left_out.index(index) < may_fail(card.benchmark) else "slowest"
 
 
 def _run(card: ScoreCard, index: int, longest: float) -> dict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import sys
 from pathlib import Path
 
 from common.errors import UserError
@@ -42,13 +41,11 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.csv:
         path = Path(options.csv)
-        write_atomically(path, _csv(found, used[0], detailed=False).encode())
-        write_atomically(
-            path.with_stem(f"{path.stem}_detailed"), _csv(found, used[0], detailed=True).encode()
-        )
+        for place, detailed in ((path, False), (path.with_stem(f"{path.stem}_detailed"), True)):
+            # A description may hold half of a surrogate pair, which has no UTF-8 form.
+            write_atomically(place, _csv(found, used[0], detailed).encode(errors="backslashreplace"))
     if options.xlsx:
         write_atomically(Path(options.xlsx), _xlsx(found, used[0]))
-    sys.stdout.reconfigure(errors="backslashreplace")
     print(_text(found, used[0]))
     for remark in summary.notes_on(found):
         print(f"note: {remark}")
@@ -76,7 +73,7 @@ def _text(found: list[System], ruleset: str) -> str:
             lines.append(
                 (
                     result.folder.division or "-", one.name, str(one.accelerators or "-"), benchmark, score, runs,
-                    str(len(result.folder.failed)), f"{result.scaling:.4f}", result.rcp or "-",
+                    str(len(result.card.dropped)), f"{result.scaling:.4f}", result.rcp or "-",
                 )
             )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines)]
@@ -105,7 +102,7 @@ def _xlsx(found: list[System], ruleset: str) -> bytes:
             section = [one for one in inside if summary.availability(one) == heading]
             if not section:
                 continue
-            sheet.append([heading])
+            sheet.append([_cell(heading, ILLEGAL_CHARACTERS_RE)])
             sheet.cell(sheet.max_row, 1).font = Font(bold=True)
             for one in section:
                 cells = [_cell(value, ILLEGAL_CHARACTERS_RE) for value in summary.row(one).values()]
@@ -119,8 +116,13 @@ def _xlsx(found: list[System], ruleset: str) -> bytes:
 
 
 def _cell(value: object, illegal) -> object:
-    """A value that a workbook can hold: text that begins with = is no formula there."""
+    """A value that a workbook can hold.
+
+    Text that begins with = is no formula there, half of a surrogate pair is escaped, other code points that XML lacks
+    are left out.
+    """
     if value is None or isinstance(value, (int, float)):
         return value
-    text = illegal.sub("", str(value))[:32_000]
+    text = illegal.sub("", str(value)).translate({0xFFFE: None, 0xFFFF: None})
+    text = text.encode(errors="backslashreplace").decode()[:32_000]
     return f"'{text}" if text.startswith("=") else text

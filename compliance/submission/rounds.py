@@ -23,11 +23,6 @@ def _facts() -> dict:
     return json.loads(_DATA.read_text(encoding="utf-8"))
 
 
-def known() -> tuple[str, ...]:
-    """Every round with a table of benchmarks, oldest first: "0.6.0" ... "6.1.0"."""
-    return tuple(_facts()["benchmarks"])
-
-
 def number(ruleset: str) -> tuple[int, int]:
     """(5, 1) of "5.1.0"; (0, 0) of anything that is no round."""
     match = re.match(r"(\d{1,4})\.(\d{1,4})", ruleset or "")

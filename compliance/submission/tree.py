@@ -29,13 +29,6 @@ from compliance.verdict import GO, NOT_CHECKED, Verdict, together
 LogChecker = Callable[[Sequence[str], "str | None", "str | None"], list[LogResult]]
 
 
-def check_tree(
-    root: Path, ruleset: str | None, division: str | None
-) -> tuple[list[str], list[LogResult], list[Finding]]:
-    """(files looked at, results of the logs, findings about the tree) of everything below `root`."""
-    return judge_tree(root, ruleset, division)[:3]
-
-
 def judge_tree(
     root: Path,
     ruleset: str | None = None,

@@ -65,7 +65,7 @@ def one_folder(
         names = {"benchmark": benchmark, "runs": needed}
         findings.append(finding("tree.run-count", bad, path, f"{needed} runs", str(len(group)), **names))
     if known and failed:
-        dropped = len(failed) <= most and len(failed) < len(group)
+        dropped = len(failed) <= most and len(failed) < len(group)  # As `ResultFolder.dropped`.
         said = "counts as the dropped slowest" if dropped else "there is no score"
         wanted = f"at most {most} without a valid result"
         found = f"{len(failed)} of {len(group)}: {said}"

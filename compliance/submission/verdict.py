@@ -34,8 +34,8 @@ class ResultFolder:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The failed runs that are legally dropped; () where there are too many of them."""
-        return self.failed if len(self.failed) <= self.may_fail else ()
+        """The failed runs that are legally dropped; () where there are too many of them, or no other run."""
+        return self.failed if len(self.failed) <= self.may_fail and len(self.failed) < len(self.runs) else ()
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,9 @@ def _run(args: argparse.Namespace) -> int:
             manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
         goal = target(kind, int(manifest.get("num_replicas", 1)))
         chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
+        if not chosen:
+            names = ", ".join(p["name"] for p in manifest["programs"])
+            raise UserError(f"--program={args.program}: not in the export; give one of {names}, or both")
         reports = {p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep) for p in chosen}
     if not (args.export or args.target or args.flags):
         series.keep(args.benchmark, args.system, kind, args.program, reports)
@@ -111,12 +114,43 @@ def _config(benchmark: str, system: str) -> Any:
 
 
 def _manifest(folder: Path) -> dict:
+    """Reads an export's manifest; raises UserError where it is none, or a program's file is missing."""
+    fix = f"python -m BENCHMARK --export={folder} writes one"
     try:
-        return json.loads((folder / "manifest.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--export={folder}: no export ({type(error).__name__}); python -m BENCHMARK --export={folder} writes one"
-        ) from error
+        found = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"--export={folder}: no export ({type(error).__name__}); {fix}") from error
+    if wrong := _wrong(found):
+        raise UserError(f"--export={folder}: manifest.json: {wrong}; {fix}")
+    for program in found["programs"]:
+        if not (folder / program["file"]).is_file():
+            raise UserError(f"--export={folder}: {program['file']} is missing; {fix}")
+    return found
+
+
+def _wrong(manifest: Any) -> str:
+    """What a manifest lacks that compiling reads; '' where it lacks nothing."""
+    if not isinstance(manifest, dict):
+        return "no object"
+    replicas = manifest.get("num_replicas", 1)
+    if not isinstance(replicas, int) or replicas < 1:
+        return "num_replicas is no positive number"
+    for field in ("programs", "state", "constants"):
+        if not _is_list_of_objects(manifest.get(field)):
+            return f"{field} is no list of objects"
+    if not manifest["programs"]:
+        return "programs is empty"
+    for program in manifest["programs"]:
+        if not all(isinstance(program.get(field), str) for field in ("name", "file")):
+            return "a program has no name or file"
+        for field in ("inputs", "arguments"):
+            if not _is_list_of_objects(program.get(field)):
+                return f"{program['name']}: {field} is no list of objects"
+    return ""
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
 
 
 def lines(name: str, report: dict) -> list[str]:

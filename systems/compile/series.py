@@ -1,6 +1,7 @@
 """Compiles the steps of every preset for a TPU or GPU, one after another, and keeps which result belongs to which.
 
-A preset's record, results/presets/BENCHMARK-SYSTEM.json, names the results of its programs, or says why there are none.
+A preset's record, results/presets/BENCHMARK-SYSTEM.json, names the results of its programs, and says why the last
+attempt failed, if it did.
 Presets with the same program share a result. A series that was stopped goes on with the presets that have no record.
 """
 
@@ -63,7 +64,7 @@ def compile_preset(
 
     Returns:
       {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "partial": steps of which only
-      some shapes are compiled, "error": why it has none}.
+      some shapes are compiled, "error": why this attempt failed; programs are then those of an earlier one}.
     """
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
@@ -80,7 +81,9 @@ def compile_preset(
                 if is_wanted(one["name"], program)
             }
         except UserError as error:
-            return _write(benchmark, system, {"kind": kind, "error": str(error)}, results)
+            before = _read(record_of(benchmark, system, results))
+            earlier = before if before.get("programs") else {}
+            return _write(benchmark, system, {**earlier, "kind": kind, "error": str(error)}, results)
     return keep(benchmark, system, kind, program, found, results)
 
 
@@ -93,7 +96,7 @@ def keep(
     """
     place = record_of(benchmark, system, results)
     # Steps of the other kind may have been compiled before.
-    before = json.loads(place.read_text()) if place.exists() else {}
+    before = _read(place)
     programs = before.get("programs", {}) | {name: run.name_of(report) for name, report in found.items()}
     # A step without an exchange is compiled for one replica.
     replicas = max([before.get("replicas", 0), *(report["replicas"] for report in found.values())])
@@ -109,6 +112,10 @@ def _partial(before: dict[str, Any], program: str) -> set[str]:
     if not shape:
         return partial - ({"train", "eval"} if step == "both" else {step})
     return partial if program in before.get("programs", {}) else partial | {step}
+
+
+def _read(place: Path) -> dict[str, Any]:
+    return json.loads(place.read_text()) if place.exists() else {}
 
 
 def _write(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
@@ -137,10 +144,11 @@ def compile_all(
     """Compiles every preset of the benchmarks that has no record; returns how many have a program that misses.
 
     With `again`, those with a record too: a preset's program follows the code, and only what has changed is compiled.
+    Results that no record names are removed, unless a preset failed before its compilation.
     """
     for kind in {kind for _, _, kind in presets(chosen)}:
         run.versions(target(kind, 1).platform)  # A missing compiler is said before the first export.
-    missed = 0
+    missed, failed = 0, False
     for benchmark, system, kind in presets(chosen):
         place = record_of(benchmark, system, results)
         if place.exists() and not again:
@@ -148,10 +156,12 @@ def compile_all(
             say(f"{benchmark} {system}: has a record, {place.name}")
         else:
             found = compile_preset(benchmark, system, kind, program, say, results)
+            failed = failed or "error" in found
         reason = misses(found, results)
         say(f"{benchmark} {system}: {reason or 'compiles and fits'}")
         missed += bool(reason)
-    prune(results)
+    if not failed:
+        prune(results)
     return missed
 
 

@@ -67,12 +67,6 @@ class Machine:
         """Bytes/s of a core."""
         return self.chip["memory_bandwidth"] / self.chip["replicas"]
 
-    @property
-    def torus(self) -> tuple[int, int]:
-        """Rows and columns of the chips of a TPU slice: as square as a power of two allows."""
-        rows = 1 << (int(math.log2(self.accelerators)) // 2)
-        return rows, self.accelerators // rows
-
 
 @functools.cache
 def chips() -> dict[str, dict[str, Any]]:
@@ -144,14 +138,7 @@ def load(name: str) -> dict[str, Any]:
     path = Path(name)
     if path.suffix != ".json":
         return systems.load(name)
-    try:
-        description = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot read ({error.strerror}); name a system, or its JSON file") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: not JSON ({error}); `python -m systems detect` writes a valid file"
-        ) from None
+    description = systems.read(path)
     if not isinstance(description, dict):
         raise UserError(f"{path}: not a JSON object; `python -m systems detect` writes a valid file")
     return description
@@ -218,7 +205,9 @@ def _network(description: Mapping, chip: Mapping, notes: list[str], name: str) -
     if chip["tile"] == "systolic":
         return 0.0
     text = str(description.get("host_networking") or "")
-    adapters = re.findall(r"(?:(\d+) x )?([\w ]*?)(\d+) ?Gbit/s([^,]*)", text)
+    # Ten digits in a row are no count and no speed.
+    readable = not re.search(r"\d{10}", text)
+    adapters = re.findall(r"(?:(\d+) x )?([\w ]{0,200}?)(\d+) ?Gbit/s([^,]*)", text) if readable else []
     fast = [a for a in adapters if "InfiniBand" in a[1] + a[3] and "storage" not in a[3]] or adapters[:1]
     total = sum(int(count or 1) * float(rate) * _GIGABIT for count, _, rate, _ in fast)
     if total:
@@ -231,7 +220,7 @@ def _threads(description: Mapping, chip: Mapping, notes: list[str], name: str) -
     values = [
         str(description.get(f) or "") for f in ("host_processor_vcpu_count", "host_processors_per_node")
     ]
-    if all(v.isascii() and v.isdecimal() and int(v) > 0 for v in values):
+    if all(v.isascii() and v.isdecimal() and len(v) < 10 and int(v) > 0 for v in values):
         return int(values[0]) * int(values[1])
     notes.append(f"{name}: host_processor_vcpu_count is not given: {chip['threads']} threads a host")
     return chip["threads"]

@@ -141,10 +141,21 @@ def predict(
     work = workload.of_config(config)
     target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical)
     if what_if.accelerators is None and work.cores != target.cores:
-        notes.append(f"preset {config.system} has {work.cores} replicas on {target.cores} cores")
+        if system != config.system and _divides(
+            work, target.cores
+        ):  # The whole of a machine without a preset.
+            notes.append(f"replicas: all {target.cores} cores; preset {config.system} has {work.cores}")
+            what_if = dataclasses.replace(what_if, accelerators=target.accelerators)
+        else:
+            notes.append(f"preset {config.system} has {work.cores} replicas on {target.cores} cores")
     work = changed(work, target, what_if, notes)
     made = _made(config, work, target, what_if, system == config.system, notes)
     return of_workload(work, target, notes, what_if.epochs, made)
+
+
+def _divides(work: Workload, cores: int) -> bool:
+    """Whether the workload's batch divides into so many cores."""
+    return cores % work.partitions == 0 and work.batch % (cores // work.partitions * work.accumulation) == 0
 
 
 def _made(
@@ -205,6 +216,8 @@ def _outside(work: Workload, target: Machine) -> str:
         return work.network
     if target.chip.get("borrowed"):
         return f"{target.name}'s kind of accelerator"
+    if work.cores != target.cores:
+        return f"a run on {work.cores} of {target.cores} cores"
     return target.hypothetical and f"a machine of {target.accelerators} accelerators" or ""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import systems
 from systems.predict import machine as machines
-from systems.predict import network, workload
+from systems.predict import model, workload
 from systems.predict.machine import Machine
 from systems.predict.workload import Workload
 
@@ -34,7 +34,6 @@ class Row:
     seconds: float
     batch: float
     epochs: float
-    logged_epochs: float
 
     @property
     def key(self) -> str:
@@ -100,8 +99,7 @@ def rows() -> tuple[Row, ...]:
 
 def _row(fields: dict[str, str]) -> Row:
     batch = float(fields["global_batch_size"])
-    logged = float(fields["epochs_to_converge"])
-    epochs = logged
+    epochs = float(fields["epochs_to_converge"])
     for when, org, benchmark, size, start, extra in _EPOCHS:
         same = (when, org, benchmark) == (fields["round"], fields["org"], fields["benchmark"])
         if same and size in (None, batch) and fields["system"].startswith(start):
@@ -117,7 +115,6 @@ def _row(fields: dict[str, str]) -> Row:
         60 * float(fields["score_minutes"]),
         batch,
         epochs,
-        logged,
     )
 
 
@@ -231,12 +228,7 @@ def workload_of(row: Row) -> Workload:
         blocking=not google,
         decoded_cache=google and name == "resnet" and cores in (32, 128, 8192),
     )
-    return _with_buckets(work)
-
-
-def _with_buckets(work: Workload) -> Workload:
-    parameters = network.load(work.network).parameters
-    return dataclasses.replace(work, buckets=workload.buckets(parameters, work.wire, 32 * 2**20))
+    return model.with_buckets(work)
 
 
 def _eval_batch(row: Row, replicas: int) -> int:
@@ -273,7 +265,7 @@ def kinetics_workload(nodes: int, batch: int, network_name: str = "tsm") -> Work
         epochs=100.0,
         frames=frames,
     )
-    return _with_buckets(work)
+    return model.with_buckets(work)
 
 
 @functools.cache

@@ -6,11 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from common.config import benchmarks
 from common.config.clock import Clock
-from common.config.overrides import preset
 from common.config.schema import RunConfig
-from common.errors import UserError
 from systems.predict import blocks
 
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt", "tsm_kinetics", "mnist", "ptb")
@@ -117,20 +114,6 @@ def as_logged(work: Workload) -> Workload:
         whole_evaluation=waits,
         start=blocks.start(work.benchmark, work.recipe),
     )
-
-
-def config_of(benchmark: str, name: str, hardware: str) -> RunConfig:
-    """Finds the preset of that name or, where there is none, the first one for that hardware.
-
-    Raises:
-      UserError: no such benchmark or preset.
-    """
-    if benchmark not in BENCHMARKS:
-        raise UserError(f"benchmark {benchmark!r}: unknown; known: {', '.join(BENCHMARKS)}")
-    presets = getattr(benchmarks.module(benchmark, "presets"), "PRESETS", None)
-    if not presets:
-        raise UserError(f"{benchmark}: has no presets yet; predict one of {', '.join(BENCHMARKS)}")
-    return preset(presets, name)
 
 
 def of_config(config: RunConfig) -> Workload:

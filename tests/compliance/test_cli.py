@@ -127,12 +127,38 @@ def test_rules_of_the_newest_round_and_of_every_round(capsys):
     assert "cosmoflow is a benchmark of MLPerf HPC, which is not covered" in capsys.readouterr().err
 
 
+def test_rules_leave_out_what_the_benchmark_s_file_removes(capsys):
+    assert main(["rules", "minigo", "closed", "--ruleset", "0.6.0"]) == 0
+    said = capsys.readouterr().out
+    assert "run_start" in said and not {"run_stop", "block_start", "block_stop"} & {*said.split()}
+
+
 def test_a_closed_pipe_is_no_traceback(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(":::MLLOG x\n" * 10)
     command = f"{sys.executable} -m compliance check {path} --format json | head -c 1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
+
+
+def test_a_full_disk_is_one_line():
+    command = f"{sys.executable} -m compliance rules > /dev/full"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    said = "python -m compliance rules: standard output: No space left on device; "
+    assert done.stderr == f"{said}make it writable or free some space\n"
+
+
+def test_a_report_s_name_that_is_not_utf8_is_shown_as_an_escape(log):
+    path = os.fsencode(log.parent) + b"/\xff.html"
+    done = subprocess.run(
+        [sys.executable, "-m", "compliance", "report", log, "-o", path],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and b"\\udcff.html: 1 run" in done.stdout and not done.stderr
 
 
 def test_a_check_imports_nothing_heavy(log):

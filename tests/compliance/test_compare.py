@@ -2,6 +2,9 @@
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,12 +93,14 @@ def test_json_and_html(folders, tmp_path, capsys):
         ("{runs}", "two of one kind"),
         ("{bad}", "not JSON"),
         ("{list}", "not a JSON object"),
+        ("{pipe}", "no plain file"),
     ],
 )
 def test_sides_that_do_not_go_together(folders, tmp_path, b, words):
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "list.json").write_text("[]")
-    side = b.format(runs=folders[0], bad=tmp_path / "bad.json", list=tmp_path / "list.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    side = b.format(runs=folders[0], **{name: tmp_path / f"{name}.json" for name in ("bad", "list", "pipe")})
     with pytest.raises(UserError, match=words):
         call("dgx-1", side)
 
@@ -106,3 +111,28 @@ def test_what_a_log_says_is_escaped(folders, tmp_path):
     assert call(*folders, "--format", "html", "-o", tmp_path / "out.html") == 0
     page = (tmp_path / "out.html").read_text()
     assert "<script" not in page and "&lt;script&gt;" in page
+
+
+def test_an_integer_beyond_every_float_has_no_ratio(folders):
+    path = Path(folders[0]) / "result_0.txt"
+    text = path.read_text().replace(
+        '"global_batch_size", "value": ', f'"global_batch_size", "value": {"9" * 400}'
+    )
+    path.write_text(text)
+    assert rows(folders[1], folders[0])["global_batch_size"].note == ""
+    path = Path(folders[0]).parent / "system.json"
+    path.write_text(json.dumps(systems.load("dgx-1") | {"number_of_nodes": "9" * 5000}))
+    assert rows(str(path), "dgx-1")["accelerators in all"].a == ""
+
+
+def test_a_terminal_of_few_characters_shows_escapes(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(systems.load("dgx-1") | {"submitter": "Ünï\ud800"}))
+    done = subprocess.run(
+        [sys.executable, "-m", "compliance", "compare", "dgx-1", str(path)],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "\\xdcn\\xef\\ud800" in done.stdout and not done.stderr

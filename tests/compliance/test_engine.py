@@ -237,6 +237,15 @@ def test_work_after_run_stop_does_not_meet_the_target():
     assert "run_stop.target-after" in rules_of(errors([*after, start, moved]))
 
 
+def test_the_first_run_stop_counts():
+    """Its time is the score's, so what is trained between it and a second one comes too late."""
+    records, index, stop, moved = late(entries(), 44, 5000)
+    below = {**records[index], "value": 0.7}
+    again = {**records[stop], "time_ms": moved["time_ms"] + 1000}
+    log = [*records[:index], below, *records[index + 1 : stop + 1], moved, again]
+    assert "run_stop.target-after" in rules_of(errors(log))
+
+
 def test_an_epoch_reported_a_second_time_after_run_stop_does_not_meet_the_target():
     records, index, stop, moved = late(entries(), 40, 5000)
     below = {**records[index], "value": 0.7}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from compliance.log import lines
 from compliance.log.logs import _MAX_A_LINE as MAX_A_LINE
-from compliance.log.logs import BadLine, Record, guess_ruleset, parse_line, read_log
+from compliance.log.logs import BadLine, Record, form_of, guess_ruleset, parse_line, read_log
 
 RECORD = {
     "namespace": "main",
@@ -171,6 +171,11 @@ def test_a_line_too_long_to_hold_is_reported_and_passed_over(tmp_path, monkeypat
         bad, record = read_log(write(tmp_path, f"one\n{long}\n{LINE}\n"), "0.7.0")
         assert (bad.rule, bad.line, record.line) == ("line-too-long", 2, 3)
     assert [one.line for one in read_log(write(tmp_path, "z" * 20_000 + "\n" + LINE), "0.7.0")] == [2]
+    path = write(tmp_path, f":::MLLOG {'z' * 20_000}\n:::MLL 1.0 run_start: {{}}\n")
+    assert guess_ruleset(path) == "0.6.0" and form_of(path) == "seconds"
+    assert [one.rule for one in read_log(path) if isinstance(one, BadLine)][0] == "line-too-long"
+    assert form_of(write(tmp_path, f":::MLLOG {'z' * 20_000}\n")) == form_of(write(tmp_path, "x\n")) == ""
+    assert form_of(write(tmp_path, ":::MLLX 1\n")) == "mllog"
 
 
 @settings(max_examples=60, deadline=None)

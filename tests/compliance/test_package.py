@@ -252,9 +252,18 @@ def test_one_run_that_did_not_converge_is_dropped(tmp_path, results, source, cap
     given = results("resnet")
     rewrite(given / SYSTEM / "resnet" / "result_2.txt", result_logs.log("resnet", 2, status="aborted"))
     assert call(given, tmp_path / "out", source) == 0
-    assert "result_2.txt: did not reach its target; the score drops it" in capsys.readouterr().out
+    assert "result_2.txt: does not count; the score drops it" in capsys.readouterr().out
     rewrite(given / SYSTEM / "resnet" / "result_3.txt", result_logs.log("resnet", 3, status="aborted"))
     assert call(given, tmp_path / "two", source) == 1
+
+
+def test_a_log_that_cannot_be_checked_is_not_dropped(tmp_path, results, source, capsys):
+    given = results("resnet")
+    path = given / SYSTEM / "resnet" / "result_2.txt"
+    lines = path.read_text().splitlines(keepends=True)
+    rewrite(path, "".join(line for line in lines if "submission_division" not in line))
+    assert call(given, tmp_path / "out", source) == 1
+    assert "result_2.txt" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def rewrite(path, text):

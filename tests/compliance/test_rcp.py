@@ -131,6 +131,6 @@ def test_the_tables_of_rounds_are_those_of_the_stock_package():
     allowed = {
         f"{name}.0": sorted(set(names)) for name, names in meta._ALL_ALLOWED_BENCHMARKS["training"].items()
     }
-    assert {name: sorted(rounds.benchmarks(name)) for name in rounds.known()} == allowed
+    assert {name: sorted(rounds.benchmarks(name)) for name in rounds._facts()["benchmarks"]} == allowed
     for benchmark, runs in meta.get_result_file_counts("training").items():
         assert rounds.required_runs(benchmark, "6.1.0") == runs

@@ -336,3 +336,23 @@ def test_axis_ticks_are_round():
         "0.6",
         "0.8",
     ]
+
+
+def test_every_dropped_run_is_called_so(tmp_path):
+    card = scores.score_directory(folder(tmp_path))
+    # Of unet3d four are dropped at each end; here one of the slow ones failed.
+    card = dataclasses.replace(
+        card, benchmark="unet3d", runs=card.runs * 2, counts=(True,) * 9 + (False,), fastest=3, slowest=9,
+        left_out=(3, 1, 2, 0, 5, 6, 7, 9),
+    )  # fmt: skip
+    found = [report.fate(card, index) for index in range(10)]
+    assert found == [*["fastest"] * 4, "counted", *["slowest"] * 3, "counted", "failed"]
+
+
+def test_a_run_that_breaks_a_rule_failed(tmp_path):
+    place = folder(tmp_path)
+    log = place / "result_1.txt"
+    log.write_text(log.read_text().replace('"lars_epsilon", "value": 0.0', '"lars_epsilon", "value": 1'))
+    page = Page(report.page([scores.score_directory(place)])).text
+    assert "dropped, failed" in page and "dropped, slowest" not in page
+    assert "failed: missed the target or broke a rule (result_1)" in page

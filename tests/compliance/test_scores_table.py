@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import pytest
 
@@ -101,6 +102,8 @@ def test_the_command_prints_and_writes_the_table(tmp_path, capsys):
     assert cli.main(["scores", str(org), "--csv", str(path)]) == 0
     said = capsys.readouterr().out
     assert made.SYSTEM in said and "Pass" in said and "not covered" in said
+    # The fastest and the failed one.
+    assert re.search(r" 9 of 10  2 ", said)
     (row,) = csv.DictReader(io.StringIO(path.read_text()))
     assert list(row) == summary.columns("5.0.0") and float(row[made.BENCHMARK]) > 30
     (row,) = csv.DictReader(io.StringIO(path.with_stem("table_detailed").read_text()))
@@ -124,6 +127,18 @@ def test_a_workbook_has_a_sheet_for_each_division(tmp_path):
     head, section, row = book["closed"].iter_rows(values_only=True)
     assert list(head) == ["ID", *summary.columns("5.0.0")] and section[0] == "Available cloud"
     assert row[0] == "5.0-0000" and dict(zip(head, row))["framework"] == "'=1+1"
+
+
+def test_half_a_surrogate_pair_is_escaped(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    org = made.tree(tmp_path, described=made.description(framework="\ud800x\uffff", status="=\udc00"))
+    path = tmp_path / "table.csv"
+    assert cli.main(["scores", str(org), "--csv", str(path), "--xlsx", str(path.with_suffix(".xlsx"))]) == 0
+    assert "\\ud800x" in path.read_text() and "\\ud800x" in path.with_stem("table_detailed").read_text()
+    head, section, row = openpyxl.load_workbook(path.with_suffix(".xlsx"))["closed"].iter_rows(
+        values_only=True
+    )
+    assert section[0] == "'=\\udc00" and dict(zip(head, row))["framework"] == "\\ud800x"
 
 
 def test_a_missing_library_is_one_line_that_names_the_extra(tmp_path, monkeypatch):

@@ -82,6 +82,12 @@ def test_a_run_that_legally_did_not_converge_is_said_to_be_dropped(tmp_path):
     assert folder.dropped == () and len(folder.failed) == 2
 
 
+def test_the_only_run_of_a_folder_is_not_dropped(tmp_path):
+    outcome = judged(made.tree(tmp_path, logs=[made.log(0, status="aborted")]))
+    (folder,) = outcome.submissions[0].folders
+    assert len(folder.failed) == folder.may_fail == 1 and folder.dropped == () and not outcome.dropped
+
+
 def test_the_errors_of_a_dropped_run_do_not_refuse_the_tree(tmp_path, monkeypatch):
     import compliance.submission.tree as module
     from compliance import check

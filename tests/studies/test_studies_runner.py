@@ -168,6 +168,14 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caps
     assert error.count("\n") == 1 and "Not a directory; make it writable or free some space" in error
 
 
+def test_ctrl_c_is_one_line(monkeypatch, capsys) -> None:
+    def interrupt(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(legw_mnist, "run", interrupt)
+    assert studies_main.main(["legw-mnist"]) == 130 and capsys.readouterr().err == "error: interrupted\n"
+
+
 # A run_and_time.sh whose runs end with REASONS, "none" without a log, and with the exit status STATUS.
 SCRIPT = """
 import json, os, pathlib, sys

@@ -311,6 +311,69 @@ def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
     assert "| ssd `tpu-v3-2048` | train | tpu-v3 | 8 |" in page and "- gnmt: `" in page
 
 
+def test_an_export_that_fails_keeps_what_was_compiled_before(
+    exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, fails = tmp_path / "results", []
+    answering(monkeypatch, results, RAW)
+
+    def export(benchmark, system, folder, flags, say, programs):
+        if fails:
+            raise UserError("ended by signal 9")
+        shutil.copytree(exported, folder)
+        return json.loads((folder / "manifest.json").read_text())
+
+    monkeypatch.setattr(run, "export", export)
+    monkeypatch.setattr(series, "presets", lambda chosen: [("ssd", "tpu-v3-32", "tpu-v3")])
+    assert series.compile_all(("ssd",), "train", False, print, results) == 0
+    kept = {place.name for place in results.glob("*.json")}
+    (results / "other.json").write_text("{}")
+    place, fails = series.record_of("ssd", "tpu-v3-32", results), ["now"]
+    before = json.loads(place.read_text())
+    assert series.compile_all(("ssd",), "eval", True, print, results) == 1
+    assert json.loads(place.read_text()) == before | {"error": "ended by signal 9"}
+    assert {place.name for place in results.glob("*.json")} == kept | {"other.json"}
+    fails = []
+    assert series.compile_all(("ssd",), "train", True, print, results) == 0
+    assert json.loads(place.read_text()) == before
+    assert {place.name for place in results.glob("*.json")} == kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (None, "manifest.json: no object"),
+        ({"programs": None}, "manifest.json: programs is no list of objects"),
+        ({"programs": []}, "manifest.json: programs is empty"),
+        ({"programs": [{"name": "train"}]}, "manifest.json: a program has no name or file"),
+        (
+            {"programs": [{"name": "train", "file": "x"}]},
+            "manifest.json: train: inputs is no list of objects",
+        ),
+        ({"state": {}}, "manifest.json: state is no list of objects"),
+        ({"num_replicas": "8"}, "manifest.json: num_replicas is no positive number"),
+        ({}, "train.mlir.bc is missing"),
+    ],
+)
+def test_a_bad_export_is_one_line(
+    exported: pathlib.Path, changes: dict | None, message: str, capsys: pytest.CaptureFixture
+) -> None:
+    place = exported / "manifest.json"
+    place.write_text(json.dumps([] if changes is None else json.loads(place.read_text()) | changes))
+    (exported / "train.mlir.bc").unlink()
+    assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"--export={exported}: {message}; ") and error.count("\n") == 1
+
+
+def test_a_program_that_the_export_lacks_is_one_line(
+    exported: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    arguments = ["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}", "--program=train-9"]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == "--program=train-9: not in the export; give one of train, or both\n"
+
+
 def test_a_preset_with_one_of_its_shapes_is_not_compiled(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

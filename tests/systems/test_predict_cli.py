@@ -8,6 +8,7 @@ import pytest
 
 import systems
 from systems.__main__ import main
+from systems.predict import machine
 
 
 def test_a_table_with_every_term_and_the_assumptions(capsys):
@@ -42,6 +43,24 @@ def test_an_interval_is_given_for_what_was_tested_alone(arguments, outside, caps
     assert (found["interval_seconds"] is None) == bool(outside)
     notes = [note for note in found["assumptions"] if "no interval" in note]
     assert bool(notes) == bool(outside) and all(note.startswith(outside) for note in notes)
+
+
+@pytest.mark.parametrize(
+    "nodes, note, interval",
+    [
+        (4, "replicas: all 32 cores; preset dgx-2h has 16", True),
+        (1000, "a run on 512 of 8000 cores is outside the runs", False),  # The batch does not divide.
+    ],
+)
+def test_a_machine_without_a_preset_works_as_a_whole_or_says_that_it_does_not(
+    nodes, note, interval, tmp_path, capsys
+):
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps({**systems.load("v100-8"), "number_of_nodes": str(nodes)}))
+    assert main(["predict", "resnet", f"--system={path}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert any(note in assumed for assumed in found["assumptions"])
+    assert (found["interval_seconds"] is not None) == interval
 
 
 def test_a_size_that_nobody_built_is_simulated_and_said_so(capsys):
@@ -184,3 +203,19 @@ def test_a_broken_description_is_one_line(content, tmp_path, capsys):
     path.write_text(content)
     assert main(["predict", "resnet", f"--system={path}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "note"),
+    [
+        ("host_processor_vcpu_count", "9" * 5000, "host_processor_vcpu_count is not given"),
+        ("host_networking", "9" * 400 + " x 100 Gbit/s InfiniBand", "host_networking gives no speed"),
+        ("host_networking", "9" * 20_000, "host_networking gives no speed"),
+        ("host_networking", "1 " * 10_000, "host_networking gives no speed"),
+        ("host_networking", "4 x Mellanox 100 Gbit/s InfiniBand", ""),
+    ],
+)
+def test_numbers_without_end_are_none(field, text, note):
+    notes = []
+    made = machine.machine(systems.load("dgx-1") | {field: text}, None, notes)
+    assert made.node_bandwidth == 50e9 and any(note in one for one in notes) == bool(note)

@@ -1,6 +1,7 @@
 """Tests python -m systems: output, exit statuses, and no traceback for bad input."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -72,3 +73,36 @@ def test_nothing_imports_tensorflow_and_a_closed_pipe_is_no_error():
     process.stdout.close()
     assert b"Traceback" not in process.stderr.read()
     process.wait()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path, capsys):
+    path = tmp_path / "pipe.json"
+    os.mkfifo(path)
+    for command in (["validate", str(path)], ["predict", "resnet", f"--system={path}"]):
+        assert main(command) == 2
+        assert capsys.readouterr().err.startswith(f"{path}: cannot read (no plain file)")
+
+
+def test_a_name_that_is_not_utf8_is_shown_as_an_escape(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.json"
+    with open(path, "w") as file:
+        json.dump(systems.load("dgx-1"), file)
+    done = subprocess.run(
+        [sys.executable, "-m", "systems", "validate", "--draft", path],
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+    )
+    assert done.returncode == 0 and done.stdout.endswith(b"\\udcff.json: good\n") and not done.stderr
+
+
+def test_a_full_disk_and_ctrl_c_are_one_line(monkeypatch, capsys):
+    command = f"{sys.executable} -m systems list > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "standard output: No space left on device; make it writable or free some space\n"
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(systems, "names", interrupt)
+    assert main(["list"]) == 130 and capsys.readouterr().err == "interrupted\n"

@@ -72,3 +72,4 @@ def test_an_unknown_name_is_answered_with_near_ones():
 def test_size_of_an_unstated_count_is_none():
     assert systems.size(systems.load("cpu-cluster-1024")) == (None, None)
     assert systems.size({"number_of_nodes": 2, "accelerators_per_node": "²"}) == (None, None)
+    assert systems.size({"number_of_nodes": "9" * 5000, "accelerators_per_node": "8"}) == (None, None)
