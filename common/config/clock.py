@@ -65,9 +65,7 @@ class Clock:
             )
 
         def steps(epochs: float) -> int:
-            return _round(
-                fractions.Fraction(epochs) * config.examples_per_epoch / config.global_batch_size, config
-            )
+            return _round(exact(epochs) * config.examples_per_epoch / config.global_batch_size, config)
 
         per_block = config.steps_per_block or max(1, steps(config.epochs_per_block))
         train_steps = config.train_steps or steps(config.train_epochs)
@@ -125,6 +123,11 @@ class Clock:
                 begin = max(first, start_step)
                 yield Block(index, begin, end - begin, previous_epoch + 1, last_epoch)
             first, index, previous_epoch, size = end, index + 1, last_epoch, self.steps_per_block
+
+
+def exact(value: float) -> fractions.Fraction:
+    """Returns the simple fraction that a configuration's number stands for: 1/10 of 0.1, 16/3 of 5.333333333333333."""
+    return fractions.Fraction(value).limit_denominator(1 << 20)
 
 
 def _round(value: fractions.Fraction, config: RunConfig) -> int:

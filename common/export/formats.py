@@ -10,13 +10,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
 import pathlib
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +23,7 @@ import tensorflow as tf
 
 from common.errors import UserError
 from common.export.trained import Trained
-from common.files import write_atomically
+from common.files import whole, write_atomically
 
 ABOUT = "timetotrain.json"
 EXTRA = "assets.extra"  # TensorFlow's name for files that travel with a SavedModel and are not read by it.
@@ -44,15 +42,10 @@ def write(trained: Trained, out: str | os.PathLike, kind: str) -> list[pathlib.P
         raise UserError(f"--format={kind}: unknown; known: {', '.join(FORMATS)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists; name a new folder, or remove it")
-    # Made beside its place, so that a folder with this name is whole.
-    partial = out.with_name(f".{out.name}.partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with _removed(partial):
+        with whole(out) as partial:
             FORMATS[kind](trained, partial)
-            if out.is_dir():
-                out.rmdir()
-            os.replace(partial, out)
     except OSError as error:
         raise UserError(
             f"{out}: cannot write: {error.strerror}; free some space or name another folder"
@@ -156,13 +149,3 @@ def _is_handle(tensor: Any) -> bool:
 
 def _dtype_of(handle: Any) -> tf.DType:
     return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
-
-
-@contextlib.contextmanager
-def _removed(folder: pathlib.Path) -> Iterator[None]:
-    """Removes a folder before and after a `with` block."""
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -83,7 +83,7 @@ def load(path: str | os.PathLike, benchmark: str = "", fold_batch_norm: bool = F
     """Rebuilds the network of a checkpoint.
 
     Args:
-      path: a checkpoint file, or a folder, whose newest checkpoint is taken.
+      path: a checkpoint file, or a folder (`find`).
       benchmark: of a checkpoint of a version that did not store it; "" takes the configuration's.
       fold_batch_norm: fold the moments into the convolutions before them (`fold`).
 

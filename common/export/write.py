@@ -28,7 +28,6 @@ from common.files import whole
 from common.train.describe import forward_macs
 
 FORMAT = 2
-REFERENCES = ("compiled", "uncompiled", "none")
 # Work outside the exported steps: the host does it, or the loop around the steps.
 _OUTSIDE = (
     "reading, decoding and augmenting examples, batching",
