@@ -46,10 +46,9 @@ class Result(NamedTuple):
 
 
 def copy_project(folder: Path) -> None:
-    """Copies the files that git tracks, and links the environment."""
-    names = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.split("\0")
+    """Copies the files that git tracks or would track, and links the environment."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     for name in filter(None, names):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
