@@ -62,7 +62,7 @@ def test_magmadnn_s_figures() -> None:
         ("model", "cmn", "known: lstm, mlp, cnn"),
         ("activation", "gelu", "known: sigmoid, tanh, relu"),
         ("lstm_units", 0, "must be at least 1"),
-        ("dropout", 1.0, r"must be in \[0, 1\)"),
+        ("dropout", 1.0, "must be at least 0 and below 1"),
         ("global_batch_size", 60001, "more than the 60000 training images"),
     ],
 )

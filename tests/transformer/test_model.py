@@ -199,7 +199,7 @@ def test_precisions_agree_roughly_and_give_full_logits(name):
     [
         ("width", "15", "config.width=15 does not divide into 2 heads"),
         ("layers", "0", "config.layers=0: must be at least 1"),
-        ("relu_dropout", "1", "config.relu_dropout=1.0: must be in"),
+        ("relu_dropout", "1", "config.relu_dropout=1.0: must be at least 0 and below 1"),
         ("dropout_generator", "dice", "config.dropout_generator='dice': unknown; known: counter, hardware"),
         ("optimizer.name", "sgd", "config.optimizer.name='sgd': unknown; known: adam, lazy_adam"),
         ("decode.source_length", "25", "config.decode.source_length=25: must be 1..24"),

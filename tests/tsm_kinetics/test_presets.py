@@ -122,7 +122,7 @@ def test_docs_name_every_preset() -> None:
         (
             "model",
             "tsmm",
-            "config.model='tsmm': unknown (did you mean tsm, tsn?); known: tsm, i3d_3x3x3, i3d_3x1x1, tsn",
+            "config.model='tsmm': unknown \\(did you mean tsm, tsn\\?\\); known: tsm, i3d_3x3x3, i3d_3x1x1, tsn",
         ),
         ("shift_fraction", "0.6", "config.shift_fraction=0.6: must be in"),
         ("blocks", "3,4,6", "config.blocks=\\(3, 4, 6\\): give four"),
@@ -132,7 +132,7 @@ def test_docs_name_every_preset() -> None:
         ("data.window", "7", "config.data.window=7: must hold the 8 frames"),
         ("data.eval_crops", "2", "config.data.eval_crops=2: must be 1 or 3"),
         ("data.eval_size", "300", "config.data.eval_size=300: must not exceed"),
-        ("data.jitter", "1", "config.data.jitter=1.0: must be in"),
+        ("data.jitter", "1", "config.data.jitter=1.0: must be at least 0 and below 1"),
         ("data.scales", "1.5", "config.data.scales=\\(1.5,\\): give numbers"),
         ("num_classes", "0", "config.num_classes=0: must be at least 1"),
     ],
