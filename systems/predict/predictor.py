@@ -141,9 +141,8 @@ def predict(
     work = workload.of_config(config)
     target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical)
     if what_if.accelerators is None and work.cores != target.cores:
-        if system != config.system and _divides(
-            work, target.cores
-        ):  # The whole of a machine without a preset.
+        # A machine without a preset works as a whole.
+        if system != config.system and _divides(work, target.cores):
             notes.append(f"replicas: all {target.cores} cores; preset {config.system} has {work.cores}")
             what_if = dataclasses.replace(what_if, accelerators=target.accelerators)
         else:
