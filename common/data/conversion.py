@@ -6,6 +6,7 @@ TensorFlow-free.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,14 @@ import tqdm
 
 from common.errors import UserError
 
-MEMORY = "is there enough memory? use fewer --workers"
+
+@contextlib.contextmanager
+def deaths_explained() -> Iterator[None]:
+    """Raises UserError in place of what a pool raises whose worker process was killed."""
+    try:
+        yield
+    except concurrent.futures.BrokenExecutor as error:
+        raise UserError("a worker process died; is there enough memory? use fewer --workers") from error
 
 
 def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[Any]:
@@ -30,13 +38,11 @@ def write_shards(write: Callable, tasks: Sequence[tuple], workers: int) -> list[
     if workers < 2 or len(tasks) < 2:
         return [write(*task) for task in _progress(tasks, len(tasks))]
     context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork.
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with deaths_explained(), concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
         running = [pool.submit(write, *task) for task in tasks]
         try:
             done = _progress(concurrent.futures.as_completed(running), len(running))
             return [future.result() for future in done]
-        except concurrent.futures.BrokenExecutor as error:
-            raise UserError(f"a worker process died; {MEMORY}") from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

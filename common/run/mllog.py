@@ -74,7 +74,6 @@ class _File:
 
     def publish(self, path: pathlib.Path) -> None:
         """Gives the file its final name, still locked, then closes it."""
-        self._reserve.unlink(missing_ok=True)
         if not self._file.closed:
             self.path.replace(path)
         self.close()

@@ -18,7 +18,7 @@ import tensorflow as tf
 import tqdm
 
 from common.data import tfrecords
-from common.data.conversion import MEMORY
+from common.data.conversion import deaths_explained
 from common.errors import UserError
 from common.files import whole
 from common.text import parallel
@@ -74,10 +74,8 @@ def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
                 executor.submit(function, x) for x in itertools.islice(items, 4 * workers)
             )
             while pending:
-                try:
+                with deaths_explained():
                     result = pending.popleft().result()
-                except concurrent.futures.BrokenExecutor as error:
-                    raise UserError(f"a worker process died; {MEMORY}") from error
                 yield result
                 pending.extend(executor.submit(function, x) for x in itertools.islice(items, 1))
 

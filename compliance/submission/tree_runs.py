@@ -18,7 +18,7 @@ from compliance.log.logs import shown
 from compliance.submission import rcp, rounds, tree_params
 from compliance.submission.facts import Facts, read_facts
 from compliance.submission.tree_files import reason_of, unchecked
-from compliance.submission.verdict import ResultFolder
+from compliance.submission.verdict import ResultFolder, droppable
 
 # package_checker.py runs the seed checker on closed submissions from 1.0 on, the rules ask for seeds from 4.1 on
 # (training_rules.adoc, "Random numbers"); most published submissions in between log none for a benchmark.
@@ -65,7 +65,7 @@ def one_folder(
         names = {"benchmark": benchmark, "runs": needed}
         findings.append(finding("tree.run-count", bad, path, f"{needed} runs", str(len(group)), **names))
     if known and failed:
-        dropped = len(failed) <= most and len(failed) < len(group)  # As `ResultFolder.dropped`.
+        dropped = droppable(len(failed), len(group), most)
         said = "counts as the dropped slowest" if dropped else "there is no score"
         wanted = f"at most {most} without a valid result"
         found = f"{len(failed)} of {len(group)}: {said}"

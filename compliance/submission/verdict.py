@@ -12,6 +12,11 @@ from compliance.submission.rcp import Convergence
 from compliance.verdict import GO, NO_GO, NOT_CHECKED, Verdict
 
 
+def droppable(failed: int, runs: int, may_fail: int) -> bool:
+    """Whether so many failed ones of `runs` are legally dropped: no more than may fail, and not all of them."""
+    return failed <= may_fail and failed < runs
+
+
 @dataclass(frozen=True)
 class ResultFolder:
     """`results/<system>/<benchmark>/`: `runs` are its logs, `needed` as many as the round takes.
@@ -35,7 +40,7 @@ class ResultFolder:
     @property
     def dropped(self) -> tuple[str, ...]:
         """The failed runs that are legally dropped; () where there are too many of them, or no other run."""
-        return self.failed if len(self.failed) <= self.may_fail and len(self.failed) < len(self.runs) else ()
+        return self.failed if droppable(len(self.failed), len(self.runs), self.may_fail) else ()
 
 
 @dataclass(frozen=True)

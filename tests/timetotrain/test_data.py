@@ -210,25 +210,26 @@ def test_sentence_pairs(tmp_path, benchmark, tabs):
     assert "<code>" in (out / "data.html").read_text()
 
 
+def with_a_long_pair(folder, words):
+    """Sentences, and five pairs to evaluate on with one of so many words: the first words of `convert`'s line."""
+    sources, held = own_sources.sentences(folder / "text"), own_sources.sentences(folder / "held", 5)
+    for path in held:
+        path.write_text(path.read_text() + " ".join(["bad"] * words) + "\n")
+    return [*sources, folder / "out", "--eval", *held, "--vocabulary-size", 200, "--no-page"]
+
+
 def test_a_long_sentence_to_evaluate_on_is_one_line(tmp_path, capsys):
     needs_text("transformer")
-    sources, held = own_sources.sentences(tmp_path / "text"), own_sources.sentences(tmp_path / "held", 5)
-    for path in held:
-        path.write_text(path.read_text() + " ".join(["bad"] * 200) + "\n")
-    words = ["--eval", *held, "--vocabulary-size", 200, "--no-page"]
-    assert convert("transformer", *sources, tmp_path / "out", *words) == 2
+    words = with_a_long_pair(tmp_path, 200)
+    assert convert("transformer", *words) == 2
     said = capsys.readouterr().err
     assert "has 401 subwords, a packed row 128: 'bad bad " in said and "give --max-length=401" in said
-    assert convert("transformer", *sources, tmp_path / "out", *words, "--max-length", 401) == 0
+    assert convert("transformer", *words, "--max-length", 401) == 0
 
 
 def test_a_search_has_room_for_the_longest_reference(tmp_path):
     needs_text("gnmt")
-    sources, held = own_sources.sentences(tmp_path / "text"), own_sources.sentences(tmp_path / "held", 5)
-    for path in held:
-        path.write_text(path.read_text() + " ".join(["bad"] * 70) + "\n")
-    words = ["--eval", *held, "--vocabulary-size", 200, "--no-page"]
-    assert convert("gnmt", *sources, tmp_path / "out", *words) == 0
+    assert convert("gnmt", *with_a_long_pair(tmp_path, 70)) == 0
     config, _ = checked("gnmt", tmp_path / "out")
     assert config.decode.target_length >= 80 and config.decode.source_length >= 72
 
