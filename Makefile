@@ -12,7 +12,7 @@ STUDY ?= resnet-photos
 # Files of long tests that have a target of their own; `make e2e` leaves them to it.
 OWN_TESTS := tests/timetotrain/test_own_end_to_end.py
 POD_TESTS := tests/common/export/test_replicas.py tests/common/export/test_pods.py
-PJRT_TESTS := tests/common/run/test_pjrt_targets.py
+PJRT_TESTS := tests/timetotrain/run/test_pjrt_targets.py
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 help:
@@ -54,13 +54,13 @@ e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal 
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(POD_TESTS) $(ARGS)
 
 e2e-pjrt: $(VENV)/.dev $(VENV)/.pjrt ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
-	@$(PY) -m tools.run_tests --by-file -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/common/launch/test_runs.py $(ARGS)
+	@$(PY) -m tools.run_tests --by-file -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/timetotrain/launch/test_runs.py $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
-	@$(PY) -m studies $(STUDY) $(ARGS)
+	@$(PY) -m lab.studies $(STUDY) $(ARGS)
 
-bench: $(VENV)/.dev ## measured comparisons with named peers, into bench/results/
-	@failed=; for script in bench/[a-z]*.py; do module=bench.$$(basename $$script .py); \
+bench: $(VENV)/.dev ## measured comparisons with named peers, into lab/bench/results/
+	@failed=; for script in lab/bench/[a-z]*.py; do module=lab.bench.$$(basename $$script .py); \
 	  $(PY) -m $$module $(ARGS) || failed="$$failed $$module"; done; \
 	  [ -z "$$failed" ] || { echo "error: these ended with an error, see above:$$failed" >&2; exit 1; }
 
@@ -72,20 +72,20 @@ lint: $(VENV)/.dev ## format and lint
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
 
 lock: ## write the lock files anew from pyproject.toml (needs uv)
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o requirements/train.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text -o requirements/text.lock
-	@uv pip compile -q --no-header --python-version 3.11 --python-platform x86_64-manylinux_2_28 pyproject.toml --extra train --extra text --extra gpu -o requirements/gpu.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra pjrt -o requirements/pjrt.lock
-	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra xlsx --extra dev -o requirements/dev.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train -o tools/requirements/train.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text -o tools/requirements/text.lock
+	@uv pip compile -q --no-header --python-version 3.11 --python-platform x86_64-manylinux_2_28 pyproject.toml --extra train --extra text --extra gpu -o tools/requirements/gpu.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra pjrt -o tools/requirements/pjrt.lock
+	@uv pip compile -q --no-header --python-version 3.11 pyproject.toml --extra train --extra text --extra docs --extra xlsx --extra dev -o tools/requirements/dev.lock
 
 horovod: $(VENV)/.horovod ## build Horovod for this TensorFlow and install it (once, minutes); with NCCL after make gpu
 
 aot: .cache/aot/.installed ## install the compilers of TPUs and GPUs, which need no device
 
-.cache/aot/.installed: requirements/aot.txt
+.cache/aot/.installed: tools/requirements/aot.txt
 	@$(PYTHON) -m venv .cache/aot
-	@echo "installing requirements/aot.txt into .cache/aot (once, about two minutes)" >&2
-	@.cache/aot/bin/python -m pip install -q --disable-pip-version-check -r requirements/aot.txt
+	@echo "installing tools/requirements/aot.txt into .cache/aot (once, about two minutes)" >&2
+	@.cache/aot/bin/python -m pip install -q --disable-pip-version-check -r tools/requirements/aot.txt
 	@touch $@
 
 clean: ## remove the environment and every cache; results stay
@@ -101,8 +101,8 @@ $(VENV)/.horovod: tools/horovod/build.sh $(wildcard tools/horovod/*requirements.
 	@tools/horovod/build.sh $(PY)
 	@touch $@
 
-$(VENV)/.%: requirements/%.lock | $(VENV)/bin/python
-	@echo "installing requirements/$*.lock into $(VENV) (once, about a minute)" >&2
+$(VENV)/.%: tools/requirements/%.lock | $(VENV)/bin/python
+	@echo "installing tools/requirements/$*.lock into $(VENV) (once, about a minute)" >&2
 	@if [ -n "$(UV)" ]; then $(UV) pip install -q --python $(PY) -r $<; \
 	  else $(PY) -m pip install -q --disable-pip-version-check --use-pep517 -r $< ; fi
 	@touch $@

@@ -20,7 +20,7 @@ from setuptools.errors import SetupError
 
 NAME = "timetotrain"
 ROOT = Path(__file__).resolve().parent
-# Top-level packages: common, the two tools and every benchmark.
+# Top-level packages beside timetotrain itself: the library, systems, the checker and every benchmark.
 PARTS = ("common", "compliance", "systems", *sorted(path.parent.name for path in ROOT.glob("*/task.py")))
 # The place of `timetotrain.` in `-m resnet`, in a docstring, a message, a page or a script.
 _COMMAND = re.compile(rf"(?<=-m )(?=(?:{'|'.join(PARTS)})\b)".encode())
@@ -30,11 +30,12 @@ _LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
 
 def packages() -> dict[str, str]:
     """Returns {name in the wheel: folder}; every folder with an __init__.py is a package."""
-    found = {NAME: NAME}
-    for part in PARTS:
+    found = {}
+    for part in (NAME, *PARTS):
         for path in sorted((ROOT / part).rglob("__init__.py")):
             folder = path.parent.relative_to(ROOT).as_posix()
-            found[f"{NAME}.{folder.replace('/', '.')}"] = folder
+            name = folder.replace("/", ".")
+            found[name if part == NAME else f"{NAME}.{name}"] = folder
     return found
 
 
@@ -45,12 +46,12 @@ def data() -> dict[str, list[str]]:
         return path.is_file() and not any(path.match(pattern) for pattern in _LEFT_OUT)
 
     return {
-        f"{NAME}.{part}": [
+        NAME if part == NAME else f"{NAME}.{part}": [
             glob.escape(path.relative_to(ROOT / part).as_posix())
             for path in sorted((ROOT / part).rglob("*"))
             if shipped(path)
         ]
-        for part in PARTS
+        for part in (NAME, *PARTS)
     }
 
 

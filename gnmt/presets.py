@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.here import Rule
 from common.config.presets import named
 from common.config.schema import Communication, Optimizer, Schedule
 from gnmt import pjrt_presets
@@ -244,7 +244,7 @@ _CPU_PRESETS = {
         data=Data(source_language="en", target_language="en"),
         decode=Decode(source_length=40, target_length=40),
     ),
-    # Most of an hour: captions of photographs, English to German (studies/multi30k.py).
+    # Most of an hour: captions of photographs, English to German (lab/studies/multi30k.py).
     "cpu-multi30k": replace(
         _CPU,
         source="this repository, for two CPU cores and the captions of Multi30k",
@@ -274,7 +274,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a sentence pair, in bytes (bench/batch_memory.py: cpu-multi30k, most of it the logits).
+    """Memory of a sentence pair, in bytes (lab/bench/batch_memory.py: cpu-multi30k, most of it the logits).
 
     The bound is the peak of a batch of 128: larger batches take less for each further pair.
     """

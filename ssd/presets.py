@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.here import Rule
-from common.config.machine import Machine
+from common.config.hardware import Machine
 from common.config.presets import named, without_metadata
 from common.config.schema import Optimizer, Schedule
 from ssd import pjrt_presets
@@ -282,11 +282,11 @@ _CPU_PRESETS = {
             contrast=0.2,
         ),
     ),
-    # Nuclei in microscope images, 7 to 22 of 256 pixels wide (studies/nuclei.py). The target, 0.9, is out of reach: the
-    # run trains the whole schedule.
+    # Nuclei in microscope images, 7 to 22 of 256 pixels wide (lab/studies/nuclei.py). The target, 0.9, is out of reach,
+    # so the run trains the whole schedule.
     "cpu-nuclei": replace(
         _CPU,
-        source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m studies nuclei --tune`",
+        source="this repository, for the nuclei of the 2018 Data Science Bowl: `python -m lab.studies nuclei --tune`",
         num_train_examples=271,
         num_eval_examples=63,
         eval_batch_size=21,
@@ -309,7 +309,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a training image, in bytes (bench/batch_memory.py: cpu-nuclei)."""
+    """Memory of a training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
     return 5.5e7 * (config.image_size / 384) ** 2 * config.width / 16
 
 

@@ -22,8 +22,8 @@ from mlperf_logging.compliance_checker import mlp_compliance
 from common.config import overrides
 from common.config.clock import Clock
 from common.config.schema import RunConfig
-from common.run import mllog
 from common.train import events
+from timetotrain.run import mllog
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Keys that may differ between the logs of equal runs, or of runs that differ only in their seed.

@@ -14,7 +14,7 @@ import shtab
 from common.config import benchmarks, fields
 from common.errors import UserError
 from timetotrain.cli import PROG, load
-from timetotrain.run import parser as run_parser
+from timetotrain.run.command import parser as run_parser
 from timetotrain.verbs import VERBS, Verb
 
 SHELLS = ("bash", "zsh", "fish")
@@ -93,7 +93,7 @@ def _catch(self: argparse.ArgumentParser, *_: Any, **__: Any) -> argparse.Namesp
 
 def _add_benchmarks(parser: argparse.ArgumentParser) -> None:
     """Adds a subparser for each benchmark, with its flags, its presets and the fields of its configuration."""
-    from common.run import cli
+    from timetotrain.run import cli
 
     names = parser.add_subparsers()
     for name in benchmarks.NAMES:

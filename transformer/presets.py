@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.config.automatic import Rule
 from common.config.clock import Clock
-from common.config.here import Rule
 from common.config.presets import named
 from common.config.schema import Communication, Optimizer, Schedule
 from transformer import pjrt_presets
@@ -276,7 +276,7 @@ _CPU_PRESETS = {
         schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
         decode=Decode(source_length=40, extra_length=10),
     ),
-    # Most of an hour: captions of photographs, English to German (studies/multi30k.py).
+    # Most of an hour: captions of photographs, English to German (lab/studies/multi30k.py).
     "cpu-multi30k": replace(
         _CPU,
         source="this repository, for two CPU cores; layers, widths and dropout as Transformer-Tiny of Wu et al., 'Good "
@@ -304,7 +304,7 @@ PRESETS: dict[str, Config] = named({**_CPU_PRESETS, **_V06_PRESETS, **_V07_PRESE
 
 
 def _example_bytes(config: Config) -> float:
-    """Memory of a packed sequence, in bytes (bench/batch_memory.py: cpu-multi30k, most of it the logits)."""
+    """Memory of a packed sequence, in bytes (lab/bench/batch_memory.py: cpu-multi30k, most of it the logits)."""
     layers = 4 * config.layers * (20 * config.width + 4 * config.hidden)
     return config.packed_length * (24 * config.vocabulary_size + layers)
 

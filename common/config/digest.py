@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from common.config import own
+from common.config import plugins
 from common.config.overrides import field_types
 from common.errors import UserError, near
 
@@ -52,7 +52,7 @@ def digest(config: Any) -> str:
     """
     values = _digested(config)
     if functions := config.own_functions():
-        values["own_functions"] = {field: own.digest(field, name) for field, name in functions.items()}
+        values["own_functions"] = {field: plugins.digest(field, name) for field, name in functions.items()}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

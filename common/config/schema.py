@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from common.config import own, quality
+from common.config import plugins, quality
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, one_of
@@ -147,12 +147,12 @@ class Optimizer:
     @property
     def is_own(self) -> bool:
         """Whether `name` is MODULE:FUNCTION, a rule that is no part of this project."""
-        return own.is_own(self.name)
+        return plugins.is_own(self.name)
 
     @property
     def short_name(self) -> str:
         """The name without its module, for the names of logged keys."""
-        return own.short(self.name)
+        return plugins.short(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,7 +265,7 @@ class RunConfig:
     schedule: Schedule = Schedule()
 
     # For benchmarks that can start from a trained network: the field that names its file, and the network that a closed
-    # run must start from (common/run/closed_division.py).
+    # run must start from (timetotrain/run/closed_division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
     # The quality's own name and unit, and the fields that hold its targets (common/config/quality.py).
@@ -339,11 +339,11 @@ class RunConfig:
     def own_functions(self) -> dict[str, str]:
         """Returns {field: MODULE:FUNCTION} of the functions that are no part of this project."""
         named = {"optimizer.name": self.optimizer.name, "schedule.kind": self.schedule.kind}
-        return {field: name for field, name in named.items() if own.is_own(name)}
+        return {field: name for field, name in named.items() if plugins.is_own(name)}
 
     def _check_own(self) -> None:
         for field, name in self.own_functions().items():
-            own.check(field, name)
+            plugins.check(field, name)
             if self.division != "open":
                 raise UserError(
                     f"config.{field}={name!r}: the closed rules know no function of your own; log the run as "

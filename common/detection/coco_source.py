@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from common.data import own_data, pictures
-from common.data.own_data import Options
+from common.data import folder_conversion, pictures
+from common.data.folder_conversion import Options
 from common.errors import UserError
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
@@ -42,7 +42,7 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
     if options.annotations:
         held = _coco(folder, options.eval_annotations) if options.eval_annotations else None
         return _coco(folder, options.annotations), held
-    first, second = own_data.given_split(folder)
+    first, second = folder_conversion.given_split(folder)
     if second and _jsons(first) and _jsons(second):
         return _coco(first, _only(first, _jsons(first))), _coco(second, _only(second, _jsons(second)))
     found = _jsons(folder) + (_jsons(folder / "annotations") if (folder / "annotations").is_dir() else [])
@@ -248,7 +248,7 @@ def _images(source: Source, first: int, broken: list[str]) -> tuple[list[dict], 
             return f"{path}: has {found[0]}x{found[1]} pixels, its entry says {said[0]}x{said[1]}"
         return None
 
-    sound, faults = own_data.sound(source.content["images"], fault, "pictures")
+    sound, faults = folder_conversion.sound(source.content["images"], fault, "pictures")
     broken += faults
     images, places = [], {}
     for number, image in enumerate(sound, first):

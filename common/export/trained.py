@@ -19,7 +19,7 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers import batch_norm
 from common.layers.precision import precision
-from common.train import checkpoint, checkpoint_file, start
+from common.train import checkpoint, checkpoint_file, warm_start
 from common.train.serving import Codec, Serving
 from common.train.step import State
 
@@ -61,7 +61,7 @@ class Trained:
 
     def weights(self) -> dict[str, tf.Variable]:
         """Returns the variables of an inference by name: weights, and of batch norm the merged moments."""
-        return start.variables(self.model)
+        return warm_start.variables(self.model)
 
 
 def find(path: str | os.PathLike) -> pathlib.Path:

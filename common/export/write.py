@@ -73,7 +73,7 @@ def write(
         manifest = _write(task, config, folder, made, kind if values else "none", say, programs, values)
         with _writing(folder):
             stack.close()
-    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m bench.replay {path}")
+    say(f"{path}: {manifest['bytes'] / 1e6:.2f} MB in all; python -m lab.bench.replay {path}")
     return manifest
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from common.config import own
+from common.config import plugins
 from common.config.schema import Optimizer
 from common.errors import UserError, near
 
@@ -141,7 +141,7 @@ def rule(config: Optimizer) -> Rule:
 
 
 def _own_rule(config: Optimizer) -> Rule:
-    made = own.call("optimizer.name", config.name, config)
+    made = plugins.call("optimizer.name", config.name, config)
     if not isinstance(made, Rule):
         raise UserError(
             f"config.optimizer.name={config.name!r}: returned {type(made).__name__}, not a common.optim.optimizers.Rule"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from common.config import own
+from common.config import plugins
 from common.config.schema import Schedule
 from common.errors import UserError, near
 
@@ -122,8 +122,8 @@ def learning_rate(
         curve = inverse_root(base_learning_rate, schedule.width)
     elif schedule.kind == "gnmt":
         curve = _gnmt(schedule, base_learning_rate)
-    elif own.is_own(schedule.kind):
-        curve = own.call(
+    elif plugins.is_own(schedule.kind):
+        curve = plugins.call(
             "schedule.kind", schedule.kind, schedule, base_learning_rate, steps_per_epoch, train_steps
         )
         if not callable(curve):

@@ -23,7 +23,7 @@ from common.config.digest import digest, to_dict
 from common.config.schema import Communication
 from common.distributed.weight_update import SlotValues
 from common.errors import UserError
-from common.train import checkpoint_file, entries
+from common.train import checkpoint_file, checkpoint_variables
 from common.train.loop import Loop
 from common.train.step import State
 
@@ -55,8 +55,8 @@ def save(
     state, task = loop.state, loop.task
     step = int(state.step)
     path = folder / f"checkpoint_{step:08d}.npz"
-    arrays = entries.values(state) | {
-        name: replicas.all_values(v) for name, v in entries.moving(state).items()
+    arrays = checkpoint_variables.values(state) | {
+        name: replicas.all_values(v) for name, v in checkpoint_variables.moving(state).items()
     }
     error = None
     if replicas.main:
@@ -119,16 +119,16 @@ def restore_weights(state: State, path: pathlib.Path) -> None:
     Raises:
       UserError: the file is damaged, or belongs to another network.
     """
-    arrays = entries.of_file(checkpoint_file.read(path), state)
+    arrays = checkpoint_variables.of_file(checkpoint_file.read(path), state)
     weights = {
         name: entry
-        for name, entry in entries.entries(state).items()
+        for name, entry in checkpoint_variables.entries(state).items()
         if name.startswith(checkpoint_file.WEIGHTS)
     }
     if any(name not in arrays or arrays[name].shape != tuple(w.shape) for name, w in weights.items()):
         raise UserError(f"{path}: its variables are not those of this network; give the run's --config flags")
-    moments = entries.moments(state)
-    fitted = entries.fitted(state, arrays, moments, path)
+    moments = checkpoint_variables.moments(state)
+    fitted = checkpoint_variables.fitted(state, arrays, moments, path)
     for name, weight in weights.items():
         for component in state.replicas.local_results(weight):
             component.assign(arrays[name])
@@ -143,27 +143,27 @@ def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
             f"{path}: written by another configuration ({_difference(file.meta['config'], loop)}); use its own"
         )
     arrays, shapes, moving = (
-        entries.of_file(file, loop.state),
-        entries.shapes(loop.state),
-        entries.moving(loop.state),
+        checkpoint_variables.of_file(file, loop.state),
+        checkpoint_variables.shapes(loop.state),
+        checkpoint_variables.moving(loop.state),
     )
     same = sorted(arrays) == sorted([*shapes, *moving])
     if not same or any(arrays[name].shape != shape for name, shape in shapes.items()):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
-    return arrays | entries.fitted(loop.state, arrays, moving, path), int(file.meta["step"])
+    return arrays | checkpoint_variables.fitted(loop.state, arrays, moving, path), int(file.meta["step"])
 
 
 def _assign(state: State, arrays: dict[str, np.ndarray]) -> None:
     replicas = state.replicas
     slots: SlotValues = [{} for _ in state.model.trainable_variables]
-    for name, entry in entries.entries(state).items():
-        if isinstance(entry, entries.Slot):
+    for name, entry in checkpoint_variables.entries(state).items():
+        if isinstance(entry, checkpoint_variables.Slot):
             slots[entry.weight][entry.name] = arrays[name]
         else:
             for component in replicas.local_results(entry):
                 component.assign(arrays[name])
     state.update.write_slots(slots)
-    _assign_per_replica(state, entries.moving(state), arrays)
+    _assign_per_replica(state, checkpoint_variables.moving(state), arrays)
 
 
 def _assign_per_replica(

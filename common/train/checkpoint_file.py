@@ -23,7 +23,7 @@ import numpy as np
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, left_behind, whole
 
-BEST = "best.npz"  # Points to the checkpoint with the best quality (common/run/best.py).
+BEST = "best.npz"  # Points to the checkpoint with the best quality (timetotrain/run/best.py).
 FORMAT = 2  # 1, which says nothing of its format, numbered the variables.
 # What the names in the file begin with; slots, moments and carried state have prefixes of their own.
 ASSETS, WEIGHTS = "assets/", "weights/"

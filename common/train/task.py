@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config import own_data
+from common.config import data_description
 from common.config.schema import RunConfig
 from common.distributed.replicas.base import Replicas, Shard
 from common.errors import UserError
@@ -79,7 +79,7 @@ class Task(abc.ABC):
       evaluation_workers: where not 0, `quality` runs in a thread and spreads work over so many worker processes with
         its argument `spread`.
       batch_shapes, eval_batch_shapes: static shapes of the batches, where there are several (batch_shapes.py).
-      has_pictures: `look` is there, so that a run can keep evaluated examples as pictures (common/run/examples.py).
+      has_pictures: `look` is there, so a run can keep evaluated examples as pictures (timetotrain/run/examples.py).
       chooses: a training step selects examples by comparing computed values, so rounding can change the selection.
       stages: names of the network's stages from the input on, each the beginnings of its layers' names
         (common/train/names.py); `config.frozen_stages` counts them.
@@ -169,7 +169,7 @@ class Task(abc.ABC):
 
         By default those of the description that `timetotrain data` writes beside the data.
         """
-        description = own_data.read(self.data_dir)
+        description = data_description.read(self.data_dir)
         return description.labels if description else ()
 
     def fitted(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

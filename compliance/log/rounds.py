@@ -26,7 +26,7 @@ _FOLDER = re.compile(
 )
 # A log names its benchmark and hyperparameters before it trains; real headers have a few hundred records.
 _MAX_RECORDS = 20_000
-# What only this project's logs say (common/run/mllog.py); its presets follow the rules of v0.7.
+# What only this project's logs say (timetotrain/run/mllog.py); its presets follow the rules of v0.7.
 _OWN_KEYS, _OWN_RULESET = frozenset(("config_digest", "smoke_run")), "0.7.0"
 _NOTHING = "0.7.0"  # what an unreadable or empty log is checked with, for its line findings
 

@@ -121,13 +121,13 @@ def _faults(arguments: argparse.Namespace):
 
 
 def _simulated(answer, faults, seed: int):
-    from systems.predict import network, simulate
+    from systems.predict import kernel_costs, simulate
 
     work = answer.work
     group = max(1, round(work.span / work.micro_batch)) * work.partitions // answer.machine.chip["replicas"]
     group = group if group > 1 and answer.machine.accelerators % group == 0 else 1
     # Groups wait for each other at each batch norm, forward and backward.
-    barriers = max(1, 2 * network.load(work.network).norm_layers) if group > 1 or faults.group > 1 else 1
+    barriers = max(1, 2 * kernel_costs.load(work.network).norm_layers) if group > 1 or faults.group > 1 else 1
     return simulate.simulate(answer.run, answer.machine.accelerators, faults, seed, group, barriers)
 
 

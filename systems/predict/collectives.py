@@ -1,7 +1,7 @@
 """Models the seconds of sums over replicas: rings, a TPU pod's 2-D torus, NVLink in nodes and InfiniBand between them.
 
 A ring of k members moves 2 n (k - 1) / k bytes past each, in 2 (k - 1) hops (Patarasuk and Yuan, 2009); the bytes of
-each route equal those of common.distributed.gradient_sum.bytes_moved, as tests check against bench/scaling.py.
+each route equal those of common.distributed.gradient_sum.bytes_moved, as tests check against lab/bench/scaling.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 
 # The part of a link's rate that collectives reach, for all families: an assumption, not fitted.
 LINK_SHARE = 0.8

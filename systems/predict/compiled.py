@@ -22,7 +22,7 @@ from systems.compile import run as compiler
 from systems.compile import series
 from systems.compile.targets import kind_of_preset, target
 from systems.predict.formulas import GNMT_LENGTH
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 from systems.predict.torus import Torus
 
 _HERTZ = 1e6

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from systems.predict.machine import Machine
-from systems.predict.network import SHARED, Kernels
+from systems.predict.hardware import Machine
+from systems.predict.kernel_costs import SHARED, Kernels
 
 # A systolic array: Jouppi et al., In-Datacenter Performance Analysis of a TPU, and XLA's tiles of 8 x 128.
 _LANES, _SUBLANES = 128, 8

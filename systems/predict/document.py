@@ -13,8 +13,8 @@ from systems.predict import (
     document_programs,
     figure10,
     fitting,
+    kernel_costs,
     model,
-    network,
     predictor,
     published,
 )
@@ -196,9 +196,9 @@ def pods() -> str:
 
 
 def wire() -> str:
-    """Bytes that a replica sends to sum ResNet-50's gradients: counted in bench/results/scaling.json, and modelled."""
-    measured = json.loads((ROOT / "bench/results/scaling.json").read_text(encoding="utf-8"))["exchange"]
-    elements = network.load("resnet50").parameters
+    """Bytes that a replica sends to sum ResNet-50's gradients, counted in lab/bench/results/scaling.json and modelled."""
+    measured = json.loads((ROOT / "lab/bench/results/scaling.json").read_text(encoding="utf-8"))["exchange"]
+    elements = kernel_costs.load("resnet50").parameters
     rows = []
     for place, variants in measured.items():
         replicas = int(place.split(", ")[1])
@@ -210,7 +210,7 @@ def wire() -> str:
 
 
 def exchange(variant: str, elements: int, replicas: int) -> collectives.Moved:
-    """The modelled bytes of a variant of bench/scaling.py: rows of two where there are two stages."""
+    """The modelled bytes of a variant of lab/bench/scaling.py: rows of two where there are two stages."""
     wire_bytes = 2 if "bf16" in variant else 4
     back = 4 if "sharded" in variant else wire_bytes
     row = 2 if variant in ("hierarchical", "2d") else replicas
@@ -219,8 +219,8 @@ def exchange(variant: str, elements: int, replicas: int) -> collectives.Moved:
 
 def networks() -> str:
     rows = []
-    for name in network.known():
-        net = network.load(name)
+    for name in kernel_costs.known():
+        net = kernel_costs.load(name)
         batch = 64
         mega = (net.train.bytes(2 * batch) - net.train.bytes(batch)) / batch / 1e6
         rows.append(

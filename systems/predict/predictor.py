@@ -13,16 +13,16 @@ from systems.predict import (
     compiled,
     convergence,
     fitting,
-    machine,
+    kernel_costs,
     model,
-    network,
     program_fit,
     published,
     workload,
 )
+from systems.predict import hardware as machine
 from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 from systems.predict.model import Run
 from systems.predict.workload import Workload
 
@@ -111,7 +111,7 @@ class Answer:
             "estimated_seconds": self.made and dict(zip(("cycles", "exchange"), self.estimate)),
             "memory_bytes": self.made and dict(zip(("needed", "device"), self.made.program.needed)),
             "constants": dataclasses.asdict(self.made.scale if self.made else self.constants),
-            "costs": network.load(self.work.network).source,
+            "costs": kernel_costs.load(self.work.network).source,
             "assumptions": list(self.notes),
         }
 
@@ -183,7 +183,7 @@ def of_workload(
 ) -> Answer:
     """Predicts a workload without what-ifs; with `made`, its step from the compiled program."""
     values = fitting.constants(target.family)
-    net = network.load(work.network)
+    net = kernel_costs.load(work.network)
     if "by hand" in net.source and not made:
         notes.append(f"costs of {work.network}: {net.source}")
     if target.chip.get("borrowed"):
@@ -285,9 +285,9 @@ def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) 
     if eval_batch != work.eval_batch:
         notes.append(f"evaluation batch: {eval_batch}, the next multiple of {replicas} replicas")
     name = what_if.model or work.network
-    if name not in network.known():
+    if name not in kernel_costs.known():
         raise UserError(
-            f"--model={name}: unknown{near(name, network.known())}; known: {', '.join(network.known())}"
+            f"--model={name}: unknown{near(name, kernel_costs.known())}; known: {', '.join(kernel_costs.known())}"
         )
     new = dataclasses.replace(
         work, cores=cores, partitions=partitions, batch=batch, shard_update=shard, wire=wire, span=span,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from systems.predict.collectives import LINK_SHARE
-from systems.predict.machine import Machine
-from systems.predict.network import Kernels
+from systems.predict.hardware import Machine
+from systems.predict.kernel_costs import Kernels
 
 
 def halo_seconds(machine: Machine, kernels: Kernels, batch: float, partitions: int) -> float:

@@ -6,7 +6,7 @@ An update only moves bytes: fp32 values read and written per weight, at the fitt
 from __future__ import annotations
 
 from systems.predict.compute import Constants
-from systems.predict.machine import Machine
+from systems.predict.hardware import Machine
 
 # Values of four bytes per weight. SGD with momentum reads w, g, v and writes w, v; LARS reads w and g once more for its
 # norms; Adam reads w, g, m, v and writes w, m, v.

@@ -17,10 +17,10 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train.step import State, make_eval_step, make_train_step
+from lab.studies.data import unpack
 from maskrcnn import tiny
 from maskrcnn.presets import PRESETS
 from maskrcnn.task import Task
-from studies.data import unpack
 
 CELLS = 256  # Cells per side of an oracle's masks: at least twice the pixels of any image.
 

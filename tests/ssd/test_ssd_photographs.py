@@ -17,9 +17,9 @@ from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train.step import State, make_eval_step, make_train_step
+from lab.studies.data import unpack
 from ssd.presets import PRESETS
 from ssd.task import Task
-from studies.data import unpack
 
 CONFIG = dataclasses.replace(
     PRESETS["cpu-tiny"],

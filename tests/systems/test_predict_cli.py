@@ -8,7 +8,7 @@ import pytest
 
 import systems
 from systems.__main__ import main
-from systems.predict import machine
+from systems.predict import hardware
 
 
 def test_a_table_with_every_term_and_the_assumptions(capsys):
@@ -217,5 +217,5 @@ def test_a_broken_description_is_one_line(content, tmp_path, capsys):
 )
 def test_numbers_without_end_are_none(field, text, note):
     notes = []
-    made = machine.machine(systems.load("dgx-1") | {field: text}, None, notes)
+    made = hardware.machine(systems.load("dgx-1") | {field: text}, None, notes)
     assert made.node_bandwidth == 50e9 and any(note in one for one in notes) == bool(note)

@@ -1,4 +1,4 @@
-"""Tests the cached costs: what bench/programs/hlo.py reads from a program, and that the committed files are current."""
+"""Tests the cached costs: what lab/bench/programs/hlo.py reads, and that the committed files are current."""
 
 import dataclasses
 import importlib
@@ -6,12 +6,13 @@ import importlib
 import pytest
 import tensorflow as tf
 
-from bench import costs
-from bench.programs import hlo
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
 from common.train.describe import forward_macs, parameters
-from systems.predict import formulas, network
+from lab.bench import costs
+from lab.bench.programs import hlo
+from systems.predict import formulas
+from systems.predict import kernel_costs as network
 
 # The two that trace in seconds; every change of a layer that they share shows there.
 QUICK = ("alexnet_bn", "resnet50")

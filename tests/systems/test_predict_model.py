@@ -15,8 +15,8 @@ from systems.predict import (
     document,
     fitting,
     formulas,
+    kernel_costs,
     model,
-    network,
     predictor,
     published,
     simulate,
@@ -30,7 +30,7 @@ FAULTLESS = simulate.Faults()
 def test_a_kernel_takes_the_longer_of_arithmetic_and_traffic():
     machine = published.kinetics_machine(1)
     one = compute.Constants(matrix=0.5, memory=0.5, launch=1e-6, turnaround=0.0)
-    rows = network.Kernels.of([formulas.product((0, 1024), 4096, 4096), formulas.memory(1e6)])
+    rows = kernel_costs.Kernels.of([formulas.product((0, 1024), 4096, 4096), formulas.memory(1e6)])
     times = compute.seconds(rows, 8, machine, one, "bf16")
     flops = 2 * 8 * 1024 * 4096 * 4096
     full = compute.occupancy(1, 8192, 4096, 4096, machine)
@@ -51,7 +51,9 @@ def test_occupancy_pads_to_tiles():
 
 def test_a_partition_takes_whole_rows():
     """Of 38 rows on 4 cores, the busiest has ten."""
-    rows = network.Kernels.of([formulas.product((0, 38 * 38), 256, 256), formulas.memory(1.0, kind="gather")])
+    rows = kernel_costs.Kernels.of(
+        [formulas.product((0, 38 * 38), 256, 256), formulas.memory(1.0, kind="gather")]
+    )
     assert compute.partition_shares(rows, 4).tolist() == [10 / 38, 1.0]
     assert compute.partition_shares(rows, 1).tolist() == [1.0, 1.0]
 
@@ -66,8 +68,8 @@ def test_the_update_moves_its_values(sharded):
 
 
 def test_bytes_on_the_wire_are_those_that_the_scaling_benchmark_counted():
-    measured = json.loads((document.ROOT / "bench/results/scaling.json").read_text())["exchange"]
-    elements = network.load("resnet50").parameters
+    measured = json.loads((document.ROOT / "lab/bench/results/scaling.json").read_text())["exchange"]
+    elements = kernel_costs.load("resnet50").parameters
     for place, variants in measured.items():
         for variant, found in variants.items():
             moved = document.exchange(variant, elements, int(place.split(", ")[1]))
@@ -277,7 +279,7 @@ def test_every_network_is_as_large_as_published():
         "tsm": (24.3, 33),
     }
     for name, (parameters, macs) in expected.items():
-        net = network.load(name)
+        net = kernel_costs.load(name)
         if parameters:
             assert net.parameters / 1e6 == pytest.approx(parameters, rel=0.005)
         if macs:

@@ -11,8 +11,8 @@ from systems.predict import (
     document_programs,
     evaluation,
     fitting,
+    kernel_costs,
     model,
-    network,
     predictor,
     program_fit,
     published,
@@ -92,7 +92,7 @@ def test_an_evaluation_comes_from_its_own_program_where_that_is_known(results):
     program = results("resnet", "tpu-v3-2048", 2048, train=report(), eval=batch)
     assert program.evaluation(machine, SCALE) == pytest.approx(0.8 * 0.01)
     made = Scaled(program, SCALE)
-    net, values = network.load("resnet50"), fitting.constants("tpu-v3")
+    net, values = kernel_costs.load("resnet50"), fitting.constants("tpu-v3")
     found = evaluation.device_seconds(work, net, machine, values, made)
     assert found == pytest.approx(0.008 * -(-work.eval_examples // work.eval_batch))
     unknown = results("resnet", "tpu-v3-2048", 2048, train=report(), eval=report(unknown=1))

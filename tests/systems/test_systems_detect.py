@@ -3,7 +3,7 @@
 import pytest
 
 import systems
-from systems import machine as detection
+from systems import detection
 from systems.schema import NAMES, validate
 
 XEON = """\

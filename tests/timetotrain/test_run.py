@@ -67,7 +67,7 @@ def test_it_starts_what_the_script_starts(words, variables):
 
 
 def test_data_of_one_s_own_are_left_alone_under_the_tiny_preset(tmp_path):
-    from timetotrain import run as verb
+    from timetotrain.run import command as verb
 
     def generates(folder):
         options, flags = verb.parser().parse_known_args([f"--data_dir={folder}", "--system=cpu-tiny"])
@@ -94,7 +94,7 @@ def test_bad_words_are_one_line():
 
 
 def test_the_data_choose_the_preset_where_nobody_does(tmp_path, capsys):
-    from timetotrain import run as verb
+    from timetotrain.run import command as verb
 
     def chosen(*words):
         options, flags = verb.parser().parse_known_args([f"--data_dir={tmp_path}", *words])

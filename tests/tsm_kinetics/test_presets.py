@@ -9,10 +9,10 @@ import pytest
 
 from common.config import overrides as configs
 from common.errors import UserError
-from common.launch import preset as launch
 from compliance.findings import ERROR
 from compliance.log.check_log import check_log
 from tests.benchmarks import header, scripted_log
+from timetotrain.launch import preset as launch
 from tsm_kinetics import tiny
 from tsm_kinetics.config import Config
 from tsm_kinetics.presets import PRESETS

@@ -1,4 +1,4 @@
-"""Reads bench/results/*.json into rows of tables: this project's time, and each peer's time in the same run."""
+"""Reads lab/bench/results/*.json into rows of tables: this project's time, and each peer's time in the same run."""
 
 from __future__ import annotations
 

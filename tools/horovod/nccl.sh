@@ -21,7 +21,7 @@ find_toolkit() {
 # Sets `nccl_include` and `nccl_library` (a file) to NCCL's; "" where it is not installed.
 find_nccl() {
   local home folder
-  # The wheel nvidia-nccl-cu12 of requirements/gpu.lock: the library that TensorFlow itself loads.
+  # The wheel nvidia-nccl-cu12 of tools/requirements/gpu.lock: the library that TensorFlow itself loads.
   home=$("$python" -c 'import importlib.util as u; print(*u.find_spec("nvidia.nccl").submodule_search_locations)' \
     2>/dev/null || true)
   nccl_include= nccl_library=

@@ -16,8 +16,8 @@ from common.config.digest import digest
 from common.config.schema import Optimizer, RunConfig, Schedule
 from common.errors import UserError
 from common.optim import optimizers, schedules
-from common.search import __main__ as search
-from common.search import space
+from timetotrain.search import __main__ as search
+from timetotrain.search import space
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/add-an-optimizer.md").read_text()
