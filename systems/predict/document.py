@@ -196,7 +196,7 @@ def pods() -> str:
 
 
 def wire() -> str:
-    """Bytes that a replica sends to sum ResNet-50's gradients, counted in lab/bench/results/scaling.json and modelled."""
+    """Bytes that a replica sends to sum ResNet-50's gradients: measured (lab/bench/scaling.py) and modelled."""
     measured = json.loads((ROOT / "lab/bench/results/scaling.json").read_text(encoding="utf-8"))["exchange"]
     elements = kernel_costs.load("resnet50").parameters
     rows = []
