@@ -6,7 +6,7 @@ import csv
 
 from tools.docs.measurements import ROOT, Table, load
 
-FINE_TUNING = ROOT / "studies" / "fine-tuning" / "results.csv"
+FINE_TUNING = ROOT / "lab/studies" / "fine-tuning" / "results.csv"
 _VERBS = ("data", "run", "export", "predict")
 
 

@@ -8,7 +8,7 @@ import statistics
 
 from tools.docs.measurements import ROOT, Table
 
-STUDY = ROOT / "studies" / "legw-ptb"
+STUDY = ROOT / "lab/studies" / "legw-ptb"
 TUNE = STUDY / "tune.json"
 # (base rate, base warmup in epochs): the results of LEGW with them, on the test text. The second are the presets'.
 BASES = {

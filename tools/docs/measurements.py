@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "bench" / "results"
+RESULTS = ROOT / "lab/bench/results"
 # {peer in the files: name in the tables}.
 PEERS = {
     "tfm_orbit": "tf-models under orbit",

@@ -14,7 +14,7 @@ from typing import Any
 from common.config.hardware import cpu_flags
 from lab.bench.harness import ROOT
 
-RESULTS = ROOT / "bench" / "results"
+RESULTS = ROOT / "lab/bench/results"
 # Flags of /proc/cpuinfo, the fastest instructions first: what oneDNN has kernels for, and its speed, depend on them.
 _INSTRUCTIONS = {
     "amx_bf16": "AMX",

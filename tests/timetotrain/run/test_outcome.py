@@ -48,7 +48,7 @@ def test_a_log_that_stops_short_has_no_ending(tmp_path) -> None:
 
 
 def test_a_log_of_mask_rcnn_has_both_its_qualities() -> None:
-    path = ROOT / "studies" / "nuclei" / "maskrcnn_result_0.txt"
+    path = ROOT / "lab/studies" / "nuclei" / "maskrcnn_result_0.txt"
     end = outcome.read(path)
     assert outcome.is_whole(path) and not end.reached and not end.diverged
     assert end.minutes == pytest.approx(11.25, abs=0.01) and len(end.evaluations) == 4

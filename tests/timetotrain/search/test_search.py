@@ -350,7 +350,7 @@ def test_the_quality_that_counts_is_required_before_anything_runs(bowl, capsys) 
 def test_a_real_log_of_mask_rcnn_is_a_trial_s_result(tmp_path) -> None:
     folder = tmp_path / "cpu-nuclei" / "maskrcnn"
     folder.mkdir(parents=True)
-    shutil.copy(ROOT / "studies" / "nuclei" / "maskrcnn_result_0.txt", folder / "result_0.txt")
+    shutil.copy(ROOT / "lab/studies" / "nuclei" / "maskrcnn_result_0.txt", folder / "result_0.txt")
     found = {part: trial.read(tmp_path, part) for part in ("BBOX", "SEGM")}
     assert (found["BBOX"].quality, found["SEGM"].quality) == (0.51502864836322, 0.5341658767907146)
     assert not found["BBOX"].reached

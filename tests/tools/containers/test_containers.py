@@ -12,7 +12,7 @@ import pytest
 
 from tests.benchmarks import ROOT
 
-FOLDER = ROOT / "containers"
+FOLDER = ROOT / "tools/containers"
 TARGETS = ("cpu", "gpu", "tpu")
 LINTER = shutil.which("hadolint", path=str(pathlib.Path(sys.executable).parent)) or shutil.which("hadolint")
 
@@ -66,7 +66,7 @@ def test_the_script_installs_from_the_locks() -> None:
     text = (FOLDER / "install.sh").read_text()
     locks = set(re.findall(r"lock=(\w+)", text))
     assert locks == {"text", "gpu"} and all(
-        (ROOT / "requirements" / f"{lock}.lock").exists() for lock in locks
+        (ROOT / "tools/requirements" / f"{lock}.lock").exists() for lock in locks
     )
     assert 'install --use-pep517 -r "tools/requirements/$lock.lock"' in text
 
