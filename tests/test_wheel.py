@@ -273,7 +273,7 @@ def without_extras(tmp_path_factory, installed):
         ["timetotrain.resnet.tiny", "data"],
         ["timetotrain.resnet", "--describe"],
         ["timetotrain", "run", "mnist"],
-        ["timetotrain.common.search", "mnist", "--system=cpu-tiny"],
+        ["timetotrain.search", "mnist", "--system=cpu-tiny"],
     ],
 )
 def test_a_missing_extra_is_one_line(call, without_extras, words):
