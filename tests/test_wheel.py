@@ -239,7 +239,7 @@ def test_scripts_name_the_wheel_s_modules(call, installed):
     assert f"{sys.executable} -m timetotrain.resnet --system=cpu-tiny" in line
     line = call(package / "resnet/run_and_time.sh", "--print_command", SYSTEM="cpu-cluster-1024")
     script = next(pathlib.Path(word) for word in line.split() if word.endswith("slurm.sbatch"))
-    assert script == package / "timetotrain/launch/slurm.sbatch"
+    assert script == package / "launch/slurm.sbatch"
     assert "-m timetotrain.common.launch --hosts=slurm" in script.read_text()
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a benchmark and times it: `timetotrain run BENCHMARK [FLAGS]`, with variables for its flags. BENCHMARK/run_and_time.sh
-# calls it. Results go to RESULT_DIR/<system>/BENCHMARK/result_<i>.txt. Variables, with defaults in parentheses:
+# Runs a benchmark and times it: `timetotrain run BENCHMARK [FLAGS]`, with variables for its flags.
+# BENCHMARK/run_and_time.sh calls it. Results go to RESULT_DIR/<system>/BENCHMARK/result_<i>.txt. Variables, with defaults in parentheses:
 #
 #   SYSTEM      preset of BENCHMARK/presets.py, or here   (cpu-tiny; here for data of `timetotrain data`)
 #   DATA_DIR    folder with the data   (.cache/BENCHMARK-tiny for cpu-tiny and here, else required)
@@ -14,7 +14,7 @@
 #   PYTHON      interpreter   (.venv/bin/python of the checkout, else python3)
 set -euo pipefail
 folder=$PWD root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-[[ ! -d $root/common ]] || cd "$root"  # A checkout's modules are found from its root.
+[[ -d $root/timetotrain/common ]] || cd "$root"  # A checkout's modules are found from its root, a wheel's anywhere.
 PYTHON=${PYTHON:-.venv/bin/python}
 [ -x "$PYTHON" ] || PYTHON=python3
 export PYTHON TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
