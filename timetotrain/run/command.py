@@ -118,8 +118,8 @@ class Series:
             return 0
         self._check(lines[0])
         if self.practice:
-            module = benchmarks.command(f"{self.benchmark}.tiny")
-            status, signalled = _child([_python(), "-m", module, str(self.options.data_dir)])
+            tiny = [_python(), "-m", benchmarks.command(f"{self.benchmark}.tiny")]
+            status, signalled = _child([*tiny, str(self.options.data_dir)])
             if status or signalled:
                 return status or 128 + signal.SIGTERM
         worst = 0
