@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent
 PARTS = ("common", "compliance", "systems", *sorted(path.parent.name for path in ROOT.glob("*/task.py")))
 # The place of `timetotrain.` in `-m resnet`, in a docstring, a message, a page or a script.
 _COMMAND = re.compile(rf"(?<=-m )(?=(?:{'|'.join(PARTS)})\b)".encode())
+# A script's way to timetotrain/, beside its own folder in a checkout, around it in the wheel.
+_BESIDE = re.compile(rb"(?<=/\.\./)timetotrain/(?=\w+\.sh)")
 # Left out of the wheel's data: setup.sh (installs a checkout's lock file), modules (copied apart), other non-sources.
 _LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
 
@@ -56,8 +58,8 @@ def data() -> dict[str, list[str]]:
 
 
 def with_commands(text: bytes) -> bytes:
-    """Returns a text with its commands (`python -m resnet`) changed to the wheel's."""
-    return _COMMAND.sub(f"{NAME}.".encode(), text)
+    """Returns a text with its commands (`python -m resnet`) and paths of scripts changed to the wheel's."""
+    return _BESIDE.sub(b"", _COMMAND.sub(f"{NAME}.".encode(), text))
 
 
 def with_imports(source: bytes, path: str) -> bytes:

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from common.config.closed_fields import data_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of
+from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
+from common.config.validation import check_one_shape
 from common.errors import UserError
 
 WIRINGS = ("reference", "google")
@@ -104,11 +105,12 @@ class Config(RunConfig):
 
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         if self.partitions > 1:
             raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")
+        one_of(self, "model", ("gnmt",))
+        positive(self, "init_scale")
         at_least(self, 4, "vocabulary_size")
         at_least(self, 2, "layers", "max_sequence_length")
         at_least(self, 1, "width")
@@ -123,6 +125,7 @@ class Config(RunConfig):
                 f"config.bucket_limits={list(limits)} must end with config.max_sequence_length="
                 f"{self.max_sequence_length}: give both"
             )
+        check_one_shape(self, len(limits))
         self._validate_decode()
 
     def _validate_decode(self) -> None:

@@ -8,8 +8,9 @@ from typing import ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, fraction, one_of
+from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
+from common.config.validation import check_one_shape
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
@@ -134,15 +135,19 @@ class Config(BatchNormSpan, RunConfig):
     eval_workers: int = system_field(0)
     data: Data = Data()
 
+    # The stem and the four stages of the residual network.
+    stages: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("conv1", "bn1"),
+        *((f"layer{stage}.",) for stage in range(1, 5)),
+    )
     quality: ClassVar[Measure] = Measure("mAP", names={"BBOX": "box mAP", "SEGM": "mask mAP"})
     target_fields: ClassVar[tuple[str, ...]] = ("quality_target", "mask_quality_target")
 
     weights_field: ClassVar[str] = "backbone"
     starts_from: ClassVar[str] = "an ImageNet ResNet-50"
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         one_of(self, "model", ("mask_rcnn_resnet50_fpn",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(
@@ -154,9 +159,7 @@ class Config(BatchNormSpan, RunConfig):
         for name in _PARTS:
             if not 0 < getattr(self, name) <= 1:
                 raise UserError(f"config.{name}={getattr(self, name)}: must be above 0 and at most 1")
-        for name in ("anchor_scale", "batch_norm_epsilon"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"config.{name}={getattr(self, name)}: must be positive")
+        positive(self, "anchor_scale", "batch_norm_epsilon")
         fraction(self, "score_threshold", "batch_norm_momentum")
         for stage in ("rpn", "roi"):
             batch, part = getattr(self, f"{stage}_batch"), getattr(self, f"{stage}_foreground")
@@ -166,12 +169,11 @@ class Config(BatchNormSpan, RunConfig):
             raise UserError(
                 f"config.rpn_negative={self.rpn_negative}: must not be above config.rpn_positive={self.rpn_positive}"
             )
-        for name in ("eval_workers", "mask_convs"):
-            if getattr(self, name) < 0:
-                raise UserError(f"config.{name}={getattr(self, name)}: must not be negative")
+        at_least(self, 0, "eval_workers", "mask_convs", "data.private_threads")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         self._validate_geometry()
+        check_one_shape(self, len(self.shapes))
         if self.batch_norm == "span":
             if self.freeze:
                 raise UserError(
@@ -198,7 +200,7 @@ class Config(BatchNormSpan, RunConfig):
                 f"config.padded_size={self.padded_size} does not hold images of config.short_side={self.short_side} by "
                 f"config.long_side={self.long_side}"
             )
-        cell = 2**self.max_level
+        cell = 2 ** min(self.max_level, 31)  # No side has 2^31 pixels.
         if short % cell or long % cell:
             raise UserError(
                 f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of level "

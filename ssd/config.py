@@ -8,7 +8,7 @@ from typing import ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import at_least, one_of
+from common.config.ranges import at_least, fraction, interval, one_of, positive
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -118,20 +118,30 @@ class Config(BatchNormSpan, RunConfig):
     logged_rate_batch: int = rule_field(0)
     data: Data = Data()
 
+    # The stem and the three stages of the residual network.
+    stages: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("conv1", "bn1"),
+        *((f"layer{stage}.",) for stage in range(1, 4)),
+    )
     quality: ClassVar[Measure] = Measure("box mAP")
 
     weights_field: ClassVar[str] = "backbone"
     starts_from: ClassVar[str] = "an ImageNet ResNet-34"
 
-    def validate(self) -> None:
+    def validate_own_fields(self) -> None:
         """Raises UserError where a field is out of range or fields contradict each other."""
-        super().validate()
         one_of(self, "model", ("ssd300_resnet34",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
         one_of(self, "data.cache", CACHES)
         at_least(self, 1, "image_size", "width", "candidates", "detections")
-        at_least(self, 1, "data.max_boxes", "data.crop_attempts")
+        at_least(self, 1, "data.max_boxes", "data.crop_attempts", "data.shuffle_buffer")
+        at_least(self, 0, "data.private_threads", "epoch_images", "logged_rate_batch", "batch_norm_span")
+        at_least(self, 0, "strided_extras", "valid_extras", "negatives_per_positive")
+        at_least(self, 0, "data.brightness", "data.contrast", "data.saturation", "data.hue")
+        fraction(self, "batch_norm_momentum")
+        positive(self, "batch_norm_epsilon")
+        interval(self, "data.crop_sides", "data.crop_aspect")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         if self.space_to_depth and self.image_size % 2:

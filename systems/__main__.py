@@ -19,7 +19,7 @@ from systems.schema import FIELDS, NAMES, validate
 
 def main(argv: list[str] | None = None) -> int:
     """Returns 0 on success, 1 when `validate` finds faults, 2 for wrong usage or unreadable input, 130 for Ctrl-C."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     # A terminal that cannot show a character shows its escape.
     sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -43,9 +43,10 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m systems", description="MLPerf system descriptions.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def parser(*words: str) -> argparse.ArgumentParser:
+    """Returns the parser of the command line, or that of the one command that `words` name."""
+    made = argparse.ArgumentParser(prog="python -m systems", description="MLPerf system descriptions.")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="all systems with their sizes")
     command.set_defaults(run=_list)
     command = commands.add_parser("show", help="one system, field by field")
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_validate)
     predict.add(commands)
     compile_.add(commands)
-    return parser
+    return commands.choices[words[0]] if words else made
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -239,7 +239,7 @@ def test_scripts_name_the_wheel_s_modules(call, installed):
     assert f"{sys.executable} -m timetotrain.resnet --system=cpu-tiny" in line
     line = call(package / "resnet/run_and_time.sh", "--print_command", SYSTEM="cpu-cluster-1024")
     script = next(pathlib.Path(word) for word in line.split() if word.endswith("slurm.sbatch"))
-    assert script == package / "timetotrain/launch/slurm.sbatch"
+    assert script == package / "launch/slurm.sbatch"
     assert "-m timetotrain.common.launch --hosts=slurm" in script.read_text()
 
 
@@ -273,7 +273,7 @@ def without_extras(tmp_path_factory, installed):
         ["timetotrain.resnet.tiny", "data"],
         ["timetotrain.resnet", "--describe"],
         ["timetotrain", "run", "mnist"],
-        ["timetotrain.common.search", "mnist", "--system=cpu-tiny"],
+        ["timetotrain.search", "mnist", "--system=cpu-tiny"],
     ],
 )
 def test_a_missing_extra_is_one_line(call, without_extras, words):

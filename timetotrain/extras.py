@@ -10,9 +10,20 @@ from types import TracebackType
 
 # Extra -> the import names of its packages; "" is what every installation has.
 EXTRAS = {
-    "": ("absl", "jinja2", "mlperf_logging", "shtab", "yaml"),
+    "": ("jinja2", "mlperf_logging", "shtab", "yaml"),
     "train": (
-        *("PIL", "av", "google", "h5py", "matplotlib", "ml_collections", "numpy", "optuna", "pycocotools"),
+        *(
+            "PIL",
+            "absl",
+            "av",
+            "google",
+            "h5py",
+            "matplotlib",
+            "ml_collections",
+            "numpy",
+            "optuna",
+            "pycocotools",
+        ),
         *("tensorflow", "tf_keras", "tqdm"),
         "tensorboard",  # Comes with tensorflow.
     ),

@@ -3,7 +3,8 @@
 A verb is one of two things:
 
 - a module with `add_arguments(parser)` and `run(options) -> int`, which returns the exit status, or
-- an existing command line, `main(argv) -> int`, which gets the words behind the verb.
+- a command line of its own: `main(argv) -> int` gets the words behind the verb, and `parser(*words)` returns the
+  parser of the verb, for completion.
 
 A module is imported when its verb is called, and only then.
 """

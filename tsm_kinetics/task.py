@@ -23,8 +23,6 @@ class Task(task.Task):
 
     input = pipeline
     has_pictures = True
-    # The stem and the four stages of the residual network.
-    stages = (("conv1", "bn1"), *((f"layer{stage}.",) for stage in range(1, 5)))
     input_errors = (
         *task.Task.input_errors,
         tf.errors.UnknownError,

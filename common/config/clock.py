@@ -9,8 +9,8 @@ import dataclasses
 import fractions
 import math
 from collections.abc import Iterator
+from typing import Any
 
-from common.config.schema import RunConfig
 from common.errors import UserError
 
 
@@ -52,8 +52,11 @@ class Clock:
     rounding: str
 
     @classmethod
-    def of(cls, config: RunConfig) -> Clock:
+    def of(cls, config: Any) -> Clock:
         """Returns the clock of a configuration.
+
+        Args:
+          config: a RunConfig.
 
         Raises:
           UserError: no training or evaluation examples, or a run of less than one step.
@@ -130,5 +133,5 @@ def exact(value: float) -> fractions.Fraction:
     return fractions.Fraction(value).limit_denominator(1 << 20)
 
 
-def _round(value: fractions.Fraction, config: RunConfig) -> int:
+def _round(value: fractions.Fraction, config: Any) -> int:
     return math.floor(value) if config.steps_per_epoch_rounding == "floor" else math.ceil(value)

@@ -81,8 +81,6 @@ class Task(abc.ABC):
       batch_shapes, eval_batch_shapes: static shapes of the batches, where there are several (batch_shapes.py).
       has_pictures: `look` is there, so a run can keep evaluated examples as pictures (timetotrain/run/examples.py).
       chooses: a training step selects examples by comparing computed values, so rounding can change the selection.
-      stages: names of the network's stages from the input on, each the beginnings of its layers' names
-        (common/train/names.py); `config.frozen_stages` counts them.
       input_errors: TensorFlow's errors that damaged data can cause.
     """
 
@@ -93,7 +91,6 @@ class Task(abc.ABC):
     eval_batch_shapes: Sequence[Shape] = ()
     has_pictures: bool = False
     chooses: bool = False
-    stages: Sequence[Sequence[str]] = ()
     input_errors: tuple[type[tf.errors.OpError], ...] = (
         tf.errors.DataLossError,
         tf.errors.InvalidArgumentError,

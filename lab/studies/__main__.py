@@ -32,13 +32,18 @@ STUDIES = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, that of a run that failed, 2 for a bad command or missing data, 130 for Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m lab.studies", description=__doc__)
-    commands = parser.add_subparsers(dest="study", required=True, metavar="NAME")
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of every study."""
+    made = argparse.ArgumentParser(prog="python -m lab.studies", description=__doc__)
+    commands = made.add_subparsers(dest="study", required=True, metavar="NAME")
     for name, module in STUDIES.items():
         module.add_arguments(commands.add_parser(name, help=module.__doc__.splitlines()[0]))
-    args = parser.parse_args(argv)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, that of a run that failed, 2 for a bad command or missing data, 130 for Ctrl-C."""
+    args = parser().parse_args(argv)
     try:
         return STUDIES[args.study].run(args)
     except UserError as error:

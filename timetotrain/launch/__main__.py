@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from common.errors import UserError
+from timetotrain.flags import Parser
 from timetotrain.launch import plan, settings
 from timetotrain.launch.local import Job, launch
 from timetotrain.launch.watch.loop import Limits
@@ -16,7 +17,7 @@ from timetotrain.launch.watch.loop import Limits
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser; its flags have underscores, as those of the benchmarks."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m common.launch",
         description="Runs COMMAND in several processes that train together, watches them, and ends them all "
         "when one fails.",
@@ -41,7 +42,10 @@ def parser() -> argparse.ArgumentParser:
         help="horovod on one machine: when a process is lost, the others go on from the last checkpoint",
     )
     made.add_argument(
-        "--min_processes", type=int, default=1, help="with --elastic: so many must be left (%(default)s)"
+        "--min_processes",
+        type=int,
+        default=1,
+        help="with --elastic: least number that must be left (%(default)s)",
     )
     made.add_argument(
         "--settings", default="", metavar="NAME", help="set the variables of systems/launch/NAME.json"
@@ -121,8 +125,8 @@ def job(arguments: argparse.Namespace) -> Job:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    arguments = parser().parse_args(argv)
     try:
+        arguments = parser().parse_args(argv)
         requested = job(arguments)
         if arguments.print_command:
             pairs = [f"{name}={value}" for name, value in requested.environment.items()]

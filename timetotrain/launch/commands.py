@@ -11,16 +11,18 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from common.config import benchmarks
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.files import INSTALLED, ROOT
+from timetotrain.flags import flag
 from timetotrain.launch import containers, settings
 
 SBATCH = "timetotrain/launch/slurm.sbatch"  # From the root of a checkout, where commands are started.
 if INSTALLED:
-    SBATCH = str(ROOT / SBATCH)
+    SBATCH = str(Path(__file__).with_name("slurm.sbatch"))
 LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
 # A TPU v3 or v4 chip has two cores. Presets have a replica on each core, on each chip (v4's megacore), or on a part of
 # the cores (v0.7's Transformer on 8,192).
@@ -35,10 +37,13 @@ class Options:
     """What a cluster's users choose.
 
     Attributes:
-      partition, account, time: of a SLURM job; "" leaves SLURM's default.
-      project, zone: of a TPU in Google's cloud; "" leaves gcloud's default.
-      container: image in which the run's processes start; "" for none.
-      container_runtime: "auto", or one of containers.RUNTIMES.
+      partition: SLURM's partition.
+      account: SLURM's account.
+      time: SLURM's limit of the job, as HH:MM:SS.
+      project: Google Cloud's project of a TPU.
+      zone: Google Cloud's zone of a TPU.
+      container: image in which the run's processes start.
+      container_runtime: what starts the container.
     """
 
     partition: str = ""
@@ -47,7 +52,7 @@ class Options:
     project: str = ""
     zone: str = ""
     container: str = ""
-    container_runtime: str = "auto"
+    container_runtime: str = flag("auto", choices=("auto", *containers.RUNTIMES))
 
     def check(self, launcher_name: str) -> None:
         """Raises UserError for an option that the launcher does not read."""

@@ -12,9 +12,10 @@ from common.errors import UserError
 
 RUNTIMES = ("docker", "apptainer", "pyxis")
 # Flags of a run whose value is a folder or file on the host.
+PATH_FIELDS = ("init", "backbone", "initial_weights")  # Of a configuration.
 _PATHS = (
     *("data_dir", "result_dir", "checkpoint_dir", "tensorboard_dir", "init", "evaluate", "export"),
-    *("config.init", "config.backbone", "config.initial_weights"),
+    *(f"config.{name}" for name in PATH_FIELDS),
 )
 PYTHON = "python"  # Of the images in tools/containers/: their environment is on the PATH.
 

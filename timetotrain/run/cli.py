@@ -1,11 +1,10 @@
-"""The command line every benchmark shares: `python -m resnet --system=cpu-tiny --data_dir=DIR`.
+"""Runs `python -m BENCHMARK FLAGS`, the process that trains: `python -m resnet --system=cpu-tiny --data_dir=DIR`.
 
 TensorFlow is imported only once the arguments have proved sound.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -14,110 +13,29 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags
-
-from common.config import automatic, benchmarks, data_description
-from common.config import overrides as configs
-from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
+from common.config import benchmarks
+from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed import process as processes
 from common.errors import PeerLostError, UserError
-from common.files import ROOT
-from timetotrain.run import closed_division
+from timetotrain import flags
+from timetotrain.run import closed_division, request
 from timetotrain.run import help as helps
-from timetotrain.run.options import RunOptions
-
-FLAGS = flags.FLAGS
+from timetotrain.run.options import BenchmarkFlags
 
 
-def _define_flags() -> None:
-    flags.DEFINE_string(
-        "system",
-        None,
-        "preset to run; see BENCHMARK/presets.py. `here`, which your own data take: chosen for this machine and data",
-    )
-    flags.DEFINE_string(
-        "target", None, "quality at which the run ends, in place of the preset's; none: no target"
-    )
-    flags.DEFINE_string(
-        "data_dir", None, "folder with the data that init_datasets.sh or `timetotrain data` made"
-    )
-    flags.DEFINE_string("result_dir", "results", "results go to RESULT_DIR/<system>/<benchmark>/")
-    flags.DEFINE_integer(
-        "run", None, "number of the result file; the first free one if not given", lower_bound=0
-    )
-    flags.DEFINE_integer(
-        "seed", None, "seed of the run, in place of the preset's", lower_bound=0, upper_bound=LARGEST_SEED
-    )
-    flags.DEFINE_string("checkpoint_dir", None, "save checkpoints here, and resume from the newest one found")
-    flags.DEFINE_integer("keep_checkpoints", 2, "so many of the newest checkpoints stay", lower_bound=1)
-    flags.DEFINE_string(
-        "tensorboard_dir", None, "write loss, learning rate, rate and quality for TensorBoard here"
-    )
-    flags.DEFINE_string(
-        "profile_steps",
-        None,
-        "keep a trace of the steps A:B for TensorBoard beside the log, and say what it shows",
-    )
-    flags.DEFINE_integer(
-        "examples",
-        0,
-        "keep so many evaluated examples, right and wrong, as pictures beside the log",
-        lower_bound=0,
-    )
-    flags.DEFINE_string("evaluate", None, "evaluate this checkpoint, print its quality as JSON; no training")
-    flags.DEFINE_enum("replicas", None, list(REPLICAS), "backend, in place of the preset's")
-    flags.DEFINE_bool(
-        "cache_cleared", False, "the system's caches were cleared before this run; set by run_and_time.sh"
-    )
-    flags.DEFINE_bool("allow_cpu", False, "train on the CPU where a preset's GPUs, or NCCL, are missing")
-    flags.DEFINE_bool("describe", False, "print model, sizes and hyperparameters as JSON; needs no data")
-    flags.DEFINE_bool("dry_run", False, "build, compile and take one step on synthetic data")
-    flags.DEFINE_string(
-        "export", None, "write one replica's steps as StableHLO into this folder; needs no data"
-    )
-    flags.DEFINE_enum(
-        "export_reference",
-        "compiled",
-        ["compiled", "uncompiled", "none"],
-        "what computes the exported step's first losses; uncompiled is several times as fast on a CPU",
-    )
-    flags.DEFINE_string(
-        "export_programs",
-        "both",
-        "which steps are exported: both, train, eval, or one by its name, as train-2",
-    )
-    flags.DEFINE_bool(
-        "export_values",
-        True,
-        "without: no first values and no losses; the programs can be compiled, not replayed",
-    )
-
-
-def defined() -> list[flags.Flag]:
-    """Returns the flags of this command line, in their order."""
-    if "system" not in FLAGS:
-        _define_flags()
-    return FLAGS.get_flags_for_module(__name__)
-
-
-def main(benchmark: str) -> None:
+def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
     """Runs the command line of `benchmark`, a package with config.py and task.py; does not return."""
+    words = sys.argv[1:] if argv is None else list(argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     heartbeat.start()
+    program = f"python -m {benchmarks.command(benchmark)}"
     try:
-        known = defined()
-        if helps.asked(sys.argv[1:]):
-            helps.print_help(benchmark, benchmarks.module(benchmark, "presets"), known, sys.argv[1:])
+        if helps.asked(words):
+            helps.print_help(benchmark, BenchmarkFlags, program, words)
             sys.stdout.flush()
             os._exit(0)
-        overrides, argv = configs.split_overrides(sys.argv)
-        extra = FLAGS(argv)[1:]
-        if extra:
-            raise UserError(f"unexpected argument {extra[0]!r}; flags start with --, see --help")
-        code = _dispatch(benchmark, overrides)
-    except flags.Error as error:
-        _fail(f"{error}; see --help", 2)
+        code = run(benchmark, *flags.parse(BenchmarkFlags, words, program))
     except PeerLostError as error:  # The launcher knows the cause better.
         _fail(str(error), error.exit_code, lost=True)
     except UserError as error:
@@ -144,114 +62,56 @@ def _fail(message: str, code: int, lost: bool = False) -> None:
     os._exit(code)
 
 
-def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
-    module = benchmarks.module(benchmark, "presets")
-    if FLAGS.system is None and (fitting := automatic.fitting(FLAGS.data_dir)):
-        FLAGS.system = fitting
-        if processes.here().main:
-            print(automatic.taken(fitting, FLAGS.data_dir), file=sys.stderr)
-    config, chosen = _configure(module, overrides)
-    if FLAGS.describe:
+def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, str]]) -> int:
+    """Does what the flags ask for; returns the exit status.
+
+    Raises:
+      UserError: the configuration or the data are wrong, or the run cannot go on.
+    """
+    options = request.with_system(options)
+    config, chosen = request.configure(benchmark, options, overrides)
+    hyperparameters, said = benchmarks.module(benchmark, "presets").hyperparameters, request.said(chosen)
+    if options.describe:
         from common.train.describe import describe
 
         task = benchmarks.module(benchmark, "task").Task(config, None)
-        print(json.dumps({**describe(task, module.hyperparameters(config)), **_said(chosen)}, indent=2))
+        print(json.dumps({**describe(task, hyperparameters(config)), **said}, indent=2))
         return 0
-    if FLAGS.dry_run:
-        task_module = benchmarks.module(benchmark, "task")
-        return _dry_run(task_module.Task(config, None), _said(chosen))
-    if FLAGS.export:
-        return _export(benchmarks.module(benchmark, "task").Task, config)
-    if FLAGS.system is None:
-        raise no_system(benchmark, FLAGS.data_dir)
-    check_data_dir(FLAGS.data_dir, benchmark)
-    if FLAGS.evaluate:
-        return _evaluate(benchmarks.module(benchmark, "task").Task(config, FLAGS.data_dir))
+    if options.dry_run:
+        return _dry_run(benchmarks.module(benchmark, "task").Task(config, None), said)
+    if options.export:
+        return _export(benchmarks.module(benchmark, "task").Task, config, options)
+    if not options.system:
+        raise request.no_system(benchmark, options.data_dir)
+    request.check_data_dir(options.data_dir, benchmark)
+    if options.evaluate:
+        task = benchmarks.module(benchmark, "task").Task(config, options.data_dir)
+        return _evaluate(task, options.evaluate)
     from timetotrain.run import run
 
-    preset = (
-        _configure(module, [])[0] if chosen else configs.preset(module.PRESETS, FLAGS.system)
-    )  # `here` is none.
-    closed_division.check(config, preset, module.hyperparameters)
+    preset = request.preset(benchmark, options)
+    closed_division.check(config, preset, hyperparameters)
     process = processes.of(config)
-    if not FLAGS.allow_cpu:
+    if not options.allow_cpu:
         from timetotrain.run import devices
 
         devices.check(config)
     if not process.main:
-        return run.Training(benchmark, config, _options(), process).execute()
-    changed = closed_division.overrides(config, preset)
-    facts = {"config_overrides": changed, **_said(chosen)}
-    return run.Run(benchmark, config, _options(), process, module.hyperparameters(config), facts).execute()
+        return run.Training(benchmark, config, options, process).execute()
+    facts = {"config_overrides": closed_division.overrides(config, preset), **said}
+    return run.Run(benchmark, config, options, process, hyperparameters(config), facts).execute()
 
 
-def no_system(benchmark: str, data: str | None) -> UserError:
-    """Returns the error of a run whose preset nobody names, and whose data ask for none."""
-    known = ", ".join([automatic.NAME, *benchmarks.module(benchmark, "presets").PRESETS])
-    where = f" for the data in {data}" if data else ""
-    return UserError(f"--system: name a preset{where}; known: {known}{_of_own(benchmark)}")
-
-
-def _of_own(benchmark: str) -> str:
-    """Returns how data of one's own are made for a benchmark, as the end of an error."""
-    if not (ROOT / benchmark / "own_data.py").is_file():
-        return ""
-    return f"; of your own files, `timetotrain data {benchmark} FILES OUT` makes a folder that needs none"
-
-
-def check_data_dir(path: str | None, benchmark: str) -> None:
-    """Raises UserError where `--data_dir` is missing or no folder."""
-    own = " or `timetotrain data`" if _of_own(benchmark) else ""
-    fix = f"name the folder that {benchmark}/init_datasets.sh{own} filled"
-    if not path:
-        raise UserError(f"--data_dir: missing; {fix}")
-    # TensorFlow checks an object store later.
-    if "://" not in path and not os.path.isdir(path):
-        raise UserError(f"--data_dir={path}: no such folder; {fix}")
-
-
-def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> tuple[RunConfig, list[automatic.Choice]]:
-    """Returns the configuration, and what `--system=here` chose of it."""
-    overrides = [*_target(module.Config), *overrides]
-    if FLAGS.system == automatic.NAME:
-        return automatic.configure(module, overrides, FLAGS.replicas, FLAGS.seed, FLAGS.data_dir)
-    config = configs.configure(
-        module.PRESETS, module.Config, FLAGS.system, overrides, FLAGS.replicas, FLAGS.seed, [automatic.NAME]
-    )
-    return data_description.filled(config, FLAGS.data_dir, overrides), []
-
-
-def _target(config: type[RunConfig]) -> list[tuple[str, str]]:
-    """Returns --target as overrides: one number for every target of the benchmark, or one for each."""
-    if FLAGS.target is None:
-        return []
-    fields, values = config.target_fields, FLAGS.target.split(",")
-    if len(values) == 1:
-        values *= len(fields)
-    if len(values) != len(fields):
-        raise UserError(f"--target={FLAGS.target}: give one number, or {len(fields)}: {', '.join(fields)}")
-    return list(zip(fields, values))
-
-
-def _said(chosen: Sequence[automatic.Choice]) -> dict[str, Any]:
-    """Returns what was chosen for this machine and data, for JSON and the log; {} where nothing was."""
-    return {"chosen": {c.field: {"value": c.value, "why": c.why} for c in chosen}} if chosen else {}
-
-
-def _options() -> RunOptions:
-    return RunOptions(**{field.name: FLAGS[field.name].value for field in dataclasses.fields(RunOptions)})
-
-
-def _evaluate(task: Any) -> int:
+def _evaluate(task: Any, checkpoint: str) -> int:
     from timetotrain.run import evaluate_checkpoint
 
-    quality = evaluate_checkpoint.evaluate(task, FLAGS.evaluate)
+    quality = evaluate_checkpoint.evaluate(task, checkpoint)
     if processes.of(task.config).main:
         print(json.dumps({"quality": quality.value, **quality.details}))
     return 0
 
 
-def _export(task_of: Any, config: RunConfig) -> int:
+def _export(task_of: Any, config: RunConfig, options: BenchmarkFlags) -> int:
     from common.export import write
     from common.export.steps import to_export
 
@@ -259,11 +119,11 @@ def _export(task_of: Any, config: RunConfig) -> int:
     write.write(
         task,
         config,
-        FLAGS.export,
-        FLAGS.export_reference,
+        options.export,
+        options.export_reference,
         lambda line: print(line, file=sys.stderr),
-        FLAGS.export_programs,
-        FLAGS.export_values,
+        options.export_programs,
+        options.export_values,
     )
     return 0
 

@@ -1,146 +1,252 @@
-"""`timetotrain run BENCHMARK`: what BENCHMARK/run_and_time.sh does, with flags for its variables. TensorFlow-free."""
+"""Starts runs: `timetotrain run BENCHMARK`, which BENCHMARK/run_and_time.sh calls too. TensorFlow-free.
+
+It plans the command of the run, generates practice data, starts the processes, and repeats the run with other seeds.
+"""
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import os
+import shlex
+import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from common.config import automatic, benchmarks
+from common.config.schema import RunConfig
 from common.errors import UserError, near
 from common.files import INSTALLED, ROOT
-from timetotrain.launch import commands
+from timetotrain import flags
+from timetotrain.launch import commands, containers
+from timetotrain.launch.watch.loop import SIGNALS
+from timetotrain.run import help as helps
+from timetotrain.run import request
+from timetotrain.run.options import BenchmarkFlags, RunFlags
 
-# Flags of a run that starts no training: it needs no data, and no launcher.
-_ALONE = ("describe", "export")
+_PROGRAM = "timetotrain run"
 _USAGE = """usage: timetotrain run BENCHMARK [--system=NAME] [--data_dir=DIR] [--FLAG=VALUE] [--config.FIELD=VALUE]
        timetotrain run BENCHMARK --help [--system=NAME]    every flag and every field
 
-Trains a benchmark as its preset says, and times it. Without --system, data of your own (timetotrain data) are trained
-by the preset here, which fits this machine and them; without --data_dir too it is a practice run: preset cpu-tiny,
-whose data are generated.
+Trains a benchmark as its preset says, and times it. Without --system, the preset `here` trains your own data
+(timetotrain data): it fits this machine and them. Without --data_dir too, the run is practice: it generates the data
+of the preset cpu-tiny and trains on them.
 
 benchmarks: {names}
 
-Flags beside those of the benchmark:
-  --launcher=NAME   {launchers}; default auto, the preset's own
-  --runs=N          so many runs, with the seeds --seed, --seed + 1, ...
-  --partition, --account, --time   of a SLURM job
-  --project, --zone                of a TPU in Google's cloud
-  --container=IMAGE [--container_runtime=docker|apptainer|pyxis]   start the processes in this image
-  --clear_caches    drop the system's page cache before each run (needs root)
-  --print_command   print the command, run nothing"""
+Flags beside those of `python -m BENCHMARK`:"""
+# The fields of the flags that a run's own process reads.
+_PASSED_ON = [field.name for field in dataclasses.fields(BenchmarkFlags)]
+_SHOWN = ("system", "data_dir", "result_dir")  # Given even at their defaults, and first.
+_CLUSTERS = ("sbatch", "mpirun", "horovodrun", "gcloud")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line; returns the exit status, if this process is not replaced by the run.
+    """Runs the command line; returns the exit status, if a run does not replace this process.
 
     Raises:
-      UserError: no such benchmark, or a flag without its value.
+      UserError: no such benchmark, a wrong flag, a configuration that cannot run, or no data.
     """
     if not argv or argv[0].startswith("-"):
-        launchers = ", ".join(commands.LAUNCHERS)
-        print(_USAGE.format(names=", ".join(benchmarks.NAMES), launchers=launchers))
-        return 0 if argv and argv[0] in ("-h", "--help") else 2
+        print(_USAGE.format(names=", ".join(benchmarks.NAMES)))
+        print(
+            "\n".join(
+                helps.flag_lines(RunFlags, {f.name for f in dataclasses.fields(RunFlags)} - {*_PASSED_ON})
+            )
+        )
+        return 0 if argv and argv[0] in helps.ASKS else 2
     benchmark, *words = argv
     if benchmark not in benchmarks.NAMES:
         hint = near(benchmark, benchmarks.NAMES)
         raise UserError(f"{benchmark}: no benchmark{hint}; known: {', '.join(benchmarks.NAMES)}")
-    options, flags = _split(words)
-    from timetotrain.run import help as helps
-
-    if helps.asked(words) or any(_given(flags, name) for name in _ALONE):
-        # In this process: help shall answer at once.
+    program = f"{_PROGRAM} {benchmark}"
+    if helps.asked(words):
+        helps.print_help(benchmark, RunFlags, program, words)
+        return 0
+    options, overrides = _in_root(*flags.parse(RunFlags, words, program))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if options.describe or options.export:  # They start no training: no data, no launcher.
         from timetotrain.run import cli
 
-        named = {"system": options.system, "data_dir": options.data_dir, "seed": options.seed}
-        known = [f"--{name}={value}" for name, value in named.items() if value]
-        sys.argv = [f"timetotrain run {benchmark}", *known, *flags]
-        cli.main(benchmark)
-    command, variables = plan(benchmark, options, flags)
-    os.environ.update(variables)
-    sys.stdout.flush()
-    return os.execv(command[0], command)
+        cli.main(benchmark, _words(options, overrides))
+    return Series(benchmark, options, overrides).execute()
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the flags that this verb adds to, or reads of, those of a benchmark."""
-    made = argparse.ArgumentParser(
-        prog="timetotrain run", add_help=False, allow_abbrev=False, exit_on_error=False
-    )
-    made.add_argument("--system")
-    made.add_argument("--data_dir")
-    made.add_argument("--result_dir")
-    made.add_argument("--seed")
-    made.add_argument("--launcher")
-    made.add_argument("--runs")
-    made.add_argument("--clear_caches", action="store_true")
-    made.add_argument("--print_command", action="store_true")
-    return made
+class Series:
+    """The runs that a command line asks for.
 
-
-def plan(
-    benchmark: str, options: argparse.Namespace, flags: Sequence[str]
-) -> tuple[list[str], dict[str, str]]:
-    """Returns the command that runs a benchmark, and the environment variables that it needs.
-
-    Args:
+    Attributes:
       benchmark: its name.
-      options: what `parser` reads.
-      flags: the other flags, which go to `python -m BENCHMARK`.
-
-    Raises:
-      UserError: no folder of data is named, or no preset for it.
+      options: the flags, with preset and folder of data.
+      practice: whether the data are generated.
     """
-    from timetotrain.run.cli import check_data_dir, no_system
 
-    system, data = options.system or automatic.fitting(options.data_dir), options.data_dir
-    if not system and data:
-        check_data_dir(data, benchmark)
-        raise no_system(benchmark, data)
-    if data and system != options.system:
-        print(automatic.taken(system, data), file=sys.stderr)
-    system = system or automatic.TINY
-    dry = _given(flags, "dry_run")
-    generate = system == automatic.TINY and not dry and (not data or _generated(Path(data)))
-    generate |= system == automatic.NAME and not dry and not data
-    if not (generate or dry or options.print_command):
-        check_data_dir(data, benchmark)
-    variables = {"SYSTEM": system, "PYTHON": _python(), "GENERATE": str(int(generate))}
-    named = {
-        "DATA_DIR": data or ("none" if dry else None),
-        "RESULT_DIR": options.result_dir,
-        "SEED": options.seed,
-        "NEXP": options.runs,
-        "LAUNCHER": options.launcher,
-        "CLEAR_CACHES": "1" if options.clear_caches else "0",
-        "PRINT_COMMAND": "1" if options.print_command else "0",
+    def __init__(self, benchmark: str, options: RunFlags, overrides: Sequence[tuple[str, str]]):
+        """Decides preset and data.
+
+        Raises:
+          UserError: the data ask for no preset.
+        """
+        self.benchmark, self._overrides = benchmark, overrides
+        # `generate` says that the data are for practice, whatever the folder holds.
+        otherwise = None if options.data_dir and options.generate is None else automatic.TINY
+        options = request.with_system(options, otherwise)
+        if not options.system:
+            request.check_data_dir(options.data_dir, benchmark)
+            raise request.no_system(benchmark, options.data_dir)
+        self.practice = not options.dry_run and _is_practice(options)
+        data = options.data_dir or (f".cache/{benchmark}-tiny" if self.practice else None)
+        if not data and (options.dry_run or options.print_command):
+            data = "none" if options.dry_run else "DATA_DIR"
+        self.options = dataclasses.replace(options, data_dir=data)
+
+    def execute(self) -> int:
+        """Runs the series; returns the exit status of the last run.
+
+        A missed target, status 1, is a result; a higher status ends the series. A single run replaces this process.
+
+        Raises:
+          UserError: the configuration cannot run, there are no data, or the launcher is not installed.
+        """
+        config = self._config()
+        lines = [self._line(config, i) for i in range(self.options.runs)]
+        if self.options.print_command:
+            print("\n".join(map(shlex.join, lines)))
+            return 0
+        self._check(lines[0])
+        if self.practice:
+            tiny = [_python(), "-m", benchmarks.command(f"{self.benchmark}.tiny")]
+            status, signalled = _child([*tiny, str(self.options.data_dir)])
+            if status or signalled:
+                return status or 128 + signal.SIGTERM
+        worst = 0
+        for line in lines:
+            if self.options.clear_caches:
+                _clear_caches()
+            sys.stdout.flush()
+            if len(lines) == 1:
+                os.execvp(line[0], line)
+            status, signalled = _child(line)
+            worst = max(worst, status)
+            if signalled or status > 1:
+                return status
+        return worst
+
+    def _config(self) -> RunConfig:
+        """Returns the configuration; data that are still to be generated have no description yet."""
+        options = self.options
+        if self.practice or options.data_dir in ("none", "DATA_DIR"):
+            options = dataclasses.replace(options, data_dir=None)
+        return request.configure(self.benchmark, options, self._overrides)[0]
+
+    def _line(self, config: RunConfig, number: int) -> list[str]:
+        """Returns the command of one run."""
+        options = self.options
+        if options.seed is not None or options.runs > 1:
+            options = dataclasses.replace(options, seed=(options.seed or 0) + number)
+        if options.clear_caches and not options.print_command:
+            options = dataclasses.replace(options, cache_cleared=True)
+        program = [_python(), "-m", benchmarks.command(self.benchmark), *_words(options, self._overrides)]
+        where = commands.shape(config, commands.describe(config.hardware))
+        launcher = commands.launcher(config, where) if options.launcher == "auto" else options.launcher
+        return commands.command(config, where, launcher, program, options)
+
+    def _check(self, line: Sequence[str]) -> None:
+        elsewhere = line[0] in _CLUSTERS or any(word.startswith("--hosts=") for word in line)
+        if elsewhere and self.options.clear_caches:
+            raise UserError(
+                "--clear_caches: it clears the caches of this machine, not of those that run; clear them there"
+            )
+        data = self.options.data_dir
+        # The data of a cluster's run may lie there alone.
+        if not (self.practice or self.options.dry_run or (elsewhere and data)):
+            request.check_data_dir(data, self.benchmark)
+        if shutil.which(line[0]) is None:
+            fix = "LAUNCHER=none on the TPU's own host" if line[0] == "gcloud" else "another LAUNCHER"
+            raise UserError(f"{line[0]}: not installed here; install it, or use {fix}")
+
+
+def _words(options: RunFlags, overrides: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns the words that give `python -m BENCHMARK` these flags and fields."""
+    fields = [f"--config.{path}={value}" for path, value in overrides]
+    return [*flags.words(options, _PASSED_ON, always=_SHOWN), *fields]
+
+
+def _in_root(
+    options: RunFlags, overrides: Sequence[tuple[str, str]]
+) -> tuple[RunFlags, list[tuple[str, str]]]:
+    """Goes to a checkout's root, where commands are started; relative paths stay those of the caller's folder."""
+    caller = Path(options.folder or "").resolve()
+    root = caller if INSTALLED else ROOT
+    os.chdir(root)
+
+    def moved(value: str) -> str:
+        absolute = not value or "://" in value or os.path.isabs(value)
+        return value if absolute or caller == root else str(caller / value)
+
+    given = {name: getattr(options, name) for name in flags.paths(RunFlags)}
+    # The default folder of results is the checkout's.
+    changes: dict[str, Any] = {
+        name: moved(value) for name, value in given.items() if value and value != getattr(RunFlags, name)
     }
-    variables |= {name: value for name, value in named.items() if value is not None}
-    return [str(ROOT / "timetotrain/run_and_time.sh"), benchmark, *flags], variables
+    fields = [(name, moved(value) if name in containers.PATH_FIELDS else value) for name, value in overrides]
+    return dataclasses.replace(options, **changes), fields
 
 
-def _python() -> str:
-    """Returns this interpreter; the one in a checkout relative to it, as other machines have it."""
-    path = Path(sys.executable)
-    return str(path.relative_to(ROOT)) if not INSTALLED and path.is_relative_to(ROOT) else str(path)
+def _is_practice(options: RunFlags) -> bool:
+    """Whether a run's data are generated: of cpu-tiny, or of `here` without data."""
+    if options.system == automatic.NAME:
+        return not options.data_dir
+    if options.system != automatic.TINY:
+        return False
+    if options.generate is not None:
+        return options.generate
+    return not options.data_dir or _generated(Path(options.data_dir))
 
 
 def _generated(folder: Path) -> bool:
     """Whether generated data belong into a folder: it is new or empty, or holds generated data already."""
-    from common.data.tiny_data import NOTE
-
-    return not folder.is_dir() or (folder / NOTE).exists() or not any(folder.iterdir())
+    return not folder.is_dir() or (folder / automatic.TINY_NOTE).exists() or not any(folder.iterdir())
 
 
-def _split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def _python() -> str:
+    """Returns the interpreter of the runs: $PYTHON, or this one; in a checkout its path from there, for other hosts."""
+    if given := os.environ.get("PYTHON"):
+        return given
+    path = Path(sys.executable)
+    return str(path.relative_to(ROOT)) if not INSTALLED and path.is_relative_to(ROOT) else str(path)
+
+
+def _child(line: Sequence[str]) -> tuple[int, bool]:
+    """Runs a command; returns its exit status, and whether a signal came meanwhile, which it passes on as SIGTERM."""
+    signals: list[int] = []
+    process: subprocess.Popen | None = None
+
+    def pass_on(number: int, _: Any) -> None:
+        signals.append(number)
+        if process is not None:
+            process.terminate()
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
-        return parser().parse_known_args(words)
-    except argparse.ArgumentError as error:
-        raise UserError(f"{error}; see timetotrain run --help") from None
+        process = subprocess.Popen(line)
+        if signals:  # The signal came before there was a process.
+            process.terminate()
+        code = process.wait()
+    except OSError as error:
+        raise UserError(f"{line[0]}: {error.strerror}; is PYTHON right?") from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return (code if code >= 0 else 128 - code), bool(signals)
 
 
-def _given(flags: Sequence[str], name: str) -> bool:
-    return any(flag.lstrip("-").partition("=")[0] == name for flag in flags if flag.startswith("-"))
+def _clear_caches() -> None:
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError as error:
+        raise UserError(f"--clear_caches: needs root ({error.strerror})") from error

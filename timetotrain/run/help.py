@@ -1,18 +1,20 @@
-"""Writes the help of `python -m BENCHMARK --help`: every flag, every field of the configuration. TensorFlow-free."""
+"""Writes the help of a benchmark: every flag, every field of the configuration. TensorFlow-free."""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-
-from absl import flags
 
 from common.config import automatic, benchmarks, fields
 from common.config import overrides as configs
+from common.config.overrides import field_types
 from common.config.schema import RunConfig
+from timetotrain import flags
+from timetotrain.run.options import BenchmarkFlags
 
 ASKS = ("--help", "-help", "-h", "--h", "--helpfull", "--helpshort", "-?")
 _GROUPS = {
@@ -30,70 +32,62 @@ def asked(argv: Sequence[str]) -> bool:
     return any(word in ASKS for word in argv)
 
 
-def print_help(benchmark: str, module: Any, defined: Sequence[flags.Flag], argv: Sequence[str]) -> None:
-    """Prints the help of a benchmark.
+def print_help(benchmark: str, table: type[BenchmarkFlags], program: str, argv: Sequence[str]) -> None:
+    """Prints the help of a benchmark: every flag and every field of its configuration.
 
     Args:
       benchmark: its name.
-      module: its presets.
-      defined: the flags of the command line.
+      table: the flags of the command.
+      program: the command.
       argv: the command line; a preset that it names with --system gives the values of the fields.
 
     Raises:
-      UserError: no such preset.
+      UserError: no such preset, or a wrong flag.
     """
-    name = system(argv)
-    if name == automatic.NAME:
-        config = automatic.choose(module, data_dir=_value(argv, "data_dir"))[0]
+    options, _ = flags.parse(table, [word for word in argv if word not in ASKS], program)
+    module = benchmarks.module(benchmark, "presets")
+    if options.system == automatic.NAME:
+        config = automatic.choose(module, data_dir=options.data_dir)[0]
+    elif options.system:
+        config = configs.preset(module.PRESETS, options.system, [automatic.NAME])
     else:
-        config = configs.preset(module.PRESETS, name, [automatic.NAME]) if name else module.Config()
-    width = min(shutil.get_terminal_size().columns, 120) if sys.stdout.isatty() else 120
-    print("\n".join(_lines(benchmark, module, defined, config, name, width)))
+        config = module.Config()
+    print("\n".join(_lines(module, table, config, program, options.system)))
 
 
-def system(argv: Sequence[str]) -> str | None:
-    """Returns the preset that a command line names, or None."""
-    return _value(argv, "system")
+def flag_lines(table: type, names: Iterable[str] | None = None) -> Iterator[str]:
+    """Yields the help of a table's flags, or of those in `names`."""
+    meanings, kinds = fields.meanings(table), field_types(table)
+    for field in dataclasses.fields(table):
+        if names is None or field.name in names:
+            value = (
+                "" if field.default in (None, "") or field.default is False else f", default {field.default}"
+            )
+            kind = flags.kind(field, kinds[field.name])
+            yield from _entry(f"--{field.name}", f"{kind}{value}", meanings[field.name])
 
 
-def _value(argv: Sequence[str], flag: str) -> str | None:
-    words = list(argv)
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in (f"--{flag}", f"-{flag}"):
-            return value if equals else next(iter(words[i + 1 : i + 2]), None)
-    return None
-
-
-def _lines(
-    benchmark: str, module: Any, defined: Sequence[flags.Flag], config: Any, name: str | None, width: int
-) -> Iterator[str]:
-    program = f"python -m {benchmarks.command(benchmark)}"
+def _lines(module: Any, table: type, config: Any, program: str, name: str | None) -> Iterator[str]:
     yield f"usage: {program} --system=NAME --data_dir=DIR [FLAG=VALUE ...] [--config.FIELD=VALUE ...]"
     yield f"       {program} --help [--system=NAME]    with the values of a preset"
     yield ""
-    yield from _wrapped(f"presets: {', '.join(module.PRESETS)}", width, "  ")
+    yield from _wrapped(f"presets: {', '.join(module.PRESETS)}", "  ")
     yield ""
     yield "Flags"
-    for flag in defined:
-        kind = flag.flag_type().replace("string enum", "one of " + ", ".join(_choices(flag)))
-        value = "" if flag.value is None or flag.value is False else f", default {flag.value}"
-        yield from _entry(f"--{flag.name}", f"{_type(kind)}{value}", _help(flag), width)
+    yield from flag_lines(table)
     described = fields.describe(config, RunConfig)
     if name:
         yield ""
-        yield from _wrapped(f"The values below are those of preset {name}: {config.source}", width, "")
+        yield from _wrapped(f"The values below are those of preset {name}: {config.source}", "")
     for title, source, members in _groups(config, described):
         yield ""
         yield title
         if source:
-            yield from _wrapped(source, width, "  ", "  ")
+            yield from _wrapped(source, "  ", "  ")
         for field in members:
-            yield from _entry(f"--config.{field.path}={field.text}", field.kind, field.meaning, width)
+            yield from _entry(f"--config.{field.path}={field.text}", field.kind, field.meaning)
     yield ""
-    yield from _entry(
-        "--config.legw=FACTOR", "number", "scales batch, rate and warmup together, by LEGW.", width
-    )
+    yield from _entry("--config.legw=FACTOR", "number", "scales batch, rate and warmup together, by LEGW.")
 
 
 def _groups(config: Any, described: Sequence[fields.Field]) -> Iterator[tuple[str, str, list[fields.Field]]]:
@@ -112,12 +106,13 @@ def _title(group: str) -> str:
     return _GROUPS.get(group, group) + (f" (config.{group})" if group else "")
 
 
-def _entry(head: str, kind: str, text: str, width: int) -> Iterator[str]:
+def _entry(head: str, kind: str, text: str) -> Iterator[str]:
     yield f"  {head}  ({kind})"
-    yield from _wrapped(" ".join(text.split()), width, "      ", "      ")
+    yield from _wrapped(" ".join(text.split()), "      ", "      ")
 
 
-def _wrapped(text: str, width: int, indent: str, first: str = "") -> list[str]:
+def _wrapped(text: str, indent: str, first: str = "") -> list[str]:
+    width = min(shutil.get_terminal_size().columns, 120) if sys.stdout.isatty() else 120
     return textwrap.wrap(
         text,
         width,
@@ -126,16 +121,3 @@ def _wrapped(text: str, width: int, indent: str, first: str = "") -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _choices(flag: flags.Flag) -> Sequence[str]:
-    return getattr(flag.parser, "enum_values", None) or ()
-
-
-def _help(flag: flags.Flag) -> str:
-    """Returns a flag's text without the list of choices that absl puts before it."""
-    return flag.help.partition(">: ")[2] if _choices(flag) else flag.help
-
-
-def _type(kind: str) -> str:
-    return {"string": "text", "int": "whole number", "bool": "switch", "float": "number"}.get(kind, kind)

@@ -1,1 +1,1 @@
-"""Searches over a configuration's fields: `python -m common.search mnist --space FIELD=VALUES`. TensorFlow-free."""
+"""Searches over a configuration's fields: `timetotrain search mnist --space FIELD=VALUES`. TensorFlow-free."""

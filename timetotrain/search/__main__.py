@@ -1,4 +1,4 @@
-"""Searches: python -m common.search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
+"""Searches: python -m timetotrain.search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
 
 Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in a
 process of its own. The same command continues a search that was ended; with --storage=URL of a database, several
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a search; returns 0, 1 if no trial has a result, 2 for a bad command, 128 + the number of a signal."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    args = _parser().parse_args(arguments[:at])
+    args = parser().parse_args(arguments[:at])
     try:
         return _search(args, arguments[at + 1 :])
     except UserError as error:
@@ -45,50 +45,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of what stands before --."""
     from timetotrain.search import space
     from timetotrain.search.driver import SAMPLERS
 
-    parser = argparse.ArgumentParser(
-        prog="python -m common.search",
+    made = argparse.ArgumentParser(
+        prog="python -m timetotrain.search",
         description=__doc__.split("\n\n")[1],
         epilog="What follows -- are flags of every run, as --config.train_epochs=3.",
     )
-    parser.add_argument("benchmark", help="a package such as mnist")
-    parser.add_argument("--system", required=True, help="the preset that the search starts from")
-    parser.add_argument("--data-dir", required=True, help="of every run")
-    parser.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
-    parser.add_argument("--sampler", choices=SAMPLERS, default="tpe")
-    parser.add_argument(
-        "--trials", type=int, help=f"of all processes together; default: the grid, or {TRIALS}"
-    )
-    parser.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
-    parser.add_argument(
+    made.add_argument("benchmark", help="a package such as mnist")
+    made.add_argument("--system", required=True, help="the preset that the search starts from")
+    made.add_argument("--data-dir", required=True, help="of every run")
+    made.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
+    made.add_argument("--sampler", choices=SAMPLERS, default="tpe")
+    made.add_argument("--trials", type=int, help=f"of all processes together; default: the grid, or {TRIALS}")
+    made.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
+    made.add_argument(
         "--objective",
         choices=list(OBJECTIVES),
         default="quality",
         help="quality (accuracy) after all epochs, time (to the preset's target), or both, as a Pareto front of runs "
         "through all epochs",
     )
-    parser.add_argument(
+    made.add_argument(
         "--part", help="of a benchmark with several qualities, the one that counts: SEGM of Mask R-CNN's"
     )
-    parser.add_argument(
+    made.add_argument(
         "--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)"
     )
-    parser.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
-    parser.add_argument(
+    made.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
+    made.add_argument(
         "--storage", help="a database URL, or a file; default: a journal in the search's folder"
     )
-    parser.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
-    parser.add_argument("--seed", type=int, default=0, help="of the sampler and of every run")
-    return parser
+    made.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
+    made.add_argument("--seed", type=int, default=0, help="of the sampler and of every run")
+    return made
 
 
 def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     base = _base(args, flags)
     part = _part(args, base)
-    from timetotrain.run.cli import check_data_dir
+    from timetotrain.run.request import check_data_dir
     from timetotrain.search import space as spaces
     from timetotrain.search.driver import Plan, Search
     from timetotrain.search.report import publish

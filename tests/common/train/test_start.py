@@ -158,7 +158,7 @@ def test_frozen_stages_keep_their_weights_and_moments(trained):
 
 def test_too_many_frozen_stages_are_refused():
     with pytest.raises(UserError, match="config.frozen_stages=6: .* has 5 stages"):
-        state_of(dataclasses.replace(TINY, frozen_stages=6))
+        dataclasses.replace(TINY, frozen_stages=6).validate()
 
 
 def test_a_later_field_at_its_default_leaves_the_digest():

@@ -16,7 +16,8 @@ import pytest
 
 from common.errors import UserError
 from resnet.presets import PRESETS
-from timetotrain.launch import commands, containers, preset
+from tests.timetotrain.run.planned import command_of, printed
+from timetotrain.launch import commands, containers
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BENCHMARKS = sorted(path.parent.name for path in ROOT.glob("*/config.py") if path.parent.name != "common")
@@ -30,19 +31,15 @@ def flag(line, name):
     return next((word.partition("=")[2] for word in line if word.startswith(f"--{name}=")), None)
 
 
-def command_of(benchmark, name, by="auto"):
-    return preset.plan(benchmark, by, [f"--system={name}", "--data_dir=D"])
-
-
 @pytest.mark.parametrize("benchmark, name", EVERY)
 def test_the_printed_command_fits_the_preset_s_system(benchmark, name):
     """Compares hosts, accelerators per host and processes, read from the text of the command."""
     config = importlib.import_module(f"{benchmark}.presets").PRESETS[name]
     system = commands.describe(config.hardware)
     hosts, accelerators = system["number_of_nodes"], int(system["accelerators_per_node"] or 0)
-    line = command_of(benchmark, name)
+    line = command_of(benchmark, f"--system={name}", "--data_dir=D")
     assert line[-2:] == [f"--system={name}", "--data_dir=D"] or line[-1].endswith(
-        f"--system={name} --data_dir=D"
+        f"--system={name} --data_dir=D --result_dir=results"
     )
     if config.replicas == "tpu":
         assert line[:5] == ["gcloud", "compute", "tpus", "tpu-vm", "ssh"] and line[5] == config.hardware
@@ -219,14 +216,11 @@ def test_an_option_that_a_launcher_does_not_read_is_an_error(by, options, messag
         line_of(PRESETS["v100-8"], by, **options)
 
 
-def test_options_count_on_either_side_of_the_dashes(capsys):
-    lines = []
-    for argv in (
-        ["--partition=p", "--launcher=slurm", "--print_command", "--", "--system=v100-8"],
-        ["--launcher=slurm", "--", "--system=v100-8", "--partition=p", "--print_command"],
-    ):
-        assert preset.main(["resnet", *argv]) == 0
-        lines.append(capsys.readouterr().out)
+def test_options_count_in_any_order():
+    lines = [
+        printed("resnet", "--partition=p", "--launcher=slurm", "--system=v100-8"),
+        printed("resnet", "--launcher=slurm", "-system=v100-8", "-partition", "p"),
+    ]
     assert lines[0] == lines[1] and lines[0].startswith("sbatch --wait --partition=p --nodes=1 ")
 
 
@@ -281,12 +275,12 @@ def test_a_preset_that_does_not_fit_its_system_is_an_error(changes, message):
         ("cpu-tiny", "slurm", "config.replicas=single is one process; use LAUNCHER=none"),
         ("tpu-v3-32", "slurm", "use tpu-vm"),
         ("v100-8", "tpu-vm", "cannot start config.replicas=horovod"),
-        ("v100-8", "srun", "LAUNCHER=srun: unknown"),
+        ("v100-8", "srun", "--launcher=srun: unknown .did you mean .*mpirun"),
     ],
 )
 def test_a_launcher_that_cannot_start_the_backend_is_an_error(name, by, message):
     with pytest.raises(UserError, match=message):
-        command_of("resnet", name, by)
+        command_of("resnet", f"--system={name}", f"--launcher={by}")
 
 
 def script(benchmark, *flags, **environment):
@@ -326,24 +320,37 @@ def test_run_and_time_of_one_machine_mentions_no_launcher(tmp_path):
     assert result.stdout.startswith("python3 -m resnet --system=cpu-tiny ") and not result.stderr
 
 
+def fake(path, code):
+    """A `python` that runs the program itself, and `code` in the place of a run."""
+    path.write_text(
+        f'#!/usr/bin/env bash\n[[ $2 != timetotrain ]] || exec {sys.executable} "$@"\n'
+        f"exec {sys.executable} -c {shlex.quote(code)}\n"
+    )
+    path.chmod(0o755)
+    return {**os.environ, "PYTHON": str(path), "SYSTEM": "v100-8", "DATA_DIR": str(path.parent)}
+
+
+HANDLES = """import signal, sys, time
+def stop(*_):
+    time.sleep(0.3)
+    print('saved', flush=True)
+    sys.exit({})
+for number in signal.SIGTERM, signal.SIGINT:
+    signal.signal(number, stop)
+print('runs', flush=True)
+time.sleep(60)
+"""
+
+
 @pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, runs, tmp_path):
-    python = tmp_path / "python"
-    python.write_text(
-        f"#!{sys.executable}\nimport signal, sys, time\n"
-        "def stop(*_):\n    time.sleep(0.3)\n    print('saved', flush=True)\n    sys.exit(143)\n"
-        "for number in signal.SIGTERM, signal.SIGINT:\n    signal.signal(number, stop)\n"
-        "print('runs', flush=True)\ntime.sleep(60)\n"
-    )
-    python.chmod(0o755)
-    environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D"}
     process = subprocess.Popen(
         [ROOT / "resnet" / "run_and_time.sh"],
-        env={**environment, "NEXP": str(runs)},
+        env={**fake(tmp_path / "python", HANDLES.format(143)), "NEXP": str(runs)},
         stdout=subprocess.PIPE,
         text=True,
-        # A shell cannot trap a signal that was ignored at its start, as in tests that a shell runs in the background.
+        # A process keeps ignoring a signal that was ignored at its start, as in tests that run in the background.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout.readline() == "runs\n"
@@ -353,29 +360,55 @@ def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, runs, tm
     assert process.returncode == 143
 
 
+@pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize("code", [0, 7])
-def test_a_run_that_ends_at_once_on_a_signal_to_all_keeps_its_status(code, tmp_path):
-    python = tmp_path / "python"
-    python.write_text(
-        f"#!/usr/bin/env bash\ntrap 'exit {code}' TERM\necho runs\nwhile :; do sleep 0.01; done\n"
+def test_a_run_that_ends_at_once_on_a_signal_to_all_keeps_its_status(code, runs, tmp_path):
+    environment = {**fake(tmp_path / "python", HANDLES.format(code)), "NEXP": str(runs)}
+    process = subprocess.Popen(
+        [ROOT / "resnet" / "run_and_time.sh"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    python.chmod(0o755)
-    environment = {**os.environ, "PYTHON": str(python), "SYSTEM": "v100-8", "DATA_DIR": "D"}
-    command = [ROOT / "resnet" / "run_and_time.sh"]
-    for _ in range(5):
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        assert process.stdout.readline() == "runs\n"
-        os.killpg(process.pid, signal.SIGTERM)
-        process.communicate(timeout=30)
-        assert process.returncode == code
+    assert process.stdout.readline() == "runs\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+
+
+@pytest.mark.parametrize(("codes", "status", "ran"), [("000", 0, 3), ("010", 1, 3), ("050", 5, 2)])
+def test_a_missed_target_is_a_result_and_a_failure_ends_the_series(codes, status, ran, tmp_path):
+    code = (
+        "import pathlib, sys\n"
+        f"seen = pathlib.Path({str(tmp_path / 'seen')!r})\n"
+        "number = len(seen.read_text()) if seen.exists() else 0\n"
+        f"seen.write_text('x' * (number + 1)); sys.exit(int({codes!r}[number]))"
+    )
+    done = subprocess.run(
+        [ROOT / "resnet" / "run_and_time.sh"],
+        env={**fake(tmp_path / "python", code), "NEXP": "3"},
+        timeout=60,
+    )
+    assert (done.returncode, len((tmp_path / "seen").read_text())) == (status, ran)
+
+
+def test_caches_of_other_machines_are_not_cleared(tmp_path):
+    done = script("resnet", SYSTEM="cpu-cluster-1024", DATA_DIR=str(tmp_path), CLEAR_CACHES="1")
+    assert done.returncode == 2 and done.stderr.startswith(
+        "error: --clear_caches: it clears the caches of this"
+    )
+
+
+def test_each_run_has_its_seed():
+    lines = printed("mnist", "--runs=2", "--seed=4", "--config.train_epochs=3").splitlines()
+    assert [flag(shlex.split(line), "seed") for line in lines] == ["4", "5"]
+    assert all(line.endswith(" --config.train_epochs=3") for line in lines)
+    assert "--seed" not in printed("mnist") and "--seed=1" in printed("mnist", "--runs=2")
 
 
 def test_an_override_decides_the_launcher_too():
-    line = preset.plan(
-        "resnet", "auto", ["--system=cpu-tiny", "--replicas", "horovod", "--config.num_replicas=2"]
-    )
+    line = command_of("resnet", "--system=cpu-tiny", "--replicas", "horovod", "--config.num_replicas=2")
     assert line[:5] == ["python", "-m", "common.launch", "--replicas=horovod", "--processes=2"]
 
 
@@ -387,9 +420,7 @@ def test_an_override_decides_the_launcher_too():
         ("v100-8", "global_batch_size=1001", "global_batch_size"),
     ],
 )
-def test_a_configuration_that_cannot_run_is_one_line(name, field, message, capsys):
+def test_a_configuration_that_cannot_run_is_one_line(name, field, message):
     """The error comes before the command is made, not from the run on every host."""
-    flags = ["resnet", "--print_command", "--", f"--system={name}", f"--config.{field}"]
-    assert preset.main(flags) == 2
-    text = capsys.readouterr().err
-    assert text.startswith("error: config.") and message in text and text.count("\n") == 1
+    with pytest.raises(UserError, match=f"^config.*{message}"):
+        printed("resnet", f"--system={name}", f"--config.{field}")

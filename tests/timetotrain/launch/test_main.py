@@ -61,5 +61,7 @@ def test_srun_s_container_without_scontrol_is_one_line(tmp_path, monkeypatch, ca
 
 
 def test_the_launcher_imports_no_tensorflow():
-    code = "import timetotrain.launch.local, timetotrain.launch.preset, sys; sys.exit('tensorflow' in sys.modules)"
+    code = (
+        "import timetotrain.launch.local, timetotrain.run.command, sys; sys.exit('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

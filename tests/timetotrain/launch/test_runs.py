@@ -218,11 +218,12 @@ def start_preset(data, folder, backend, launcher, *options, **variables):
     line = [
         sys.executable,
         "-m",
-        "timetotrain.launch.preset",
+        "timetotrain",
+        "run",
         "mnist",
         f"--launcher={launcher}",
+        "--generate=0",
         *options,
-        "--",
         *flags,
     ]
     # A launcher that refuses root: Open MPI's.

@@ -72,7 +72,10 @@ def test_a_step_gets_the_last_ones_memory(thread):
     "name, value", [("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=3")]
 )
 def test_settings_of_the_environment_stay(name, value):
-    assert run("from common.run import allocator; print(allocator.keep_freed())", **{name: value}) == "False"
+    assert (
+        run("from timetotrain.run import allocator; print(allocator.keep_freed())", **{name: value})
+        == "False"
+    )
 
 
 def test_another_c_library_is_left_alone(monkeypatch):

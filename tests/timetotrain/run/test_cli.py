@@ -108,6 +108,19 @@ NO_TENSORFLOW = "raise ImportError('TensorFlow was imported')"
             ["--system=cpu-tiny", "--replicas=mirrored", "--config.num_replicas=3"],
             ["config.global_batch_size=64 does not divide into 3 replicas", "use a multiple of 3"],
         ),
+        (
+            ["--system=cpu-tiny", "--describe", "--config.schedule.kind=foo"],
+            ["config.schedule.kind='foo': unknown; known: constant, poly"],
+        ),
+        (
+            ["--system=cpu-tiny", "--describe", "--config.optimizer.name=adam"],
+            ["config.optimizer.name='adam'"],
+        ),
+        (["--system=cpu-tiny", "--export=x", "--export_programs"], ["expected one argument", "--help"]),
+        (
+            ["--system=cpu-tiny", "--replicas=mirored"],
+            ["--replicas=mirored: unknown (did you mean mirrored?)"],
+        ),
         (["--system=cpu-tiny", "--config.precision=fp8"], ["config.precision='fp8': unknown"]),
         (["--system=cpu-tiny", "--config.smoke_run=true", "--config.division=closed"], ["smoke_run"]),
         (

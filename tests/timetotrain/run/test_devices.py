@@ -149,7 +149,8 @@ def test_a_run_that_cannot_use_its_gpus_is_one_line_and_writes_nothing(tmp_path,
     driver, folder = tmp_path / "version", tmp_path / "run"
     driver.write_text(LOADED)
     folder.mkdir()
-    code = f"import pathlib, sys\nimport tensorflow as tf\nfrom common.run import cli, devices\n{lie}cli.main('resnet')"
+    code = "import pathlib, sys\nimport tensorflow as tf\nfrom timetotrain.run import cli, devices\n"
+    code += f"{lie}cli.main('resnet')"
     command = [sys.executable, "-c", code, str(driver), "--system=v100-8"]
     command += flags or ["--replicas=single", "--config.num_replicas=1"]
     done = subprocess.run(

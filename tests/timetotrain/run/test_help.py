@@ -1,5 +1,6 @@
 """Tests `python -m BENCHMARK --help`: every flag and field, the values of a preset, without TensorFlow."""
 
+import dataclasses
 import pathlib
 import subprocess
 import sys
@@ -9,10 +10,11 @@ import pytest
 from common.config import benchmarks, fields
 from common.config.schema import RunConfig
 from timetotrain.run import help as helps
+from timetotrain.run.options import BenchmarkFlags, RunFlags
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # Fails where help imports TensorFlow.
-CODE = "import sys; sys.modules['tensorflow'] = None; from common.run import cli; cli.main('{}')"
+CODE = "import sys; sys.modules['tensorflow'] = None; from timetotrain.run import cli; cli.main('{}')"
 
 
 def ask(benchmark, *arguments):
@@ -47,7 +49,12 @@ def test_an_unknown_preset_gets_near_names():
     assert done.returncode == 2 and "did you mean cpu-tiny" in done.stderr
 
 
-def test_the_preset_of_a_command_line():
-    assert helps.system(["--system=a", "--x"]) == "a"
-    assert helps.system(["--x", "--system", "b"]) == "b"
-    assert helps.system(["--system"]) is None and helps.system([]) is None
+def test_every_flag_is_listed_and_read_once(capsys):
+    """Help names each flag of a table, and no text is written twice: it is the dataclass's."""
+    meanings = fields.meanings(RunFlags)
+    for table in (BenchmarkFlags, RunFlags):
+        helps.print_help("mnist", table, "program", ["--help"])
+        text = capsys.readouterr().out
+        for field in dataclasses.fields(table):
+            assert f"\n  --{field.name}  (" in text and meanings[field.name].split(";")[0][:40] in text
+    assert "--examples  (whole number, default 0)" in text

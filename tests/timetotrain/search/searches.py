@@ -101,7 +101,7 @@ def bowl_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def search(*flags: str) -> list[str]:
-    """Arguments of `python -m common.search`."""
+    """Arguments of `python -m timetotrain.search`."""
     return ["bowl", "--system=cpu-tiny", "--data-dir=.", "--name=it", *flags]
 
 

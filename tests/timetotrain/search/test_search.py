@@ -37,7 +37,7 @@ def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum
     monkeypatch.setenv("BOWL_SECONDS", "0.1")
     flags = search("--space", RATE, DECAY, "--trials=40", "--processes=2", "--sampler=tpe")
     first = subprocess.Popen(
-        [sys.executable, "-m", "common.search", *flags], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "timetotrain.search", *flags], stdout=subprocess.PIPE, text=True
     )
     told = [first.stdout.readline() for _ in range(20)]
     first.send_signal(signal.SIGKILL)
@@ -46,7 +46,9 @@ def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum
     numbers = {int(line.split()[1].rstrip(":")) for line in told if line.startswith("trial")}
     before = {t.number: t.values for t in study(bowl).trials if t.state.is_finished()}
     assert numbers <= set(before) and 20 <= len(before) < 40
-    done = subprocess.run([sys.executable, "-m", "common.search", *flags], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "timetotrain.search", *flags], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     after = {t.number: t.values for t in study(bowl).trials if t.state.is_finished()}
     assert all(after[number] == values for number, values in before.items())
@@ -62,7 +64,7 @@ def test_forty_trials_killed_half_way_and_resumed_lose_none_and_find_the_optimum
 def test_sigterm_ends_the_runs_and_a_later_search_begins_them_again(bowl, monkeypatch) -> None:
     monkeypatch.setenv("BOWL_SECONDS", "60")
     flags = search("--space", RATE, "--trials=2", "--processes=2")
-    first = subprocess.Popen([sys.executable, "-m", "common.search", *flags])
+    first = subprocess.Popen([sys.executable, "-m", "timetotrain.search", *flags])
     journal = bowl / "results" / "search" / "it" / "journal.log"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (
@@ -92,7 +94,7 @@ def test_sigterm_ends_the_runs_and_a_later_search_begins_them_again(bowl, monkey
 def test_the_runs_of_a_killed_search_end_by_themselves(bowl, monkeypatch) -> None:
     monkeypatch.setenv("BOWL_SECONDS", "60")
     flags = search("--space", RATE, "--trials=1")
-    killed = subprocess.Popen([sys.executable, "-m", "common.search", *flags])
+    killed = subprocess.Popen([sys.executable, "-m", "timetotrain.search", *flags])
     output = bowl / "results" / "search" / "it" / "trial-0" / "output.txt"
     wait_for(lambda: output.is_file() and output.read_text() == "trained\n")
     (left,) = study(bowl).trials

@@ -46,7 +46,7 @@ def test_a_journal_of_half_a_line_is_usable(tmp_path) -> None:
 def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bowl) -> None:
     """A limit on the length of a file leaves the journal room for the first trials only."""
     flags = search("--space", RATE, DECAY, "--trials=8", "--sampler=random")
-    call = [sys.executable, "-m", "common.search", *flags]
+    call = [sys.executable, "-m", "timetotrain.search", *flags]
     limit = 7000
     ended = subprocess.run(
         call,

@@ -1,0 +1,1 @@
+"""What a person does beside a run: own data into records, a trained model to other programs, predictions."""
