@@ -209,8 +209,8 @@ class Target:
     """Judges accuracies against a benchmark's target.
 
     Args:
-      spec: the `target` or `goal` of a benchmark's section; `{"by": key, "less": bound, "then": ..., "else": ...}` chooses by
-      another key. lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule
+      spec: the `target` or `goal` of a benchmark's section; `{"by": key, "less": bound, "then": ..., "else": ...}`
+      chooses by another key. lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule
       fixes the form).
     """
 
