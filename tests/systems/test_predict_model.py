@@ -19,7 +19,6 @@ from systems.predict import (
     model,
     published,
     simulate,
-    update,
 )
 from systems.predict.predictor import WhatIf
 from timetotrain.forecast import presets, upkeep, workloads
@@ -62,7 +61,7 @@ def test_a_partition_takes_whole_rows():
 def test_the_update_moves_its_values(sharded):
     machine, values = published.kinetics_machine(1), fitting.constants("v100")
     shards = 6 if sharded else 1
-    seconds = update.seconds(machine, values, "adam", 10**9, 1, shards)
+    seconds = compute.update_seconds(machine, values, "adam", 10**9, 1, shards)
     moved = 7 * 4e9 / shards / (values.memory * 900e9)
     assert seconds == pytest.approx(moved + values.launch)
 
@@ -129,7 +128,7 @@ def test_the_committed_fit_is_what_the_code_gives():
     for family, found in constants.items():
         for name, value in found["constants"].items():
             assert value == pytest.approx(committed[family]["constants"][name], rel=0.02), (family, name)
-    saved = json.loads(fitting.LEFT_OUT.read_text())
+    saved = fitting.left_out()[fitting.FORMULAS]
     assert [row[:2] for row in left_out] == [row[:2] for row in saved]
     for new, old in zip(left_out, saved):
         assert new[2:] == pytest.approx(old[2:], rel=0.02)

@@ -49,6 +49,4 @@ def _fit() -> None:
     tpu = constants[program_fit.FAMILY]
     tpu["programs"], programs = program_fit.refit(fitting.Constants(**tpu["constants"]))
     fitting.PATH.write_text(json.dumps(constants, indent=1) + "\n", encoding="utf-8")
-    lines = ",\n ".join(json.dumps(row) for row in left_out)
-    fitting.LEFT_OUT.write_text(f"[\n {lines}\n]\n", encoding="utf-8")
-    program_fit.LEFT_OUT.write_text(json.dumps(programs, indent=1) + "\n", encoding="utf-8")
+    fitting.write_left_out({fitting.FORMULAS: left_out} | programs)
