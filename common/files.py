@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import hashlib
 import io
 import os
@@ -59,6 +60,21 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         made = pathlib.Path(folder, path.name)
         yield made
         os.replace(made, path)
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path) -> Iterator[None]:
+    """Lets in one process at a time: for a file of `folder` that several processes read, add to and write.
+
+    Raises:
+      OSError: there is no such folder.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def sha256(*paths: str | os.PathLike) -> str:

@@ -206,7 +206,7 @@ def table(ruleset: str, division: str, benchmark: str) -> str:
             near = nearest(value, choices)
             hint = f"did you mean {near}?" if near else f"known: {', '.join(choices)}"
             raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint}")
-    name = rules.benchmark_file(ruleset, division, benchmark)
+    name = rules.benchmark_section(ruleset, division, benchmark)
     if name not in rules.names(ruleset):
         raise UserError(
             f"ruleset {ruleset} names {benchmark} and has no rules for it; name an earlier --ruleset"

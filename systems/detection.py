@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-import shutil
-import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from common import machine_tools
 from systems.schema import FIELDS, NAMES
 
 _STACK = (
@@ -29,13 +27,11 @@ def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
     found = {
         "system_name": platform.node().split(".")[0],
         "number_of_nodes": "1",
-        **parse_lscpu(_output("lscpu")),
+        **parse_lscpu(machine_tools.output("lscpu")),
         **_memory(_text(root / "proc/meminfo")),
         **_storage(root / "sys/block"),
         **_network(root / "sys/class"),
-        **parse_nvidia_smi(
-            _output("nvidia-smi", f"--query-gpu={_GPU_QUERY}", "--format=csv,noheader,nounits")
-        ),
+        **parse_gpus(machine_tools.nvidia_smi(*_GPU_FIELDS)),
         **_software(_text(root / "etc/os-release")),
     }
     description = {name: found.get(name, "") for name in NAMES}
@@ -79,15 +75,17 @@ def parse_lscpu(text: str) -> dict[str, str]:
     return fields
 
 
-_GPU_QUERY = "name,memory.total,clocks.max.sm,driver_version,pcie.link.gen.max,pcie.link.width.max"
+_GPU_FIELDS = (
+    *("name", "memory.total", "clocks.max.sm", "driver_version"),
+    *("pcie.link.gen.max", "pcie.link.width.max"),
+)
 
 
-def parse_nvidia_smi(text: str) -> dict[str, str]:
-    """The accelerator_* fields from nvidia-smi's output: one CSV line per GPU, in the order of the query."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.count(",") >= 5]
+def parse_gpus(rows: list[list[str]]) -> dict[str, str]:
+    """The accelerator_* fields from nvidia-smi's rows: one per GPU, in the order of _GPU_FIELDS."""
     if not rows:
         return {"accelerators_per_node": "0"}
-    name, mebibytes, megahertz, driver, pcie, width = rows[0][:6]
+    name, mebibytes, megahertz, driver, pcie, width = rows[0]
     fields = {"accelerators_per_node": str(len(rows)), "accelerator_model_name": name}
     if len({row[0] for row in rows}) > 1:
         fields["accelerator_model_name"] = ", ".join(sorted({row[0] for row in rows}))
@@ -168,23 +166,6 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _output(*command: str) -> str:
-    if not shutil.which(command[0]):
-        return ""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            env={**os.environ, "LC_ALL": "C"},
-            errors="replace",
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 def _text(path: Path) -> str:

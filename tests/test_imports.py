@@ -19,11 +19,35 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LAYERS = ("common", "systems", "compliance", *BENCHMARKS, "timetotrain", "lab", "tools")
 # The folders of common/ from the bottom up: each may import itself and those before it.
 ROOMS = (
-    *("errors", "files", "config", "optim", "distributed", "data", "layers", "train"),
+    *("errors", "files", "machine_tools", "hlo", "config", "optim", "distributed", "data", "layers", "train"),
     *("detection", "text", "export"),
 )
 # Entries that start the program by a name below it. They hold no code of their own.
-THIN_ENTRIES = ("common/launch.py", *(f"{name}/__main__.py" for name in BENCHMARKS))
+THIN_ENTRIES = (
+    *("common/launch.py", "systems/__main__.py", "systems/predict/__main__.py"),
+    *(f"{name}/__main__.py" for name in BENCHMARKS),
+)
+# What the checker and the systems may import of common/. These import nothing of the project but each other.
+LEAVES = {
+    "compliance": ["common.errors", "common.files"],
+    "systems": ["common.errors", "common.files", "common.machine_tools", "common.hlo"],
+}
+# Below timetotrain/, the files that import a module whose name is known when they run, and what it may be.
+DYNAMIC = {
+    "common/config/benchmarks.py": "the modules of a benchmark, for those who call `benchmarks.module`",
+    "common/config/plugins.py": "a user's own module, named in a configuration",
+    "common/export/inference.py": "the benchmark that an export's manifest names",
+    "common/export/trained.py": "the benchmark that a checkpoint names",
+    "common/export/formats.py": "packages of other formats, where they are installed",
+    "common/layers/weight_files.py": "safetensors, where it is installed",
+    "common/text/official.py": "official.*, TensorFlow's models, where they are installed",
+    "compliance/cli.py": "compliance's own modules, each when its command is called",
+}
+# A call of one of these imports a module: importlib.import_module, benchmarks.module, runpy.run_module, ....
+IMPORTERS = (
+    *("import_module", "__import__", "module", "run_module", "run_path"),
+    *("exec_module", "spec_from_file_location"),
+)
 THIN_LINES = 12
 # Modules hidden from a benchmark, which passes its task to them and sees a single replica.
 HIDDEN = (
@@ -121,9 +145,9 @@ def test_a_room_of_common_imports_those_below_it(room):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_imports_those_below_it(layer):
     """The layers are those of docs/architecture.md; imports inside functions count too."""
-    above = LAYERS[LAYERS.index(layer) + 1 :]
+    above = (*LAYERS[LAYERS.index(layer) + 1 :], "tests")
     if layer in BENCHMARKS:  # Benchmarks stand side by side.
-        above = [name for name in LAYERS if name not in ("common", layer)]
+        above = [name for name in (*LAYERS, "tests") if name not in ("common", layer)]
     hits = [hit for hit in found(layer, above) if not hit.startswith(THIN_ENTRIES)]
     assert hits == []
 
@@ -153,14 +177,37 @@ def test_at_most_16_folders_stand_at_the_root():
     assert len({name.split("/")[0] for name in names if "/" in name and not name.startswith(".")}) <= 16
 
 
-def test_the_checker_imports_errors_and_files_of_common_alone():
-    assert found("compliance", ["common"], ["common.errors", "common.files"]) == []
+@pytest.mark.parametrize("part", LEAVES)
+def test_the_checker_and_the_systems_import_leaves_of_common_alone(part):
+    """Not even inside a function."""
+    assert found(part, ["common"], LEAVES[part]) == []
 
 
-def test_the_systems_import_errors_files_and_configurations_of_common_alone():
-    assert (
-        found("systems", ["common", "compliance"], ["common.errors", "common.files", "common.config"]) == []
-    )
+def test_the_leaves_of_common_import_nothing_of_the_project_but_leaves():
+    for leaf in sorted({name for names in LEAVES.values() for name in names}):
+        path = leaf.replace(".", "/")
+        for file in files(path if (ROOT / path).is_dir() else f"{path}.py"):
+            ours = [name for name in imports(file) if name.split(".")[0] in LAYERS]
+            assert all(within(name, LEAVES["systems"]) for name in ours), file
+
+
+@pytest.mark.parametrize("layer", LAYERS[: LAYERS.index("timetotrain")])
+def test_imports_by_name_stand_in_known_files(layer):
+    """An import that is made by a call hides from the tests above; none leads from systems/ to a benchmark."""
+    hits = [f"{p.relative_to(ROOT)}:{line}" for p in files(layer) for line in _calls_of_importers(p)]
+    assert [hit for hit in hits if hit.partition(":")[0] not in DYNAMIC] == []
+
+
+def _calls_of_importers(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in IMPORTERS:
+                yield node.lineno
+
+
+def test_every_file_that_may_import_by_name_does():
+    assert [name for name in DYNAMIC if not list(_calls_of_importers(ROOT / name))] == []
 
 
 @pytest.mark.parametrize("part", ["compliance", "systems"])

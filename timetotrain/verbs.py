@@ -52,10 +52,10 @@ VERBS = {
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
     "compare": _compliance("two runs or systems side by side", "compare"),
     "package": _compliance("build the submission of your results", "package"),
-    "systems": Verb("list, show, detect and validate machines", "systems.__main__", ()),
+    "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
     "forecast": Verb(
         "how long a run takes on a machine that you lack",
-        "systems.__main__",
+        "timetotrain.forecast.cli",
         ("predict",),
     ),
     "completion": Verb("print the completion of a shell", "timetotrain.completion"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import pathlib
 import re
-import shutil
-import subprocess
 import sys
+
+from common import machine_tools
 
 _GIB = 1 << 30
 # CPU flags of instructions that multiply bfloat16 numbers, as /proc/cpuinfo names them.
@@ -70,29 +69,18 @@ def _memory(root: pathlib.Path) -> int:
 
 def _gpus() -> list[tuple[int, float]]:
     """Returns (bytes of memory, compute capability) of each GPU that TensorFlow can use."""
-    listed = parse_gpus(
-        _output("nvidia-smi", "--query-gpu=memory.total,compute_cap", "--format=csv,noheader,nounits")
-    )
+    listed = parse_gpus(machine_tools.nvidia_smi("memory.total", "compute_cap"))
     if not listed:
         return []
     # A TensorFlow without CUDA's libraries sees none of them, and CUDA_VISIBLE_DEVICES may hide some.
-    seen = _output(sys.executable, "-c", _COUNT_GPUS, seconds=120).strip()
+    seen = machine_tools.output(sys.executable, "-c", _COUNT_GPUS, seconds=120).strip()
     return listed[: int(seen)] if seen.isdigit() else []
 
 
-def parse_gpus(text: str) -> list[tuple[int, float]]:
-    """Returns (bytes of memory, compute capability) of each line of nvidia-smi: "81559, 9.0"."""
-    found = re.findall(r"^\s*(\d+)\s*,\s*([\d.]+)\s*$", text, re.M)
-    return [(int(mebibytes) << 20, float(capability)) for mebibytes, capability in found]
-
-
-def _output(*command: str, seconds: float = 10) -> str:
-    if not shutil.which(command[0]):
-        return ""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-        return done.stdout if done.returncode == 0 else ""
-    return ""
+def parse_gpus(rows: list[list[str]]) -> list[tuple[int, float]]:
+    """Returns (bytes of memory, compute capability) of each row of nvidia-smi: ["81559", "9.0"]."""
+    found = [re.fullmatch(r"(\d+),([\d.]+)", ",".join(row)) for row in rows]
+    return [(int(match[1]) << 20, float(match[2])) for match in found if match]
 
 
 def _text(path: pathlib.Path) -> str:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from common.errors import UserError
+from common.hlo import stablehlo_text
+from common.hlo.stablehlo_text import DTYPES
 
 # Artifacts are written for this version of StableHLO, of June 2024: jaxlib promises to read the artifacts of the last
 # five years, and TensorFlow 2.20 can write this one.
 VERSION = "1.0.0"
-DTYPES = {
-    "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "i32": "int32",
-    "i16": "int16", "i8": "int8", "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8", "i1": "bool",
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Lowered:
 
     def custom_calls(self) -> list[str]:
         """Returns the targets of custom calls, which a device's compiler may not know."""
-        return sorted(set(re.findall(r"custom_call @([\w.]+)", self.text)))
+        return stablehlo_text.custom_calls(self.text)
 
 
 def lower(function: Callable, batch: Any, what: str, asked: str = "--export") -> Lowered:
@@ -75,11 +72,12 @@ def lower(function: Callable, batch: Any, what: str, asked: str = "--export") ->
         text = function.experimental_get_compiler_ir(batch)(stage="stablehlo")
     except (tf.errors.OpError, ValueError, NotImplementedError, TypeError) as error:
         raise UserError(f"{asked}: XLA cannot compile the {what}: {_reason(error)}") from error
-    aliases, text = _aliases(text), _portable(text)
-    if re.search(r"tensor<[^>]*\?", text):
+    aliases, text = stablehlo_text.aliases(text), stablehlo_text.portable(text)
+    if stablehlo_text.has_unknown_sizes(text):
         raise UserError(f"{asked}: the {what} holds tensors of unknown size; give the network fixed shapes")
-    head = re.search(r"func\.func @main\((.*?)\) -> (.*?) \{\n", text).groups()
-    arguments, results = (_types(part) for part in head)
+    arguments, results = (
+        [(list(shape), DTYPES[kind]) for shape, kind in part] for part in stablehlo_text.signature(text)
+    )
     captured = list(traced.captured_inputs)
     returned = traced.structured_outputs
     given, kept = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
@@ -98,32 +96,3 @@ def _reason(error: Exception) -> str:
         line for line in lines if "not supported" in line or "No registered" in line or "unsupported" in line
     ]
     return (telling or lines or [type(error).__name__])[0][:300]
-
-
-def _aliases(text: str) -> dict[int, int]:
-    """Reads {result: argument} from the module's attribute mhlo.input_output_alias."""
-    pairs = re.findall(r"parameter_number = (\d+) : i64\}, output_index = array<i64(?:: (\d+))?>", text)
-    return {int(result or 0): int(argument) for argument, result in pairs}
-
-
-def _portable(text: str) -> str:
-    """Returns the module without what only TensorFlow's XLA reads, and without what depends on where it is made.
-
-    The former are attributes and copies of the dialect mhlo. The latter are paths of Python files, and the numbers that
-    TensorFlow gives to functions in their order. So a step has the same artifact wherever it is exported.
-    """
-    text = re.sub(r"^module @\S+ attributes .*\{$", "module @step {", text, count=1, flags=re.MULTILINE)
-    text = re.sub(r'loc\("[^"]*":\d+:\d+\)', "loc(unknown)", text)
-    names = re.findall(r"func\.func private @([\w.\-]+)\(", text)
-    plain = {name: f"part.{i}" for i, name in enumerate(names)}
-    text = re.sub(r"@([\w.\-]+)", lambda found: f"@{plain.get(found[1], found[1])}", text)
-    text = re.sub(r"mhlo\.copy (%\S+) : (\S+)", r"stablehlo.reshape \1 : (\2) -> \2", text)
-    return re.sub(r" \{mhlo\.frontend_attributes = \{[^{}]*\}\}", "", text)
-
-
-def _types(text: str) -> list[tuple[list[int], str]]:
-    found = []
-    for inside in re.findall(r"tensor<([^>]*)>", text):
-        *sizes, dtype = inside.split("x")
-        found.append(([int(size) for size in sizes], DTYPES[dtype]))
-    return found

@@ -127,7 +127,7 @@ class StreamChecker:
         if benchmark is None or (division is None and rules.has_divisions(self.ruleset)):
             return []
         self.benchmark, self.division = benchmark, division
-        name = rules.benchmark_file(self.ruleset, division, benchmark)
+        name = rules.benchmark_section(self.ruleset, division, benchmark)
         self._checked = True
         if name not in rules.names(self.ruleset):
             wanted = "a benchmark with rules in this division"

@@ -98,7 +98,7 @@ def of_keys(keys: dict[str, object]) -> Choice:
         reason = "the log is one of this project, whose rules are those of v0.7"
         return Choice(_OWN_RULESET, reason, fits=(_OWN_RULESET,))
     fitting = [
-        one for one in fitting if rules.benchmark_file(one, division, name) in rules.names(one)
+        one for one in fitting if rules.benchmark_section(one, division, name) in rules.names(one)
     ] or fitting
     missing = {ruleset: len(required(ruleset, division, name) - keys.keys()) for ruleset in fitting}
     fewest = min(missing.values())
@@ -132,7 +132,7 @@ def of_submission(choices: Iterable[Choice]) -> Choice | None:
 @cache
 def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
     """The keys that a log of a benchmark must have, without those that depend on another key's value."""
-    files = ["common", f"{division}/common", rules.benchmark_file(ruleset, division, benchmark)]
+    files = ["common", f"{division}/common", rules.benchmark_section(ruleset, division, benchmark)]
     specs: dict[str, dict] = {}
     for name in files:
         if name in rules.names(ruleset):

@@ -127,7 +127,7 @@ class Story:
         return (self.stop.time_ms - self.times["run_start"]) / 60_000
 
     def end(self, info: dict, goal: dict | None) -> Iterator[Finding]:
-        """Yields the findings about the whole run; `info` is the benchmark's rule file, `goal` its target (or None)."""
+        """Yields the findings about the whole run; `info` is the benchmark's section, `goal` its target (or None)."""
         yield from self._order()
         if goal is not None:
             yield from self._status(info)
@@ -209,8 +209,8 @@ class Target:
     """Judges accuracies against a benchmark's target.
 
     Args:
-      spec: the rule file's target; `{"by": key, "less": bound, "then": ..., "else": ...}` chooses by
-      another key. lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule
+      spec: the `target` or `goal` of a benchmark's section; `{"by": key, "less": bound, "then": ..., "else": ...}`
+      chooses by another key. lenient: also read numbers in strings and [BBOX, SEGM] lists (round v0.6, where no rule
       fixes the form).
     """
 

@@ -49,13 +49,13 @@ def logs(folder: Path) -> Iterator[tuple[str, str]]:
 def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
     """Both checkers' verdicts on a log, and the stock checker's in full; it is asked where none is given."""
     from compliance.log.check_log import check_log
-    from tests.compliance import stock_here
+    from lab.bench.harness import stock_checker
 
     path, name, theirs = task
     ruleset = f"{name}.0"
     ours = check_log(path, ruleset)
     if theirs is None:
-        verdict, messages = stock_here.verdict(path, ruleset, 60, stock_here.config(path, ruleset))
+        verdict, messages = stock_checker.verdict(path, ruleset, 60, stock_checker.config(path, ruleset))
         theirs = Stock(verdict, " ".join(messages[0].split())[:80] if messages else "")
     why = ""
     if ours.passes != (theirs.verdict == "pass"):
@@ -66,9 +66,9 @@ def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
 
 
 def _start() -> None:
-    from tests.compliance import stock_here
+    from lab.bench.harness import stock_checker
 
-    stock_here.make_fast()
+    stock_checker.make_fast()
 
 
 def summary(pairs: list[Pair], folder: Path) -> dict:

@@ -93,10 +93,10 @@ def _fast_checker():
     from mlperf_logging.compliance_checker import mlp_compliance
     from mlperf_logging.rcp_checker import rcp_checker
 
-    from tests.compliance import stock_here
+    from lab.bench.harness import stock_checker
 
-    stock_here.make_fast()
-    rcp_checker.re = stock_here.Lines(re)
+    stock_checker.make_fast()
+    rcp_checker.re = stock_checker.Lines(re)
 
     def remembered(path: str, config: str, checker: object) -> tuple[bool, None, None, None]:
         said = _LOGS[-1].verdict(str(path), config.partition("/")[0].removeprefix("training_"))
@@ -105,7 +105,7 @@ def _fast_checker():
         return said.verdict == "pass", None, None, None
 
     mlp_compliance.main = remembered
-    return stock_here.verdict
+    return stock_checker.verdict
 
 
 _LOGS: list[_Logs] = []  # of the tree that is compared

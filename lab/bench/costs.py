@@ -3,8 +3,8 @@
     python -m lab.bench.costs [NETWORK...] [--write]
 
 Traces each network (nothing is compiled or run), reads its HLO with programs/hlo.py, and compares the result with
-systems/predict/costs/NETWORK.json: kernels in which every size is a line in the replica's batch, found from two
-batches. --write writes those files instead.
+systems/predict/costs.json: kernels in which every size is a line in the replica's batch, found from two batches.
+--write puts it there instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.single import Single
+from common.files import write_atomically
 from common.layers.precision import precision
 from lab.bench.harness import ROOT
 from lab.bench.programs import hlo
 
-FOLDER = ROOT / "systems/predict/costs"
+PATH = ROOT / "systems/predict/costs.json"
 # Network -> benchmark, preset, fields changed, the two batches.
 NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int]]] = {
     "resnet50": ("resnet", "tpu-v3-2048", {}, (16, 32)),
@@ -127,8 +128,8 @@ def _round(value: float) -> float | int:
 
 
 def differences(network: str, tolerance: float = 0.0) -> list[str]:
-    """How the committed file of a network differs from what the code says today."""
-    old = json.loads((FOLDER / f"{network}.json").read_text(encoding="utf-8"))
+    """How the committed costs of a network differ from what the code says today."""
+    old = _committed().get(network, {})
     new = json.loads(json.dumps(cost(network)))
     return [f"{network}: {key}" for key in new if old.get(key) != new[key]]
 
@@ -136,7 +137,7 @@ def differences(network: str, tolerance: float = 0.0) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
-    parser.add_argument("--write", action="store_true", help="write the files, not only compare with them")
+    parser.add_argument("--write", action="store_true", help="write the file, not only compare with it")
     arguments = parser.parse_args(argv)
     wrong = []
     for network in arguments.networks or NETWORKS:
@@ -147,23 +148,30 @@ def main(argv: list[str] | None = None) -> int:
             print("\n".join(found) or f"{network}: as committed.")
             wrong += found
             continue
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        path = FOLDER / f"{network}.json"
-        path.write_text(_dump(cost(network)), encoding="utf-8")
-        print(f"Wrote {path.name}: {path.stat().st_size} bytes.")
+        write_atomically(PATH, _dump(_committed() | {network: cost(network)}).encode())
+        print(f"{network}: written to {PATH.name}.")
     return 1 if wrong else 0
 
 
-def _dump(result: dict[str, Any]) -> str:
+def _committed() -> dict[str, dict[str, Any]]:
+    return json.loads(PATH.read_text(encoding="utf-8"))
+
+
+def _dump(networks: dict[str, dict[str, Any]]) -> str:
     """JSON with a kernel on each line."""
+    parts = [f'"{name}": {_object(networks[name])}' for name in sorted(networks)]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _object(network: dict[str, Any]) -> str:
     parts = []
-    for key, value in result.items():
+    for key, value in network.items():
         if key in ("train", "forward"):
             rows = ",\n  ".join(json.dumps(row) for row in value)
             parts.append(f'"{key}": [\n  {rows}\n ]')
         else:
             parts.append(f'"{key}": {json.dumps(value)}')
-    return "{\n " + ",\n ".join(parts) + "\n}\n"
+    return "{\n " + ",\n ".join(parts) + "\n}"
 
 
 if __name__ == "__main__":

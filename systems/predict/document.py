@@ -15,32 +15,35 @@ from systems.predict import (
     fitting,
     kernel_costs,
     model,
-    predictor,
     published,
 )
 from systems.predict.document_programs import table as _table
 from systems.predict.fitting import Test
+from systems.predict.predictor import Answer
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "docs/prediction.md"
 TEXT = Path(__file__).parent / "data/prediction.md.in"
-KINETICS = "summit-256"
 BENCHMARKS = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
 NAMES = ("time at the published epochs", "epochs", "epochs, without that batch", "together")
 GOAL = (0.15, 0.40)  # Median and 90th percentile, for each of NAMES.
 
 
-def write() -> None:
-    """Writes the page and its pictures."""
+def write(answer: Answer) -> None:
+    """Writes the page and its pictures; `answer` as in `render`."""
     from systems.predict import plot
 
-    PATH.write_text(render(), encoding="utf-8")
+    PATH.write_text(render(answer), encoding="utf-8")
     plot.figures(ROOT / "docs/prediction-figures.png")
     plot.scatter(ROOT / "docs/prediction-scores.png")
 
 
-def render() -> str:
-    """Renders the page: the text of data/prediction.md.in with its {tables} filled in."""
+def render(answer: Answer) -> str:
+    """Renders the page: the text of data/prediction.md.in with its {tables} filled in.
+
+    Args:
+      answer: the prediction for TSM's preset on Summit.
+    """
     text = TEXT.read_text(encoding="utf-8")
     tables = {
         "program_constants": document_programs.constants(),
@@ -58,7 +61,7 @@ def render() -> str:
         "bytes": wire(),
         "networks": networks(),
         "transformers": transformers(),
-        "kinetics_totals": kinetics_totals(),
+        "kinetics_totals": kinetics_totals(answer),
         "shared": str(fitting.shared(fitting.committed_tests())),
     }
     for name, table in tables.items():
@@ -110,9 +113,8 @@ def transformers() -> str:
     return f"{text}, {len(tests) - len(slow) - len(fast)} within 10 %, {len(fast)} too fast ({names})"
 
 
-def kinetics_totals() -> str:
-    """The predictions for the preset, with all of its evaluations and with one."""
-    answer = predictor.predict("tsm_kinetics", KINETICS)
+def kinetics_totals(answer: Answer) -> str:
+    """The prediction for a preset, with all of its evaluations and with one."""
     work, run = answer.work, answer.run
     once = dataclasses.replace(work, first_evaluation=run.epochs, evaluation_every=run.epochs)
     one = model.run(once, answer.machine, answer.constants, run.epochs)

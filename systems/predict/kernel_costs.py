@@ -1,7 +1,7 @@
 """Loads the costs of a network: kernels with sizes linear in the replica's batch, and the sizes of the weights.
 
-lab/bench/costs.py reads costs/NETWORK.json from the HLO of the traced training step. For a network without such a
-file, `formulas` counts by hand, and `source` says so.
+lab/bench/costs.py reads costs.json from the HLO of the traced training step. For a network that is not there,
+`formulas` counts by hand, and `source` says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from common.errors import UserError
 from systems.predict import formulas
 
-FOLDER = Path(__file__).parent / "costs"
+PATH = Path(__file__).parent / "costs.json"
 # Kernels over rows of images, which partitions share. The others run on the first worker (pods paper, section 3).
 SHARED = ("convolution", "product", "elementwise", "norm", "pool")
 
@@ -100,9 +100,8 @@ def load(name: str) -> Network:
     Raises:
       UserError: the network has no costs.
     """
-    path = FOLDER / f"{name}.json"
-    if path.exists():
-        costs = json.loads(path.read_text(encoding="utf-8"))
+    if name in _traced():
+        costs = _traced()[name]
     elif name in formulas.NETWORKS:
         costs = formulas.NETWORKS[name]()
     else:
@@ -125,4 +124,9 @@ def load(name: str) -> Network:
 
 def known() -> list[str]:
     """Networks that have costs."""
-    return sorted({path.stem for path in FOLDER.glob("*.json")} | set(formulas.NETWORKS))
+    return sorted({*_traced(), *formulas.NETWORKS})
+
+
+@functools.cache
+def _traced() -> dict[str, dict[str, Any]]:
+    return json.loads(PATH.read_text(encoding="utf-8"))

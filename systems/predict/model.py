@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from systems.predict import collectives, compute, evaluation, inputs, kernel_costs, spatial, update, workload
+from systems.predict import collectives, compute, evaluation, inputs, kernel_costs, workload
 from systems.predict.compiled import Scaled
 from systems.predict.compute import Constants
 from systems.predict.hardware import Machine
@@ -103,8 +103,8 @@ def step(work: Workload, machine: Machine, constants: Constants, made: Scaled | 
     )
     hidden = OVERLAP[machine.family] * arithmetic / work.accumulation
     exposed = max(0.0, whole - hidden)
-    changed = update.seconds(machine, constants, work.optimizer, net.parameters, net.tensors, shards)
-    halo = spatial.halo_seconds(machine, net.train, batch, work.partitions)
+    changed = compute.update_seconds(machine, constants, work.optimizer, net.parameters, net.tensors, shards)
+    halo = collectives.halo_seconds(machine, net.train, batch, work.partitions)
     busy = arithmetic + norms + exposed + changed + halo
     feed = _input(work, machine, busy)
     wait = max(0.0, feed.step - busy)

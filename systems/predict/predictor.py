@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
-import systems
-from common.config import benchmarks
 from common.errors import UserError, near
 from systems.predict import (
     compiled,
@@ -117,38 +116,43 @@ class Answer:
 
 
 def predict(
-    benchmark: str,
-    system: str,
+    work: Workload,
+    description: Mapping[str, Any],
+    preset: str,
     what_if: WhatIf | None = None,
+    *,
+    own: bool = True,
     assume: bool = False,
     hypothetical: bool = False,
+    notes: list[str] | None = None,
 ) -> Answer:
-    """Predicts the time to train of a benchmark on a system.
+    """Predicts the time to train of a preset on a machine.
 
     Args:
-      benchmark: a benchmark's name.
-      system: a preset, a system, or a system's JSON file.
+      work: the preset's workload.
+      description: the machine's.
+      preset: the preset's name, by which its compiled program is found.
       what_if: changes to the preset; None for none.
-      assume: take defaults for required fields that the JSON lacks.
+      own: the machine is the one that the preset is for.
+      assume: take defaults for required fields that the description lacks.
       hypothetical: allow machines that are larger than any of their kind.
+      notes: assumptions that the caller made; more are added.
 
     Raises:
-      UserError: a name is unknown, a field is missing, or values contradict each other.
+      UserError: a field is missing, or values contradict each other.
     """
-    notes: list[str] = []
+    notes = [] if notes is None else notes
     what_if = what_if or WhatIf()
-    config, description = _preset(benchmark, system, notes)
-    work = workload.of_config(config)
     target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical)
     if what_if.accelerators is None and work.cores != target.cores:
         # A machine without a preset works as a whole.
-        if system != config.system and _divides(work, target.cores):
-            notes.append(f"replicas: all {target.cores} cores; preset {config.system} has {work.cores}")
+        if not own and _divides(work, target.cores):
+            notes.append(f"replicas: all {target.cores} cores; preset {preset} has {work.cores}")
             what_if = dataclasses.replace(what_if, accelerators=target.accelerators)
         else:
-            notes.append(f"preset {config.system} has {work.cores} replicas on {target.cores} cores")
+            notes.append(f"preset {preset} has {work.cores} replicas on {target.cores} cores")
     work = changed(work, target, what_if, notes)
-    made = _made(config, work, target, what_if, system == config.system, notes)
+    made = _made(preset, work, target, what_if, own, notes)
     return of_workload(work, target, notes, what_if.epochs, made)
 
 
@@ -158,16 +162,16 @@ def _divides(work: Workload, cores: int) -> bool:
 
 
 def _made(
-    config: Any, work: Workload, target: Machine, what_if: WhatIf, preset: bool, notes: list[str]
+    preset: str, work: Workload, target: Machine, what_if: WhatIf, own: bool, notes: list[str]
 ) -> Scaled | None:
     """The compiled program of a preset without what-ifs; None where formulas have to do."""
     scale = program_fit.scale()
-    program = compiled.load(work.benchmark, config.system) if scale and target.is_tpu else None
+    program = compiled.load(work.benchmark, preset) if scale and target.is_tpu else None
     if not program or what_if.formulas:
         return None
-    if not preset or what_if.changes_step:
+    if not own or what_if.changes_step:
         notes.append(
-            f"step: by formulas, since no program is compiled for it; that of {config.system} unchanged comes from its "
+            f"step: by formulas, since no program is compiled for it; that of {preset} unchanged comes from its "
             "program: compare with --formulas"
         )
         return None
@@ -307,38 +311,3 @@ def _span(span: int, mine: int, cores: int, what_if: WhatIf, notes: list[str]) -
         )
     notes.append(f"batch norm's span: {mine}, a replica's own examples, since {span} does not fit")
     return mine
-
-
-def _preset(benchmark: str, system: str, notes: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The configuration to start from, and the machine's description."""
-    if benchmark not in workload.BENCHMARKS:
-        raise UserError(
-            f"benchmark {benchmark!r}: unknown{near(benchmark, workload.BENCHMARKS)}; "
-            f"known: {', '.join(workload.BENCHMARKS)}"
-        )
-    presets = getattr(benchmarks.module(benchmark, "presets"), "PRESETS", {})
-    if system in presets:
-        config = presets[system]
-        return config, systems.load(config.hardware)
-    if not system.endswith(".json") and system not in systems.names():
-        both = [*presets, *systems.names()]
-        raise UserError(
-            f"--system={system}: neither a preset nor a system{near(system, both)}; `python -m systems list`"
-        )
-    description = machine.load(system)
-    usable = {
-        name: c
-        for name, c in presets.items()
-        if not c.smoke_run and not c.hardware.startswith(("cpu", "local"))
-    }
-    usable = usable or presets
-    if not usable:
-        raise UserError(f"{benchmark}: has no presets yet; predict another benchmark")
-    kind = "tpu" if "tpu" in str(description.get("accelerator_model_name", "")).lower() else "v100"
-    alike = {n: c for n, c in usable.items() if c.hardware.startswith("tpu") == (kind == "tpu")} or usable
-    size = systems.size(description)[1] or 1
-    name = min(
-        alike, key=lambda n: abs(math.log((systems.size(systems.load(alike[n].hardware))[1] or 1) / size))
-    )
-    notes.append(f"{benchmark} has no preset for {system}: batch and hyperparameters are those of {name}")
-    return alike[name], description

@@ -7,7 +7,8 @@ import pytest
 from compliance.log.engine import StreamChecker
 from compliance.log.logs import BadLine, parse_line
 from compliance.log.rules import compiled
-from tests.compliance import llama_logs, result_logs, stock_here
+from lab.bench.harness import stock_checker
+from tests.compliance import llama_logs, result_logs
 
 BENCHMARKS = tuple(result_logs.CLOSED)
 
@@ -298,7 +299,7 @@ def seconds(lines):
 
 def both(lines, tmp_path):
     (tmp_path / "log.txt").write_text(seconds(lines))
-    theirs, _ = stock_here.verdict(tmp_path / "log.txt", "0.6.0")
+    theirs, _ = stock_checker.verdict(tmp_path / "log.txt", "0.6.0")
     return theirs == "pass", errors(seconds(lines), "0.6.0") == []
 
 

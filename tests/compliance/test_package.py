@@ -29,7 +29,7 @@ def source(tmp_path_factory):
         "LICENSE": "licence\n",
         "pyproject.toml": "[project]\n",
         "common/__init__.py": "",
-        "compliance/rules/0.7.0/common.json": "{}\n",
+        "compliance/rules/0.7.0.json": "{}\n",
         "systems/dgx-1.json": "{}\n",
         "tools/requirements/train.lock": "numpy\n",
         "tests/test_all.py": "assert True\n",
@@ -115,7 +115,7 @@ def test_the_tree_of_the_rules(tmp_path, results, source):
     assert call(given, tmp_path / "out", source) == 0
     code = "Example/benchmarks/resnet/implementations/tensorflow"
     own = f"Example/benchmarks/resnet/{SYSTEM}"
-    copied = "LICENSE common/__init__.py compliance/rules/0.7.0/common.json pyproject.toml"
+    copied = "LICENSE common/__init__.py compliance/rules/0.7.0.json pyproject.toml"
     copied += " tools/requirements/train.lock"
     copied += (
         " resnet/README.md resnet/config.py resnet/init_datasets.sh resnet/run_and_time.sh resnet/setup.sh"

@@ -10,7 +10,8 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
+
+from common.machine_tools import nvidia_smi
 
 _SYS = pathlib.Path("/sys")
 
@@ -42,16 +43,10 @@ def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
 
 def gpu_nodes(root: pathlib.Path = _SYS) -> list[int]:
     """Returns the memory node of each GPU, in the order of the PCI bus; -1 where the kernel does not know it."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    ask = ["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return []
     # nvidia-smi writes eight digits of the domain, /sys four: 00000000:06:00.0 is 0000:06:00.0.
-    found = re.findall(r"^0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)\s*$", done.stdout.lower(), re.M)
-    return [_number(root / "bus/pci/devices" / address / "numa_node") for address in found]
+    form = re.compile(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
+    found = [form.fullmatch(address.lower()) for (address,) in nvidia_smi("pci.bus_id", seconds=60)]
+    return [_number(root / "bus/pci/devices" / match[1] / "numa_node") for match in found if match]
 
 
 def parse_list(text: str) -> set[int]:

@@ -82,7 +82,7 @@ def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, An
     """Returns the header's values that the benchmark's closed rules demand."""
     from compliance.log import rules
 
-    own = rules.benchmark_file(config.ruleset, "closed", config.benchmark)
+    own = rules.benchmark_section(config.ruleset, "closed", config.benchmark)
     names = [n for n in rules.names(config.ruleset) if n == own or n.startswith(own + "_")]
     keys = {key for name in names for key in rules.compiled(config.ruleset, name)}
     header = {key: (value, metadata) for key, value, metadata in hyperparameters(config)}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -102,7 +100,7 @@ def update_run_json(folder: pathlib.Path, log: pathlib.Path, record: dict[str, A
     """
     path = folder / "run.json"
     sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in [log]}
-    with _locked(folder):
+    with files.locked(folder):
         runs = _runs(path)
         runs[log.name] = {**record, "files": sums}
         text = json.dumps({"schema": SCHEMA, "runs": dict(sorted(runs.items()))}, indent=2)
@@ -121,17 +119,6 @@ def _runs(path: pathlib.Path) -> dict[str, Any]:
         return dict(existing["runs"].items())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a run.json of this version ({error}); move it away") from error
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Lets in one process at a time: runs that end together each read the file, add to it and write it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 class Curve:

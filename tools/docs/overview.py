@@ -63,7 +63,9 @@ def _curve(axes: Any, run: runs.Run) -> None:
     axes.plot(times, values, "o-", color=COLOURS[0])
     target = 100 * run.target[metric]
     axes.axhline(target, color="black", linestyle="--", linewidth=0.9)
-    axes.annotate(f"target {target:.1f} %", (0, target), xytext=(4, 4), textcoords="offset points", fontsize=9)
+    axes.annotate(
+        f"target {target:.1f} %", (0, target), xytext=(4, 4), textcoords="offset points", fontsize=9
+    )
     axes.set(ylabel="top-1 accuracy, %", title="A run on two CPU cores: the clock stops at the target")
     axes.tick_params(labelbottom=False)
 

@@ -10,10 +10,9 @@ moves fewer bytes, or a kernel that cannot fuse its inputs (a product, a pool, a
 from __future__ import annotations
 
 import dataclasses
-import re
 
-from lab.bench.programs import instructions
-from lab.bench.programs.instructions import Instruction
+from common.hlo.hlo_text import Instruction, Program, alive, product_of
+from common.hlo.sizes import element_bytes
 
 # Looked through: layout, types, and what is generated in place.
 _FREE = frozenset(
@@ -108,9 +107,8 @@ class Choices:
 
 def kernels(text: str, choices: Choices | None = None) -> list[Kernel]:
     """The kernels of a program's entry computation, calls inlined, loops with a known number of turns multiplied."""
-    computations = dict(instructions.computations_of(text))
-    entry = re.search(r"^ENTRY %(\S+)", text, re.M)[1]
-    return _Fusion(computations, computations[entry], choices or Choices()).kernels()
+    program = Program(text)
+    return _Fusion(program, program.computations[program.entry], choices or Choices()).kernels()
 
 
 class _Fusion:
@@ -118,11 +116,11 @@ class _Fusion:
 
     def __init__(
         self,
-        computations: dict[str, list[Instruction]],
+        program: Program,
         body: list[Instruction],
         choices: Choices,
     ):
-        self.computations, self.body, self.choose = computations, list(instructions.alive(body)), choices
+        self.program, self.body, self.choose = program, list(alive(body)), choices
         self.at = {i.name: i for i in self.body}
         self.users: dict[str, int] = {}
         self.stored: dict[str, int] = {}  # name -> bytes of an element in memory
@@ -138,18 +136,18 @@ class _Fusion:
                 if one.root or one.opcode in _MATRIX or one.opcode in _HEAVY - _FUSIBLE:
                     self.stored[source] = min(size, self.stored.get(source, 8))
             if one.opcode == "parameter" or one.opcode in _MATRIX or one.opcode in _HEAVY:
-                self.stored.setdefault(one.name, instructions.bytes_of(one.dtype))
+                self.stored.setdefault(one.name, element_bytes(one.dtype))
 
     def _source(self, name: str) -> tuple[str, int]:
         """The instruction behind what is only looked through, and the narrowest type on the way."""
-        size = instructions.bytes_of(self.at[name].dtype)
+        size = element_bytes(self.at[name].dtype)
         while self.at[name].opcode in _FREE and self.at[name].operands:
             inner = self.at[name].operands[0]
             if self.at[inner].opcode.startswith("batch-norm"):
                 return name, size
             name = inner
             if self.at[name].dtype in ("f32", "bf16", "f16", "f64"):
-                size = min(size, instructions.bytes_of(self.at[name].dtype))
+                size = min(size, element_bytes(self.at[name].dtype))
         return name, size
 
     def kernels(self) -> list[Kernel]:
@@ -161,13 +159,13 @@ class _Fusion:
     def _visit(self, one: Instruction) -> None:
         if one.opcode in ("call", "while", "conditional"):
             self._nested(one)
-            self.leaves[one.name] = {one.name: one.size * instructions.bytes_of(one.dtype)}
+            self.leaves[one.name] = {one.name: one.size * element_bytes(one.dtype)}
             return
         reads: dict[str, float] = {}
         for operand in one.operands:
             reads |= self.leaves.get(operand, {})
         if one.opcode == "parameter":
-            self.leaves[one.name] = {one.name: one.size * instructions.bytes_of(one.dtype)}
+            self.leaves[one.name] = {one.name: one.size * element_bytes(one.dtype)}
         elif one.opcode in _FREE:
             self._free(one, reads)
         elif one.opcode in _MATRIX or one.opcode in _HEAVY:
@@ -191,11 +189,11 @@ class _Fusion:
 
     def _elementwise(self, one: Instruction, reads: dict[str, float]) -> None:
         users = self.users.get(one.name, 0)
-        mine = one.size * instructions.bytes_of(one.dtype)
+        mine = one.size * element_bytes(one.dtype)
         size = self.stored.get(one.name)
         total = sum(reads.values())
         if size is None and users > 1 and self.choose(users * total > total + (1 + users) * mine):
-            size = instructions.bytes_of(one.dtype)
+            size = element_bytes(one.dtype)
         if size is None:
             self.leaves[one.name] = reads
             return
@@ -224,14 +222,14 @@ class _Fusion:
             return
         wide = written if size >= 4 else 0.0
         wide += sum(b for n, b in reads.items() if self._wide(n))
-        matrix = instructions.matrix_of(one, self.at) if one.opcode in _MATRIX else {}
+        matrix = product_of(one, self.at) if one.opcode in _MATRIX else {}
         self.out.append(Kernel(kind, total, wide, **matrix))
 
     def _wide(self, name: str) -> bool:
-        return self.stored.get(name, instructions.bytes_of(self.at[name].dtype)) >= 4
+        return self.stored.get(name, element_bytes(self.at[name].dtype)) >= 4
 
     def _nested(self, one: Instruction) -> None:
-        for attribute, turns in (("to_apply", 1), ("body", instructions.turns_of(one, self.computations))):
-            if match := re.search(rf"{attribute}=%?([\w.\-]+)", one.attributes):
-                inner = _Fusion(self.computations, self.computations[match[1]], self.choose).kernels()
+        for attribute, turns in (("to_apply", 1), ("body", self.program.trips(one) or 1)):
+            if name := self.program.called(one, attribute):
+                inner = _Fusion(self.program, self.program.computations[name], self.choose).kernels()
                 self.out += inner * turns

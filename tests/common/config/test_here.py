@@ -153,7 +153,7 @@ def test_the_machine_is_read_from_proc_and_nvidia_smi(tmp_path):
     assert hardware.detect(tmp_path).memory == 4 << 30
     (limit / "memory.max").write_text("max\n")
     assert hardware.detect(tmp_path).memory == 8 << 30
-    assert hardware.parse_gpus("81559, 9.0\n16160, 7.0\nNo devices\n") == [
+    assert hardware.parse_gpus([["81559", "9.0"], ["16160", "7.0"], ["[N/A]", "9.0"]]) == [
         (81559 << 20, 9.0),
         (16160 << 20, 7.0),
     ]

@@ -101,7 +101,7 @@ def test_the_launcher_s_processes_are_bound(tmp_path):
     """A launcher that takes the first core for the place of every GPU."""
     core = min(os.sched_getaffinity(0))
     code = (
-        "import sys; from common.launch import __main__, binding\n"
+        "import sys; from timetotrain.launch import __main__, binding\n"
         f"binding.prefixes = lambda count: [['taskset', '--cpu-list', '{core}']] * count\n"
         "sys.exit(__main__.main(sys.argv[1:]))"
     )
