@@ -16,6 +16,7 @@ from common.data.bucketing import least_padding
 from common.detection import coco_source
 from common.errors import UserError
 from tests import own_sources
+from tests.benchmarks import check_all
 from timetotrain import data
 
 
@@ -33,12 +34,12 @@ def convert(*words):
 
 
 def checked(benchmark, out):
-    """The configuration that a run has of the data, after the run's own check of the files."""
+    """The configuration that a run has of the data, after the run's own checks of the data."""
     description = own_data.read(out)
     presets = benchmarks.module(benchmark, "presets")
     preset = presets.PRESETS[benchmarks.module(benchmark, "own_data").PREVIEW]
     config = own_data.filled(preset, out)
-    benchmarks.module(benchmark, "task").Task(config, str(out)).check_input()
+    check_all(benchmarks.module(benchmark, "task").Task(config, str(out)))
     return config, description
 
 
