@@ -77,6 +77,12 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
         os.close(handle)
 
 
+def check_there(path: str | os.PathLike, fix: str) -> None:
+    """Raises UserError, which ends with `fix`, where there is no such file; does not open it."""
+    if not os.path.isfile(path):
+        raise UserError(f"cannot read {path}: no such file; {fix}")
+
+
 def sha256(*paths: str | os.PathLike) -> str:
     """Returns the SHA-256 of files' contents, one after the other, in hexadecimal.
 

@@ -43,6 +43,12 @@ def small_disk(folder: pathlib.Path, kilobytes: int) -> Iterator[pathlib.Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def check_all(task: Any) -> None:
+    """Makes a run's checks of its data: those before the clock, and those on it."""
+    task.check_input()
+    task.check_data()
+
+
 def one_batch_a_step(config: RunConfig, batch_size: int, shards: int = 1) -> RunConfig:
     """`config` with training and evaluation steps of one batch of `batch_size` from each of `shards` shards."""
     return dataclasses.replace(

@@ -1,6 +1,6 @@
 """Tools that turn a folder of one's own into records: split, shard counts, broken files, the description.
 
-Each benchmark's own_data.py has `convert(sources, out, options) -> Made`, which calls its converter, and
+Each benchmark's custom_data.py has `convert(sources, out, options) -> Made`, which calls its converter, and
 `preview(data_dir, description, count) -> list[Card]`, which shows examples as the network sees them.
 """
 

@@ -3,7 +3,7 @@
 Images of both orientations cannot share a batch of static shapes, and all replicas of a step must run the same
 program. As in common/data/bucketing.py, every host makes the same plan and takes its part, so nothing has to be sent.
 The plan needs each image's height and width before decoding; they are read once and kept in a small file beside the
-records.
+records, which the converter makes, so that no run does it on the clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
 
-VERSION = 1  # Version of the index file.
+VERSION = 2  # Version of the index file.
 _HEADER, _FOOTER = 12, 4  # Bytes around a record's payload, see common/data/tfrecords.py.
 _THREADS = 8
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
@@ -99,12 +99,21 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
 
 
 def _state(files: Sequence[str]) -> tuple:
-    """Returns names, sizes and times of the files; the index of other files is not used."""
-    found = []
-    for file in files:
-        stat = tf.io.gfile.stat(os.fspath(file))
-        found.append((os.path.basename(file), stat.length, stat.mtime_nsec // 10**9))
-    return (VERSION, *found)
+    """Returns names and sizes of the files, not their times, which a copy loses; the index of others is not used."""
+    return VERSION, *((os.path.basename(file), tf.io.gfile.stat(os.fspath(file)).length) for file in files)
+
+
+def keep(files: Sequence[str]) -> None:
+    """Writes the index beside the files, where it is not there; reads them all, and raises as `read`."""
+    index = read(files)
+    if not is_kept(files) and (kept := _index_file(files)):
+        _keep(kept, index, _state(files))
+
+
+def is_kept(files: Sequence[str]) -> bool:
+    """Whether an index file lies beside the files; it is not opened, so it may be one of others."""
+    kept = _index_file(files)
+    return kept is not None and kept.is_file()
 
 
 def _index_file(files: Sequence[str]) -> Path | None:

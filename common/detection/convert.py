@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from common.data import conversion, pictures, tfrecords
-from common.detection import coco_write
+from common.detection import coco_write, notes
 from common.errors import UserError
 from common.files import write_atomically
 
@@ -144,6 +144,7 @@ def convert(
             slice_ = {"images": part, "annotations": items, "categories": content["categories"]}
             tasks.append((path, source, slice_, masks))
     dropped = [line for lines in conversion.write_shards(_write_shard, tasks, workers) for line in lines]
+    notes.write(folder, index=masks, splits=[split])
     kept = folder / f"instances_{split}2017.json"
     write_atomically(kept, annotations, "free some space or name another DATA_DIR")
     return dropped

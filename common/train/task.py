@@ -71,8 +71,8 @@ class Task(abc.ABC):
     A benchmark overrides the abstract methods, and those of the others where it differs.
 
     Attributes:
-      input: the benchmark's input.py, whose functions `check`, `train_input`, `eval_input` and `synthetic` make its
-        batches, unless the methods of these names are overridden.
+      input: the benchmark's input.py, whose functions `check_files`, `check`, `train_input`, `eval_input` and
+        `synthetic` check the data and make its batches, unless the methods that call them are overridden.
       config: the run's configuration.
       data_dir: the folder with the data; None where none is needed (--describe, --dry_run, --export).
       evaluate_in_worker: `quality` runs in a worker process while the next block trains.
@@ -137,12 +137,24 @@ class Task(abc.ABC):
     # -- what a benchmark may have -----------------------------------------------------------------------------------
 
     def check_input(self) -> None:
-        """Checks that the data and the initial weights are there; cheap, called before anything is built.
+        """Checks by names, sizes and our own notes that the data and the initial weights are there.
+
+        Called before anything is built, so before the clock: it opens no file of the data.
 
         Raises:
-          UserError: something is missing.
+          UserError: something is missing, or a note contradicts the configuration.
         """
         self.check_weights_file()
+        self.input.check_files(self.config, self.data_dir)
+
+    def check_data(self) -> None:
+        """Reads as much of the data as it takes to refuse what does not fit the configuration.
+
+        Called first on the clock; `train_input` and `eval_input` then need not read the same again.
+
+        Raises:
+          UserError: the data are damaged or do not fit.
+        """
         self.input.check(self.config, self.data_dir)
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:

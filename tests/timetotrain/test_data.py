@@ -15,6 +15,7 @@ from common.data.bucketing import least_padding
 from common.detection import coco_source
 from common.errors import UserError
 from tests import custom_sources
+from tests.benchmarks import check_all
 from timetotrain.use import data
 
 
@@ -32,12 +33,12 @@ def convert(*words):
 
 
 def checked(benchmark, out):
-    """The configuration that a run has of the data, after the run's own check of the files."""
+    """The configuration that a run has of the data, after the run's own checks of the data."""
     description = data_description.read(out)
     presets = benchmarks.module(benchmark, "presets")
-    preset = presets.PRESETS[benchmarks.module(benchmark, "own_data").PREVIEW]
+    preset = presets.PRESETS[benchmarks.module(benchmark, "custom_data").PREVIEW]
     config = data_description.filled(preset, out)
-    benchmarks.module(benchmark, "task").Task(config, str(out)).check_input()
+    check_all(benchmarks.module(benchmark, "task").Task(config, str(out)))
     return config, description
 
 

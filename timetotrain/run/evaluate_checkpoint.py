@@ -34,6 +34,7 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
         or the outputs do not add up.
     """
     task.check_input()
+    task.check_data()
     allocator.keep_freed_by_steps(task.config)
     replicas = backends.make(task.config)
     with steps_explained(replicas, "eval_batch_size", task.diagnose):

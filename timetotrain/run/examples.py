@@ -57,7 +57,8 @@ class Looker:
         if loop.config.replicas != "single":
             raise UserError(f"--examples={count}: needs --replicas=single, not {loop.config.replicas}")
         self._loop, self._folder, self._count = loop, folder, count
-        self._names = task.labels()
+        # Read when they are needed: some are in the data, which a run may not touch before the clock.
+        self._names: Sequence[str] | None = None
         self._truth: Any = None
         self._batches: list[Any] | None = None
 
@@ -73,6 +74,8 @@ class Looker:
         write(self._folder, chosen, step)
 
     def _of(self, seen: Mapping[str, np.ndarray]) -> Iterator[Example]:
+        if self._names is None:
+            self._names = self._loop.task.labels()
         for i in np.flatnonzero(seen["weight"] > 0):
             one = {name: value[i] for name, value in seen.items()}
             one["image"] = np.clip(one["image"], 0, 255).astype(np.uint8)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from common.data.folder_conversion import Made, Options
 
 # The benchmarks that have a converter of one's own files, and what they take.
-NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "own_data.py").is_file())
+NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "custom_data.py").is_file())
 _TEXT = ("transformer", "gnmt")
 _SHOWN = 12  # Examples of each split on the page.
 _LISTED = 20  # Broken files on the screen; the page has all.
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         )
     *sources, out = options.files
     _check_sources(benchmark, sources, out)
-    module = benchmarks.module(benchmark, "own_data")
+    module = benchmarks.module(benchmark, "custom_data")
     try:
         made = module.convert(sources, out, _options(options, benchmark))
         page = None if options.no_page else _page(module, out, made)

@@ -1,7 +1,7 @@
 """Draws docs/overview.png, the first picture of README.md: `python -m tools.docs.overview [LOG]`.
 
-Left: the learning curve and the time line of a run, read from its log (make demo writes one). Right: published minutes of
-TPU v3 and V100 systems beside the forecasts that were fitted without them.
+Left: the learning curve and the time line of a run, read from its log (make demo writes one). Right: published
+minutes of TPU v3 and V100 systems beside the forecasts that were fitted without them.
 """
 
 from __future__ import annotations

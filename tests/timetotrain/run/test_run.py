@@ -45,6 +45,23 @@ def test_a_signal_while_a_loop_is_replaced_stops_the_next_one(training) -> None:
     assert (last.status, last.reason) == ("aborted", "SIGTERM")
 
 
+def test_data_that_do_not_fit_end_the_log_on_the_clock(training, monkeypatch) -> None:
+    def check_data(self) -> None:
+        raise UserError("train-00001: is damaged")
+
+    monkeypatch.setattr(toy.Task, "check_data", check_data)
+    monkeypatch.setattr(run, "_checker", lambda config: None)
+    whole = run.Run("resnet", toy.config(), training.options, ALONE, [], {})
+    with pytest.raises(UserError, match="train-00001: is damaged"):
+        whole.execute()
+    *_, started, stopped = (json.loads(line.split(" ", 1)[1]) for line in whole.path.open())
+    assert (started["key"], stopped["key"]) == ("run_start", "run_stop")
+    assert stopped["metadata"]["status"] == "aborted"
+    assert stopped["metadata"]["reason"] == "train-00001: is damaged"
+    record = json.loads((whole.folder / "run.json").read_text())
+    assert "aborted" in json.dumps(record)
+
+
 def test_a_peer_that_dies_while_all_leave_changes_nothing(training, monkeypatch) -> None:
     def close() -> None:
         raise RuntimeError("a peer is gone")
