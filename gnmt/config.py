@@ -70,7 +70,7 @@ class Config(RunConfig):
       label_smoothing: the part of the target probability that is spread.
       smoothing_over: the classes it is spread over: "all", as in the reference and Google's v0.6 code, or the "others"
         than the label, as in Google's v0.7 code (docs/sources.md, mlperf 0.7).
-      init_scale: variables start uniform in +-init_scale, biases at 0.
+      init_scale: variables start uniform in +-init_scale; in the wiring "google" biases start at 0.
       wiring: "reference", whose first decoder layer sees the embeddings only, or "google", whose first decoder
         layer also sees the attention's context of the step before (docs/sources.md, mlperf 2).
       output_bias: the softmax's matrix has a bias, as in the reference; Google's has none.

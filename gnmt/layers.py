@@ -38,6 +38,10 @@ class Parts:
         scale = self.config.init_scale
         return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
 
+    def uniform_bias(self) -> tf_keras.initializers.Initializer | None:
+        """The initializer of biases that the reference draws too (REF seq2seq/utils.py); None in Google's wiring."""
+        return self.uniform() if self.config.wiring == "reference" else None
+
     def lstm(self) -> LSTM:
         return LSTM(
             self.config.width,
@@ -46,6 +50,7 @@ class Parts:
             kernel_initializer=self.uniform(),
             recurrent_initializer=self.uniform(),
             forget_bias=0.0,  # docs/sources.md, mlperf 1.5
+            bias_initializer=self.uniform_bias(),
         )
 
     def dropout(self) -> TimeDropout | None:
@@ -213,7 +218,8 @@ class Logits(tf_keras.layers.Layer):
         self.length, size = config.max_sequence_length, config.vocabulary_size
         uniform: Callable = parts.uniform
         self.kernel = self.add_weight("kernel", shape=[config.width, size], initializer=uniform())
-        self.bias = self.add_weight("bias", shape=[size], initializer="zeros") if config.output_bias else None
+        bias = parts.uniform_bias() or "zeros"
+        self.bias = self.add_weight("bias", shape=[size], initializer=bias) if config.output_bias else None
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Multiplies [..., width] -> [..., vocabulary], in full precision."""

@@ -62,7 +62,7 @@ _OF_8 = Config(
     output_bias=True,
     smoothing_over="all",
     train_epochs=8.0,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_replica_norm=5.0),
+    optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
     schedule=replace(
         _HALVINGS, warmup_steps=200.0, decay_start_step=6453, decay_interval=809, decay_at_start=True
     ),

@@ -83,12 +83,16 @@ class Schedule:
         # Rounded to six decimals first, so that 28.999999999999996 counts as 29 steps.
         return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
 
+    def decay_end(self, steps_per_epoch: float, train_steps: int) -> int:
+        """The step at which "poly" and "cosine" end: that of `train_epochs`, or the end of training."""
+        return round(self.train_epochs * steps_per_epoch) or train_steps
+
     def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
         """Steps over which "poly" and "cosine" decay: T - Sw + 1 (lars_util.py as above), or T over the whole run.
 
         T is the end of the decay and Sw its start, in steps.
         """
-        end = round(self.train_epochs * steps_per_epoch) or train_steps
+        end = self.decay_end(steps_per_epoch, train_steps)
         return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
 
 
@@ -217,6 +221,8 @@ class RunConfig:
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
       epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: as the others).
       first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
+      eval_epochs: epochs before each of the first evaluations, where their distances differ; the others follow every
+        `epochs_per_block`. In steps they are that part of `steps_per_block`.
       quality_target: the quality to reach, in the logged unit; None: none, the run trains to its end and is no result.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
       init: weights to start from, as far as they fit: a checkpoint, or a file that common/layers/weight_files.py reads;
@@ -259,6 +265,7 @@ class RunConfig:
     checkpoint_blocks: int = system_field(1)
     loss_scale_growth_steps: int = later_field(0, closed="free")
     steps_per_execution: int = later_field(1, closed="free")
+    eval_epochs: tuple[float, ...] = later_field((), closed="free")
     init: str = later_field("")
     frozen_stages: int = later_field(0)
     optimizer: Optimizer = Optimizer()
@@ -297,6 +304,7 @@ class RunConfig:
         # Lengths; 0 derives most of them from another field.
         at_least(self, 0, "train_steps", "steps_per_block", "first_block_steps")
         at_least(self, 0, "train_epochs", "epochs_per_block", "first_block_epochs")
+        self._check_evaluations()
         _check_numbers(self)
         self._check_own()
         if not 0 <= self.seed <= LARGEST_SEED:
@@ -335,6 +343,19 @@ class RunConfig:
             )
         if self.smoke_run and self.division != "open":
             raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+
+    def _check_evaluations(self) -> None:
+        epochs = self.eval_epochs
+        if not epochs:
+            return
+        if epochs[0] <= 0 or any(a >= b for a, b in zip(epochs, epochs[1:])):
+            raise UserError(f"config.eval_epochs={list(epochs)}: must be positive and ascend")
+        for name in ("first_block_epochs", "first_block_steps"):
+            if getattr(self, name):
+                raise UserError(
+                    f"config.{name}={getattr(self, name)}: config.eval_epochs={list(epochs)} says when the first "
+                    "evaluations are; give one of the two"
+                )
 
     def own_functions(self) -> dict[str, str]:
         """Returns {field: MODULE:FUNCTION} of the functions that are no part of this project."""
