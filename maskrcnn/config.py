@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.closed_fields import rule_field, system_field
+from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
@@ -14,6 +14,7 @@ from common.errors import UserError
 
 CACHES = ("none", "encoded")
 BATCH_NORMS = ("frozen", "span")
+LOSS_DIVISORS = ("positives", "sampled")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Config(BatchNormSpan, RunConfig):
       detections: most detections of an image.
       score_threshold: a detection scores more than this.
       nms_iou: of two detections of a class with at least this IoU, the better one stays.
+      loss_divisors: "positives" takes each loss of boxes as a mean over positive anchors or regions, as Google's code
+        does; "sampled" as a sum over all that were sampled, as the reference and NVIDIA do (maskrcnn/loss.py).
       freeze: the stem and the first stage keep the checkpoint's weights.
       batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
         statistics of `batch_norm_span` images (0: the micro-batch of a replica).
@@ -132,6 +135,7 @@ class Config(BatchNormSpan, RunConfig):
     anchor_shift: float = 0.0
     train_mask_head: bool = True
     eval_workers: int = system_field(0)
+    loss_divisors: str = later_field("positives")
     data: Data = Data()
 
     quality: ClassVar[Measure] = Measure("mAP", names={"BBOX": "box mAP", "SEGM": "mask mAP"})
@@ -150,6 +154,7 @@ class Config(BatchNormSpan, RunConfig):
             )
         one_of(self, "data.cache", CACHES)
         one_of(self, "batch_norm", BATCH_NORMS)
+        one_of(self, "loss_divisors", LOSS_DIVISORS)
         at_least(self, 1, *_AT_LEAST_ONE)
         for name in _PARTS:
             if not 0 < getattr(self, name) <= 1:

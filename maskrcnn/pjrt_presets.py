@@ -63,6 +63,7 @@ _OF_8 = Config(
     ruleset="0.7.0",
     division="open",
     replicas="pjrt",
+    loss_divisors="sampled",
     num_replicas=8,
     num_train_examples=117266,
     global_batch_size=48,

@@ -140,6 +140,7 @@ _V100_8 = Config(
     replicas="horovod",
     precision="fp16",
     loss_scale=128.0,
+    loss_divisors="sampled",
     num_replicas=8,
     num_train_examples=117266,
     global_batch_size=48,

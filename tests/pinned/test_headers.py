@@ -44,10 +44,8 @@ DIFFERENT = {
     ("maskrcnn/dgx-2h-16", "opt_learning_rate_warmup_factor"): "0.24 / 1800 there, cut to six decimals",
     ("transformer/v100-8", "global_batch_size"): "tokens there, packed sequences here",
     ("transformer/v100-8", "opt_base_learning_rate"): "the peak there, the factor of the schedule here",
-    ("transformer/v100-8", "max_sequence_length"): "PyTorch's pairs end at 64; the packed data at 80",
     ("transformer/dgx-1", "global_batch_size"): "as at v100-8",
     ("transformer/dgx-1", "opt_base_learning_rate"): "as at v100-8",
-    ("transformer/dgx-1", "max_sequence_length"): "as at v100-8",
     ("transformer/dgx-2h", "global_batch_size"): "as at v100-8",
     ("transformer/dgx-2h", "opt_base_learning_rate"): "as at v100-8",
     (
@@ -58,7 +56,7 @@ DIFFERENT = {
     ("resnet/dgx-2h", "sgd_opt_learning_rate_decay_steps"): "the run's epochs there, the decay's steps here",
 }
 for _nodes in (10, 60):
-    for _key in ("global_batch_size", "opt_base_learning_rate", "max_sequence_length"):
+    for _key in ("global_batch_size", "opt_base_learning_rate"):
         DIFFERENT[f"transformer/dgx-2h-{_nodes}", _key] = "as at v100-8"
 for _size in (32, 128, 256, 512, 1024, 2048):
     DIFFERENT[f"ssd/tpu-v3-{_size}", "max_samples"] = (
