@@ -54,6 +54,7 @@ _OF_8 = Config(
     division="open",
     replicas="pjrt",
     num_replicas=8,
+    num_train_examples=3969024,
     global_batch_size=2048,
     eval_batch_size=1024,
     max_sequence_length=75,

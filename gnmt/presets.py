@@ -116,8 +116,9 @@ _V07 = Config(
     schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
 
-# Network, smoothing, decay and the clipping of the summed gradient (seq2seq/train/fp_optimizers.py) are the
-# reference's, on which NVIDIA's code is built. Google's code clips the gradient of each replica.
+# Pairs of up to 75 tokens are 3,969,024 in whole batches, as the log of dgx-1 says. Network, smoothing, decay and the
+# clipping of the summed gradient (seq2seq/train/fp_optimizers.py) are the reference's, on which NVIDIA's code is built;
+# Google's code clips the gradient of each replica.
 _V100_8 = Config(
     hardware="v100-8",
     source="NV6 results/dgx1_ngc19.05_pytorch/gnmt; batch and rate of its v0.7 run are the same (mlperf_facts 4)",
@@ -126,6 +127,7 @@ _V100_8 = Config(
     precision="fp16",
     loss_scale=1024.0,
     num_replicas=8,
+    num_train_examples=3969024,
     global_batch_size=2048,
     eval_batch_size=1024,
     max_sequence_length=75,

@@ -31,6 +31,7 @@ class Workload:
     examples: examples of an epoch, in the unit of `batch`.
     eval_examples, eval_batch: examples and batch of an evaluation.
     first_evaluation, evaluation_every: in epochs.
+    earlier_evaluations: epochs of evaluations before `first_evaluation`, at other distances.
     epochs: the number that the recipe fixes; None: predicted from the published points.
     decode_steps, beams: steps and width of an evaluation's beam search; decode_steps is 0 without one.
     host_evaluation: seconds of an evaluation beside the blocks; training hides all but the last one, unless
@@ -60,6 +61,7 @@ class Workload:
     buckets: int = 1
     first_evaluation: float = 1.0
     evaluation_every: float = 1.0
+    earlier_evaluations: tuple[float, ...] = ()
     epochs: float | None = None
     decode_steps: int = 0
     beams: int = 1
@@ -93,7 +95,7 @@ class Workload:
     def evaluations(self, epochs: float) -> int:
         """Evaluations of a run that reaches its target after so many epochs."""
         later = max(0.0, epochs - self.first_evaluation) / self.evaluation_every
-        return 1 + math.ceil(later - 1e-9)
+        return 1 + sum(one < epochs for one in self.earlier_evaluations) + math.ceil(later - 1e-9)
 
 
 # (steps, beams) of a beam search (docs/sources.md, mlperf 2 and 1.5): 97 + 50 steps; as many as the longest sentence
@@ -122,7 +124,7 @@ def of_config(config: RunConfig) -> Workload:
     communication, benchmark = config.communication, config.benchmark
     network = _NETWORKS.get(benchmark, config.model)
     steps, beams = SEARCH.get(benchmark, (0, 1))
-    first = config.first_block_epochs or config.epochs_per_block
+    *earlier, first = config.eval_epochs or (config.first_block_epochs or config.epochs_per_block,)
     published = benchmark in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt") and not _is_study(config)
     recipe = "v0.6" if config.ruleset == "0.6.0" else "v0.7" if published else "fixed"
     return Workload(
@@ -143,6 +145,7 @@ def of_config(config: RunConfig) -> Workload:
         optimizer=config.optimizer.name,
         first_evaluation=max(first, 1e-6),
         evaluation_every=max(config.epochs_per_block, 1e-6),
+        earlier_evaluations=tuple(earlier),
         epochs=None if published else clock.train_steps / clock.steps_per_epoch,
         decode_steps=steps,
         beams=beams,
