@@ -38,9 +38,12 @@ class Parts:
         scale = self.config.init_scale
         return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
 
-    def uniform_bias(self) -> tf_keras.initializers.Initializer | None:
-        """The initializer of biases that the reference draws too (REF seq2seq/utils.py); None in Google's wiring."""
-        return self.uniform() if self.config.wiring == "reference" else None
+    def uniform_bias(self) -> tf_keras.initializers.Initializer:
+        """Makes the initialiser of the biases of LSTMs and logits."""
+        scale = self.config.bias_scale
+        if not scale:
+            return tf_keras.initializers.Zeros()
+        return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
 
     def lstm(self) -> LSTM:
         return LSTM(
@@ -49,8 +52,7 @@ class Parts:
             self.config.hoisted,
             kernel_initializer=self.uniform(),
             recurrent_initializer=self.uniform(),
-            forget_bias=0.0,  # docs/sources.md, mlperf 1.5
-            bias_initializer=self.uniform_bias(),
+            bias_initializer=self.uniform_bias(),  # No forget bias: docs/sources.md, mlperf 1.5
         )
 
     def dropout(self) -> TimeDropout | None:
@@ -218,7 +220,7 @@ class Logits(tf_keras.layers.Layer):
         self.length, size = config.max_sequence_length, config.vocabulary_size
         uniform: Callable = parts.uniform
         self.kernel = self.add_weight("kernel", shape=[config.width, size], initializer=uniform())
-        bias = parts.uniform_bias() or "zeros"
+        bias = parts.uniform_bias()
         self.bias = self.add_weight("bias", shape=[size], initializer=bias) if config.output_bias else None
 
     def call(self, x: tf.Tensor) -> tf.Tensor:

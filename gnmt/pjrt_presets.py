@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.config.schema import Communication, Optimizer, Schedule
-from gnmt.config import Config
+from gnmt.config import Config, Decode
 
 # The published decay: at most four halvings.
 _HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
@@ -62,6 +62,8 @@ _OF_8 = Config(
     wiring="reference",
     output_bias=True,
     smoothing_over="all",
+    bias_scale=0.1,
+    decode=Decode(target_length=150),
     train_epochs=8.0,
     optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
     schedule=replace(

@@ -135,6 +135,8 @@ _V100_8 = Config(
     wiring="reference",
     output_bias=True,
     smoothing_over="all",
+    bias_scale=0.1,
+    decode=Decode(target_length=150),
     train_epochs=8.0,
     optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
     schedule=replace(

@@ -15,6 +15,7 @@ from common.errors import UserError
 CACHES = ("none", "encoded")
 BATCH_NORMS = ("frozen", "span")
 LOSS_DIVISORS = ("positives", "sampled")
+UNIFORM_INITIALIZERS = ("fan_avg", "fan_in")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,10 @@ class Config(BatchNormSpan, RunConfig):
       nms_iou: of two detections of a class with at least this IoU, the better one stays.
       loss_divisors: "positives" takes each loss of boxes as a mean over positive anchors or regions, as Google's code
         does; "sampled" as a sum over all that were sampled, as the reference and NVIDIA do (maskrcnn/loss.py).
+      uniform_initializer: of the pyramid and the box head's hidden layers: "fan_avg", TensorFlow's and Google's, or
+        "fan_in", as in the reference and NVIDIA's code (REF modeling/make_layers.py: kaiming_uniform).
+      rpn_inside: anchors that cross the image's border are in no loss, as in the reference (RPN.STRADDLE_THRESH = 0);
+        Google's code takes all.
       freeze: the stem and the first stage keep the checkpoint's weights.
       batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
         statistics of `batch_norm_span` images (0: the micro-batch of a replica).
@@ -136,6 +141,8 @@ class Config(BatchNormSpan, RunConfig):
     train_mask_head: bool = True
     eval_workers: int = system_field(0)
     loss_divisors: str = later_field("positives")
+    uniform_initializer: str = later_field("fan_avg")
+    rpn_inside: bool = later_field(False)
     data: Data = Data()
 
     quality: ClassVar[Measure] = Measure("mAP", names={"BBOX": "box mAP", "SEGM": "mask mAP"})
@@ -155,6 +162,7 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "data.cache", CACHES)
         one_of(self, "batch_norm", BATCH_NORMS)
         one_of(self, "loss_divisors", LOSS_DIVISORS)
+        one_of(self, "uniform_initializer", UNIFORM_INITIALIZERS)
         at_least(self, 1, *_AT_LEAST_ONE)
         for name in _PARTS:
             if not 0 < getattr(self, name) <= 1:

@@ -43,7 +43,7 @@ def losses(
 
     anchors = networks.anchors(config, *image.shape[1:3])
     draw = sampling.noise(config.seed, step, ids, sum(map(len, anchors)), _RPN_USE)
-    wanted = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), config)
+    wanted = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), info, config)
     limits = config.rpn_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
 

@@ -73,7 +73,7 @@ _OF_8 = Config(
     schedule=Schedule(
         kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 770, power=2.0, end_learning_rate=1e-4
     ),
-    data=Data(area_range=(0.05, 1.0)),
+    data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
 )
 
 PRESETS: dict[str, Config] = {

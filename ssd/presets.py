@@ -160,6 +160,7 @@ _V100_8 = Config(
     eval_epochs=(40.0, 50.0),
     epochs_per_block=5.0,
     batch_norm_span=120,
+    bias_initializer="fan_in",
     optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
     schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
     data=Data(crop_attempts=1),

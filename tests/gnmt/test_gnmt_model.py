@@ -281,12 +281,12 @@ def test_describe_counts_products():
 
 
 @wirings
-def test_initial_values_and_kinds(wiring):
+@pytest.mark.parametrize("drawn", [False, True])
+def test_initial_values_and_kinds(wiring, drawn):
     """REF seq2seq/utils.py (init_lstm_) and models/decoder.py (Classifier): biases too; Google's start at 0."""
-    network = model.build(configured(wiring), Single(), precision("fp64"))
+    network = model.build(configured(wiring, bias_scale=0.1 if drawn else 0.0), Single(), precision("fp64"))
     kinds = kind_of(network)
     attention = network.decoder.attention
-    drawn = wiring["wiring"] == "reference"
     biases = [v for v in network.trainable_variables if kinds[v.ref()] == "bias"]
     for v in network.trainable_variables:
         if v is attention.bias or (kinds[v.ref()] == "bias" and not drawn):

@@ -235,6 +235,11 @@ class Transcription:
         for g in reversed(range(len(objects))):
             best = iou[:, g].argmax()
             owner[best], positive[best], negative[best] = g, True, False
+        if self.config.rpn_inside:  # After the matching, which crossing anchors take part in.
+            end = self.arrays["image_info"][image][[0, 1]]
+            inside = [(cornered(a)[:2] >= 0).all() and (cornered(a)[2:] < end).all() for a in flat]
+            assert 0 < np.sum(inside) < len(flat)
+            positive, negative = positive & inside, negative & inside
         noise = self.noise(image, 1, len(flat))
         chosen = drawn(positive.nonzero()[0], noise, self.config.rpn_batch // 2)
         rest = drawn(negative.nonzero()[0], noise, self.config.rpn_batch - len(chosen))
@@ -354,7 +359,8 @@ def network() -> model.MaskRCNN:
 )
 def test_losses_equal_the_transcription(shape, seed, divisors):
     net = network()
-    config = dataclasses.replace(net.config, loss_divisors=divisors)
+    changes = {"loss_divisors": divisors, "rpn_inside": divisors == "sampled"}
+    config = dataclasses.replace(net.config, **changes)
     arrays = small.batch(config, shape, seed=seed)
     batch = small.tensors(arrays)
 
