@@ -11,6 +11,7 @@ from compliance.hints import nearest
 from compliance.log import rules
 from compliance.log.formulas import describe_formula, uses_metadata
 from compliance.log.predicates import describe
+from compliance.log.whole_run import planned
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
 # MLPerf's benchmarks whose logs this project writes, as round 0.7 wants them.
@@ -247,7 +248,7 @@ def _facts(info: dict) -> list[str]:
         lines.append(f"target: {_target(info['goal'])} (used for the run's status)")
     schedule = info.get("schedule", {})
     if "epochs" in schedule:
-        lines.append(f"evaluation after epochs {', '.join(map(str, schedule['epochs']))}")
+        lines.append(f"evaluation after epochs {planned(schedule)}")
     elif schedule:
         every = "every epoch" if schedule["every"] == 1 else f"every {schedule['every']} epochs"
         lines.append(f"evaluation after {every}")

@@ -38,6 +38,13 @@ class Parts:
         scale = self.config.init_scale
         return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
 
+    def uniform_bias(self) -> tf_keras.initializers.Initializer:
+        """Makes the initialiser of the biases of LSTMs and logits."""
+        scale = self.config.bias_scale
+        if not scale:
+            return tf_keras.initializers.Zeros()
+        return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
+
     def lstm(self) -> LSTM:
         return LSTM(
             self.config.width,
@@ -45,7 +52,7 @@ class Parts:
             self.config.hoisted,
             kernel_initializer=self.uniform(),
             recurrent_initializer=self.uniform(),
-            forget_bias=0.0,  # docs/sources.md, mlperf 1.5
+            bias_initializer=self.uniform_bias(),  # No forget bias: docs/sources.md, mlperf 1.5
         )
 
     def dropout(self) -> TimeDropout | None:
@@ -213,7 +220,8 @@ class Logits(tf_keras.layers.Layer):
         self.length, size = config.max_sequence_length, config.vocabulary_size
         uniform: Callable = parts.uniform
         self.kernel = self.add_weight("kernel", shape=[config.width, size], initializer=uniform())
-        self.bias = self.add_weight("bias", shape=[size], initializer="zeros") if config.output_bias else None
+        bias = parts.uniform_bias()
+        self.bias = self.add_weight("bias", shape=[size], initializer=bias) if config.output_bias else None
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Multiplies [..., width] -> [..., vocabulary], in full precision."""

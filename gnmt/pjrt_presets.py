@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.config.schema import Communication, Optimizer, Schedule
-from gnmt.config import Config
+from gnmt.config import Config, Decode
 
 # The published decay: at most four halvings.
 _HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
@@ -54,6 +54,7 @@ _OF_8 = Config(
     division="open",
     replicas="pjrt",
     num_replicas=8,
+    num_train_examples=3969024,
     global_batch_size=2048,
     eval_batch_size=1024,
     max_sequence_length=75,
@@ -61,8 +62,10 @@ _OF_8 = Config(
     wiring="reference",
     output_bias=True,
     smoothing_over="all",
+    bias_scale=0.1,
+    decode=Decode(target_length=150),
     train_epochs=8.0,
-    optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_replica_norm=5.0),
+    optimizer=Optimizer(name="adam", base_learning_rate=0.002, epsilon=1e-8, clip_norm=5.0),
     schedule=replace(
         _HALVINGS, warmup_steps=200.0, decay_start_step=6453, decay_interval=809, decay_at_start=True
     ),

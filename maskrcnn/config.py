@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.closed_fields import rule_field, system_field
+from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
@@ -15,6 +15,8 @@ from common.errors import UserError
 
 CACHES = ("none", "encoded")
 BATCH_NORMS = ("frozen", "span")
+LOSS_DIVISORS = ("positives", "sampled")
+UNIFORM_INITIALIZERS = ("fan_avg", "fan_in")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +76,12 @@ class Config(BatchNormSpan, RunConfig):
       detections: most detections of an image.
       score_threshold: a detection scores more than this.
       nms_iou: of two detections of a class with at least this IoU, the better one stays.
+      loss_divisors: "positives" takes each loss of boxes as a mean over positive anchors or regions, as Google's code
+        does; "sampled" as a sum over all that were sampled, as the reference and NVIDIA do (maskrcnn/loss.py).
+      uniform_initializer: of the pyramid and the box head's hidden layers: "fan_avg", TensorFlow's and Google's, or
+        "fan_in", as in the reference and NVIDIA's code (REF modeling/make_layers.py: kaiming_uniform).
+      rpn_inside: anchors that cross the image's border are in no loss, as in the reference (RPN.STRADDLE_THRESH = 0);
+        Google's code takes all.
       freeze: the stem and the first stage keep the checkpoint's weights.
       batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains, with
         statistics of `batch_norm_span` images (0: the micro-batch of a replica).
@@ -133,6 +141,9 @@ class Config(BatchNormSpan, RunConfig):
     anchor_shift: float = 0.0
     train_mask_head: bool = True
     eval_workers: int = system_field(0)
+    loss_divisors: str = later_field("positives")
+    uniform_initializer: str = later_field("fan_avg")
+    rpn_inside: bool = later_field(False)
     data: Data = Data()
 
     # The stem and the four stages of the residual network.
@@ -155,6 +166,8 @@ class Config(BatchNormSpan, RunConfig):
             )
         one_of(self, "data.cache", CACHES)
         one_of(self, "batch_norm", BATCH_NORMS)
+        one_of(self, "loss_divisors", LOSS_DIVISORS)
+        one_of(self, "uniform_initializer", UNIFORM_INITIALIZERS)
         at_least(self, 1, *_AT_LEAST_ONE)
         for name in _PARTS:
             if not 0 < getattr(self, name) <= 1:

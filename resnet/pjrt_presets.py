@@ -19,13 +19,19 @@ _OF_16 = Config(
     num_replicas=16,
     global_batch_size=2048,
     eval_batch_size=2048,
-    train_steps=25656,
+    train_steps=11 * 2502,
     steps_per_block=2502,
     epochs_per_block=4.0,
     batch_norm_span=128,
     space_to_depth=True,
     optimizer=Optimizer(name="lars", base_learning_rate=8.5, weight_decay=2e-4),
-    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
+    schedule=Schedule(
+        kind="poly",
+        warmup_epochs=5.0,
+        train_epochs=25656 * 2048 / 1281167,
+        power=2.0,
+        end_learning_rate=1e-4,
+    ),
     data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33)),
 )
 _OF_256 = Config(
@@ -67,7 +73,7 @@ _OF_8 = Config(
     schedule=Schedule(
         kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 770, power=2.0, end_learning_rate=1e-4
     ),
-    data=Data(area_range=(0.05, 1.0)),
+    data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
 )
 
 PRESETS: dict[str, Config] = {

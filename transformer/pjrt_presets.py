@@ -45,6 +45,7 @@ _OF_8 = Config(
     replicas="pjrt",
     num_replicas=8,
     global_batch_size=320,
+    max_sequence_length=64,
     eval_batch_size=512,
     train_epochs=6.0,
     optimizer=Optimizer(name="lazy_adam", base_learning_rate=1.665, beta_2=0.98, epsilon=1e-9),

@@ -268,6 +268,7 @@ def _schedule(chosen: _Chosen, base: RunConfig) -> None:
     if stretch != 1:
         chosen.take("epochs_per_block", float(max(1, round(epochs / EVALUATIONS))), "some ten evaluations")
         chosen.take("first_block_epochs", 0.0, "some ten evaluations")
+        chosen.take("eval_epochs", (), "some ten evaluations")
     why = "stretched with the run"
     part = max(WARMUP_PART, base.schedule.warmup_epochs / base.train_epochs)
     # A short run needs the preset's steps of warmup too: SSD's loss stays high with a quarter of them.

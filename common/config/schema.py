@@ -74,12 +74,16 @@ class Schedule:
         # Rounded to six decimals first, so that 28.999999999999996 counts as 29 steps.
         return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
 
+    def decay_end(self, steps_per_epoch: float, train_steps: int) -> int:
+        """The step at which "poly" and "cosine" end: that of `train_epochs`, or the end of training."""
+        return round(self.train_epochs * steps_per_epoch) or train_steps
+
     def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
         """Steps over which "poly" and "cosine" decay: T - Sw + 1 (lars_util.py as above), or T over the whole run.
 
         T is the end of the decay and Sw its start, in steps.
         """
-        end = round(self.train_epochs * steps_per_epoch) or train_steps
+        end = self.decay_end(steps_per_epoch, train_steps)
         return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
 
 
@@ -208,6 +212,8 @@ class RunConfig:
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
       epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: as the others).
       first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
+      eval_epochs: epochs before each of the first evaluations, where their distances differ; the others follow every
+        `epochs_per_block`. In steps they are that part of `steps_per_block`.
       quality_target: the quality to reach, in the logged unit; None: none, the run trains to its end and is no result.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
       init: weights to start from, as far as they fit: a checkpoint, or a file that common/layers/weight_files.py reads;
@@ -250,6 +256,7 @@ class RunConfig:
     checkpoint_blocks: int = system_field(1)
     loss_scale_growth_steps: int = later_field(0, closed="free")
     steps_per_execution: int = later_field(1, closed="free")
+    eval_epochs: tuple[float, ...] = later_field((), closed="free")
     init: str = later_field("")
     frozen_stages: int = later_field(0)
     optimizer: Optimizer = Optimizer()

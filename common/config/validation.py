@@ -50,6 +50,7 @@ def check_values(config: Any) -> None:
     # Lengths; 0 derives most of them from another field.
     at_least(config, 0, "train_steps", "steps_per_block", "first_block_steps")
     at_least(config, 0, "train_epochs", "epochs_per_block", "first_block_epochs")
+    _check_evaluations(config)
     _check_numbers(config)
     _check_own_functions(config)
     check_optimizer(config.optimizer)
@@ -206,6 +207,21 @@ def _check_division(config: Any) -> None:
             f"config.communication.group_size={communication.group_size} does not divide "
             f"{config.num_replicas} replicas; use a divisor, or 0"
         )
+
+
+def _check_evaluations(config: Any) -> None:
+    """Raises UserError where `eval_epochs` does not ascend, or another field says when the first evaluation is."""
+    epochs = config.eval_epochs
+    if not epochs:
+        return
+    if epochs[0] <= 0 or any(a >= b for a, b in zip(epochs, epochs[1:])):
+        raise UserError(f"config.eval_epochs={list(epochs)}: must be positive and ascend")
+    for name in ("first_block_epochs", "first_block_steps"):
+        if getattr(config, name):
+            raise UserError(
+                f"config.{name}={getattr(config, name)}: config.eval_epochs={list(epochs)} says when the first "
+                "evaluations are; give one of the two"
+            )
 
 
 def _check_own_functions(config: Any) -> None:

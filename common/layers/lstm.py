@@ -47,6 +47,7 @@ class LSTM(tf_keras.layers.Layer):
         kernel_initializer: str | tf_keras.initializers.Initializer = "glorot_uniform",
         recurrent_initializer: str | tf_keras.initializers.Initializer = "orthogonal",
         forget_bias: float = 1.0,
+        bias_initializer: tf_keras.initializers.Initializer | None = None,
         name: str | None = None,
     ):
         """Keeps the settings.
@@ -57,12 +58,13 @@ class LSTM(tf_keras.layers.Layer):
           hoisted: computes the function `hoisted`, else `plain`.
           kernel_initializer, recurrent_initializer: as in tf_keras.
           forget_bias: initial value of the forget gate's bias; the others start at 0.
+          bias_initializer: of the biases of all gates, instead of `forget_bias`.
           name: name of the layer.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False)
         self.units, self.precision, self.hoisted = units, precision, hoisted
         self._initializers = kernel_initializer, recurrent_initializer
-        self._forget_bias = forget_bias
+        self._forget_bias, self._bias_initializer = forget_bias, bias_initializer
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables for inputs of [..., n]."""
@@ -72,7 +74,9 @@ class LSTM(tf_keras.layers.Layer):
         self.recurrent_kernel = self.add_weight(
             name="recurrent_kernel", shape=[self.units, gates], initializer=recurrent
         )
-        self.bias = self.add_weight(name="bias", shape=[gates], initializer=self._initial_bias)
+        self.bias = self.add_weight(
+            name="bias", shape=[gates], initializer=self._bias_initializer or self._initial_bias
+        )
         super().build(input_shape)
 
     def _initial_bias(self, shape: Sequence[int], dtype: tf.DType, **_: object) -> tf.Tensor:

@@ -178,10 +178,7 @@ class Story:
         if not schedule or not epochs or len(self.epochs) >= _MAX_EPOCHS:
             return
         if "epochs" in schedule:
-            planned = schedule["epochs"]
-            wrong = [epoch for epoch in epochs if epoch not in planned]
-            wrong += [epoch for epoch in planned if epoch < epochs[-1] and epoch not in epochs]
-            expected = "evaluations after epochs " + ", ".join(map(str, planned))
+            wrong, expected = _off_plan(schedule, epochs)
         else:
             every = schedule["every"]
             wrong = [later for epoch, later in zip(epochs, epochs[1:]) if later - epoch != every]
@@ -190,6 +187,29 @@ class Story:
         if wrong:
             found = "epochs " + ", ".join(f"{epoch:g}" for epoch in epochs[:20])
             yield self._make("eval.schedule", ADVICE, None, expected, found)
+
+
+def planned(schedule: dict) -> str:
+    """The epochs of a schedule that lists them, in words."""
+    named = [" to ".join(map(str, one)) if isinstance(one, list) else str(one) for one in schedule["epochs"]]
+    every = schedule.get("then_every")
+    return ", ".join(named) + (f", then every {every}" if every else "")
+
+
+def _off_plan(schedule: dict, epochs: list[float]) -> tuple[list, str]:
+    """The epochs that a log evaluates beside the schedule's or leaves out, and what the schedule expects.
+
+    An entry is an epoch, or [first, last] where logs number the same place differently.
+    """
+    spans = [one if isinstance(one, list) else [one, one] for one in schedule["epochs"]]
+    end, every = spans[-1][1], schedule.get("then_every")
+    within, later = [e for e in epochs if e <= end], [e for e in epochs if e > end]
+    wrong = [epoch for epoch in within if not any(low <= epoch <= high for low, high in spans)]
+    wrong += [
+        low for low, high in spans if high < epochs[-1] and not any(low <= epoch <= high for epoch in within)
+    ]
+    wrong += [epoch for n, epoch in enumerate(later, 1) if not every or epoch != end + n * every]
+    return wrong, "evaluations after epochs " + planned(schedule)
 
 
 def _number(value: object) -> float | None:

@@ -146,9 +146,14 @@ def predict(
     target = machine.machine(description, what_if.accelerators, notes, assume, hypothetical)
     if what_if.accelerators is None and work.cores != target.cores:
         # A machine without a preset works as a whole.
-        if not own and _divides(work, target.cores):
+        if not own and _divides(work, what_if, target.cores):
             notes.append(f"replicas: all {target.cores} cores; preset {preset} has {work.cores}")
             what_if = dataclasses.replace(what_if, accelerators=target.accelerators)
+        elif work.cores > target.cores:
+            raise UserError(
+                f"--batch={what_if.batch or work.batch}: preset {preset} has {work.cores} replicas, this machine "
+                f"{target.cores} cores; give --batch={_nearest_batch(work, what_if, target.cores)}"
+            )
         else:
             notes.append(f"preset {preset} has {work.cores} replicas on {target.cores} cores")
     work = changed(work, target, what_if, notes)
@@ -156,9 +161,19 @@ def predict(
     return of_workload(work, target, notes, what_if.epochs, made)
 
 
-def _divides(work: Workload, cores: int) -> bool:
-    """Whether the workload's batch divides into so many cores."""
-    return cores % work.partitions == 0 and work.batch % (cores // work.partitions * work.accumulation) == 0
+def _divides(work: Workload, what_if: WhatIf, cores: int) -> bool:
+    """Whether the batch divides among `cores` cores."""
+    partitions = what_if.partitions or work.partitions
+    return (
+        cores % partitions == 0
+        and (what_if.batch or work.batch) % (cores // partitions * work.accumulation) == 0
+    )
+
+
+def _nearest_batch(work: Workload, what_if: WhatIf, cores: int) -> int:
+    """The batch nearest to the wanted one that divides among the replicas of `cores` cores."""
+    parts = max(1, cores // (what_if.partitions or work.partitions)) * work.accumulation
+    return max(1, round((what_if.batch or work.batch) / parts)) * parts
 
 
 def _made(
@@ -268,11 +283,10 @@ def changed(work: Workload, target: Machine, what_if: WhatIf, notes: list[str]) 
     batch = work.batch if what_if.batch is None else what_if.batch
     parts = cores // partitions * work.accumulation
     if batch % parts:
-        near_ = max(1, round(batch / parts)) * parts
         raise UserError(
             f"--batch={batch}: does not divide into {cores // partitions} replicas"
             + (f" x {work.accumulation} micro-batches" if work.accumulation > 1 else "")
-            + f"; try --batch={near_}"
+            + f"; try --batch={_nearest_batch(work, what_if, cores)}"
         )
     shard = work.shard_update if what_if.shard_update is None else what_if.shard_update
     if target.is_tpu and what_if.shard_update is None and not shard:

@@ -28,6 +28,7 @@ class Workload:
     examples: examples of an epoch, in the unit of `batch`.
     eval_examples, eval_batch: examples and batch of an evaluation.
     first_evaluation, evaluation_every: in epochs.
+    earlier_evaluations: epochs of evaluations before `first_evaluation`, at other distances.
     epochs: the number that the recipe fixes; None: predicted from the published points.
     decode_steps, beams: steps and width of an evaluation's beam search; decode_steps is 0 without one.
     host_evaluation: seconds of an evaluation beside the blocks; training hides all but the last one, unless
@@ -57,6 +58,7 @@ class Workload:
     buckets: int = 1
     first_evaluation: float = 1.0
     evaluation_every: float = 1.0
+    earlier_evaluations: tuple[float, ...] = ()
     epochs: float | None = None
     decode_steps: int = 0
     beams: int = 1
@@ -90,7 +92,7 @@ class Workload:
     def evaluations(self, epochs: float) -> int:
         """Evaluations of a run that reaches its target after so many epochs."""
         later = max(0.0, epochs - self.first_evaluation) / self.evaluation_every
-        return 1 + math.ceil(later - 1e-9)
+        return 1 + sum(one < epochs for one in self.earlier_evaluations) + math.ceil(later - 1e-9)
 
 
 # (steps, beams) of a beam search (docs/sources.md, mlperf 2 and 1.5): 97 + 50 steps; as many as the longest sentence

@@ -280,15 +280,24 @@ def test_describe_counts_products():
     assert told["parameters"] == parameters(SMALL)
 
 
-def test_initial_values_and_kinds():
-    network = model.build(PLAIN, Single(), precision("fp64"))
+@wirings
+@pytest.mark.parametrize("drawn", [False, True])
+def test_initial_values_and_kinds(wiring, drawn):
+    """REF seq2seq/utils.py (init_lstm_) and models/decoder.py (Classifier): biases too; Google's start at 0."""
+    network = model.build(configured(wiring, bias_scale=0.1 if drawn else 0.0), Single(), precision("fp64"))
     kinds = kind_of(network)
+    attention = network.decoder.attention
+    biases = [v for v in network.trainable_variables if kinds[v.ref()] == "bias"]
     for v in network.trainable_variables:
-        if kinds[v.ref()] == "bias":
+        if v is attention.bias or (kinds[v.ref()] == "bias" and not drawn):
             assert not v.numpy().any()
         elif v.shape.rank:
             assert 0 < np.abs(v).max() <= 0.1
-    np.testing.assert_allclose(network.decoder.attention.scale, PLAIN.width**-0.5)
+    if drawn:
+        values = np.concatenate([v.numpy() for v in biases if v is not attention.bias])
+        assert len(np.unique(values)) == len(values)  # No two biases share a seed.
+        assert values.min() < -0.09 and values.max() > 0.09 and abs(values.mean()) < 0.01
+    np.testing.assert_allclose(attention.scale, PLAIN.width**-0.5)
     assert len({v.numpy().tobytes() for v in network.trainable_variables if v.shape.rank == 2}) == sum(
         v.shape.rank == 2 for v in network.trainable_variables
     )

@@ -56,7 +56,7 @@ def workload_of(config: RunConfig) -> Workload:
     communication, benchmark = config.communication, config.benchmark
     network = _NETWORKS.get(benchmark, config.model)
     steps, beams = SEARCH.get(benchmark, (0, 1))
-    first = config.first_block_epochs or config.epochs_per_block
+    *earlier, first = config.eval_epochs or (config.first_block_epochs or config.epochs_per_block,)
     published = benchmark in ("resnet", "ssd", "maskrcnn", "transformer", "gnmt") and not _is_study(config)
     recipe = "v0.6" if config.ruleset == "0.6.0" else "v0.7" if published else "fixed"
     return Workload(
@@ -77,6 +77,7 @@ def workload_of(config: RunConfig) -> Workload:
         optimizer=config.optimizer.name,
         first_evaluation=max(first, 1e-6),
         evaluation_every=max(config.epochs_per_block, 1e-6),
+        earlier_evaluations=tuple(earlier),
         epochs=None if published else clock.train_steps / clock.steps_per_epoch,
         decode_steps=steps,
         beams=beams,

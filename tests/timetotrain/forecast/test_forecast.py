@@ -7,8 +7,11 @@ import sys
 import pytest
 
 import systems
+from common.config import benchmarks
+from common.errors import UserError
 from systems.predict import hardware
 from timetotrain.forecast.cli import main
+from timetotrain.forecast.workloads import predict, workload_of
 
 
 def test_a_table_with_every_term_and_the_assumptions(capsys):
@@ -61,6 +64,43 @@ def test_a_machine_without_a_preset_works_as_a_whole_or_says_that_it_does_not(
     found = json.loads(capsys.readouterr().out)
     assert any(note in assumed for assumed in found["assumptions"])
     assert (found["interval_seconds"] is not None) == interval
+
+
+def test_more_replicas_than_accelerators_are_refused_with_the_nearest_batch(capsys):
+    """The nearest preset has 512 replicas, which 96 GPUs do not hold."""
+    assert main(["predict", "resnet", "--system=summit-16"]) == 2
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith(
+            "--batch=33280: preset dgx-2h-32 has 512 replicas, this machine 96 cores; give --batch=33312"
+        )
+    )
+    for flags in (["--batch=33312"], ["--accelerators=96", "--batch=33312"]):
+        assert main(["predict", "resnet", "--system=summit-16", *flags, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["workload"]["cores"], found["workload"]["batch"]) == (96, 33312)
+        assert found["run_seconds"]["total"] == pytest.approx(9.94 * 60, rel=0.2)
+
+
+@pytest.mark.parametrize("benchmark", ["resnet", "ssd", "maskrcnn", "transformer", "gnmt", "tsm_kinetics"])
+def test_no_forecast_has_more_replicas_than_its_machine_has_cores(benchmark):
+    for system in systems.names():
+        try:
+            answer = predict(benchmark, system, assume=True)
+        except UserError as error:
+            assert "give --batch=" in str(error) or "is none the model knows" in str(error)
+            continue
+        assert answer.work.cores <= answer.machine.cores, system
+
+
+@pytest.mark.parametrize(
+    ("epochs", "evaluations"), [(30, 1), (40, 1), (41, 2), (50, 2), (50.5, 3), (55, 3), (60, 4), (61, 5)]
+)
+def test_evaluations_of_ssd_s_rules_are_counted(epochs, evaluations):
+    """After epochs 40, 50, 55, 60, ..."""
+    work = workload_of(benchmarks.module("ssd", "presets").PRESETS["dgx-1"])
+    assert work.evaluations(epochs) == evaluations
 
 
 def test_a_size_that_nobody_built_is_simulated_and_said_so(capsys):
