@@ -8,11 +8,12 @@ from collections.abc import Sequence
 class UserError(Exception):
     """Bad input or a bad environment: the message names the cause and the fix, in one line.
 
-    Command lines print the message to standard error and exit with `exit_code`.
+    Command lines print the message to standard error and exit with `exit_code`. Control characters, which a file's
+    name or content can bring to a terminal, become escapes.
     """
 
     def __init__(self, message: str, exit_code: int = 2):
-        super().__init__(" ".join(str(message).split()))
+        super().__init__(printable(" ".join(str(message).split())))
         self.exit_code = exit_code
 
 
@@ -24,6 +25,11 @@ class PeerLostError(UserError):
         super().__init__(
             "another process of this run ended or no longer answers; its own message says why", 75
         )
+
+
+def printable(text: str) -> str:
+    """Returns the text with escapes in the place of characters that a terminal would not show but obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def near(name: str, known: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from common import npz
 from common.data import tfrecords
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
@@ -136,9 +137,13 @@ def _load(path: str) -> dict[str, np.ndarray]:
     index = index_path(path)
     again = "remove both and run tsm_kinetics.convert again"
     try:
-        with np.load(index) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        arrays = npz.read(index)
         actual = os.path.getsize(path)
+        begin, size = arrays["offset"], arrays["length"]
+        if begin.dtype.kind not in "iu" or size.dtype.kind not in "iu" or arrays["count"].sum() != len(begin):
+            raise ValueError("its frames do not add up")
+        if (begin < 0).any() or (size < 0).any() or (size > actual).any():
+            raise ValueError("a frame lies outside its shard")
         if actual != int(arrays["bytes"]):
             raise UserError(f"{path}: {actual} bytes, {int(arrays['bytes'])} expected; {again}")
     except FileNotFoundError as error:

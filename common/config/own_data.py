@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from common import strangers
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -23,6 +24,7 @@ C = TypeVar("C", bound=RunConfig)
 NAME = "description.json"
 FORMAT = 1
 BACKGROUND = "background"
+_COUNTS = ("num_train_examples", "num_eval_examples")  # The fields of every benchmark that data decide.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +160,10 @@ def _checked(path: Path, content: Any) -> Description:
         wrong = [value for value in content[name] if not isinstance(value, str)]
         if wrong:
             raise UserError(f"{path}: {name} holds {wrong[0]!r}, not a text; {again}")
+    for name, entry in content["files"].items():
+        pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int)
+        if not pair or not strangers.is_plain_name(name):
+            raise UserError(f"{path}: files holds {name[:80]!r}, which is no file of this folder; {again}")
     values = {name: tuple(content[name]) if kind is list else content[name] for name, kind in _KINDS.items()}
     description = Description(**values)
     try:
@@ -226,11 +232,23 @@ def check_fields(config: RunConfig, description: Description) -> None:
 
 
 def _set(config: C, path: str, value: Any) -> C:
+    """Sets a field that a description may set: what the data are like, never what code or files a run takes."""
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     try:
-        return configs.override(config, path, text)
+        found = configs.override(config, path, text)
     except UserError as error:
         raise UserError(f"{NAME} in --data_dir: {error}; convert the data again") from error
+    top = path.partition(".")[0]
+    shared = top in {field.name for field in dataclasses.fields(RunConfig)} - set(_COUNTS)
+    if shared or path == config.weights_field or found.own_functions() != config.own_functions():
+        raise UserError(
+            f"{NAME} in --data_dir: sets config.{path}, which data do not decide; convert the data again"
+        )
+    if top == "data" and isinstance(value, str) and not strangers.stays_inside(value):
+        raise UserError(
+            f"{NAME} in --data_dir: config.{path}={value[:80]!r} leaves the folder; convert the data again"
+        )
+    return found
 
 
 def filled(config: C, data_dir: str | os.PathLike | None, given: Sequence[tuple[str, str]] = ()) -> C:

@@ -97,7 +97,7 @@ def _category_ids(annotations: str) -> tuple[int, ...]:
         raise UserError(
             f"annotation file {annotations} cannot be read; fill the folder with init_datasets.sh"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{annotations} is no COCO annotation file ({type(error).__name__}: {error}); download it again"
         ) from error
