@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 
 class UserError(Exception):
@@ -30,6 +31,23 @@ class PeerLostError(UserError):
 def printable(text: str) -> str:
     """Returns the text with escapes in the place of characters that a terminal would not show but obey."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@contextlib.contextmanager
+def one_line(what: str, fix: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns whatever a stranger's file makes a library raise into a UserError of one line, but for `passing`.
+
+    Where a file describes a network, any layer can raise anything about it: no list of exceptions is complete.
+    """
+    try:
+        yield
+    except (UserError, *passing):
+        raise
+    except MemoryError as error:
+        raise UserError(f"{what}: asks for more memory than there is; {fix}") from error
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")[:200]
+        raise UserError(f"{what}: {type(error).__name__}: {reason}; {fix}") from error
 
 
 def near(name: str, known: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common import npz
+from common.data import npz
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers import weight_files

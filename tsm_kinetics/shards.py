@@ -16,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from common import npz
-from common.data import tfrecords
+from common.data import npz, tfrecords
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
 from tsm_kinetics.video import Clip

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common import strangers
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.files import sha256, write_atomically
+from common.files import is_plain_name, sha256, stays_inside, write_atomically
 
 C = TypeVar("C", bound=RunConfig)
 NAME = "description.json"
@@ -160,10 +159,6 @@ def _checked(path: Path, content: Any) -> Description:
         wrong = [value for value in content[name] if not isinstance(value, str)]
         if wrong:
             raise UserError(f"{path}: {name} holds {wrong[0]!r}, not a text; {again}")
-    for name, entry in content["files"].items():
-        pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int)
-        if not pair or not strangers.is_plain_name(name):
-            raise UserError(f"{path}: files holds {name[:80]!r}, which is no file of this folder; {again}")
     values = {name: tuple(content[name]) if kind is list else content[name] for name, kind in _KINDS.items()}
     description = Description(**values)
     try:
@@ -172,6 +167,10 @@ def _checked(path: Path, content: Any) -> Description:
         sound = False
     if not sound:
         raise UserError(f"{path}: digest does not belong to its files; {again}")
+    for name, entry in description.files.items():
+        pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int)
+        if not pair or not is_plain_name(name):
+            raise UserError(f"{path}: files holds {name[:80]!r}, which is no file of this folder; {again}")
     return description
 
 
@@ -244,7 +243,7 @@ def _set(config: C, path: str, value: Any) -> C:
         raise UserError(
             f"{NAME} in --data_dir: sets config.{path}, which data do not decide; convert the data again"
         )
-    if top == "data" and isinstance(value, str) and not strangers.stays_inside(value):
+    if top == "data" and isinstance(value, str) and not stays_inside(value):
         raise UserError(
             f"{NAME} in --data_dir: config.{path}={value[:80]!r} leaves the folder; convert the data again"
         )

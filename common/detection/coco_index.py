@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common import npz
-from common.data import tfrecords
+from common.data import npz, tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole

@@ -14,7 +14,7 @@ from xml.parsers import expat
 from common.data import own_data, pictures
 from common.data.own_data import Options
 from common.errors import UserError
-from common.strangers import stays_inside
+from common.files import stays_inside
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 _HELP = "expected COCO's JSON beside the pictures, or Pascal VOC's XML files"

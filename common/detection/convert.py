@@ -30,8 +30,7 @@ from PIL import Image
 from common.data import conversion, pictures, tfrecords
 from common.detection import coco_write
 from common.errors import UserError
-from common.files import write_atomically
-from common.strangers import stays_inside
+from common.files import stays_inside, write_atomically
 
 _ORDER_SEED = 2017  # Seed of the order in which images are dealt to shards.
 SPLITS = ("train", "val")

@@ -15,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from common.data import pictures
-from common.errors import UserError
+from common.errors import UserError, one_line
 from common.export import saved_graph, trained
 from common.export.formats import ABOUT, EXTRA
 from common.export.trained import STRANGER, Trust
-from common.strangers import one_line, parsed, read_plain
+from common.files import parsed, read_plain
 from common.train.serving import Codec
 
 LEAST_SCORE = 0.3  # Detections below it are not reported.

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.errors import UserError
+from common.errors import UserError, one_line
 from common.export.trained import Trained
 from common.files import whole, write_atomically
-from common.strangers import one_line
 from common.train.checkpoint_file import ABOUT
 
 EXTRA = "assets.extra"  # TensorFlow's name for files that travel with a SavedModel and are not read by it.

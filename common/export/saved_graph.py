@@ -17,16 +17,24 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from common.errors import UserError
+from common.files import read_plain
 from common.layers import weight_files
 from common.layers.weight_files import MOST_GRAPH
-from common.strangers import read_plain
 
 # Bytes of the constants of a graph: one number and a shape are enough to write a large one.
 _MOST_CONSTANTS = 1 << 28
 # What TensorFlow would load in the place of saved_model.pb.
 _OTHERS = ("saved_model.cpb", "saved_model.pbtxt")
 # What `timetotrain export` writes. Keras's objects, for one, would be rebuilt from a description of layers.
-_KINDS = "user_object function bare_concrete_function variable constant resource captured_tensor".split()
+_KINDS = (
+    "user_object",
+    "function",
+    "bare_concrete_function",
+    "variable",
+    "constant",
+    "resource",
+    "captured_tensor",
+)
 _TYPES = ("_generic_user_object", "signature_map", "trackable_list_wrapper", "trackable_dict_wrapper")
 _REGISTERED = ("", "tf.StaticHashTable", "tf.TrackableConstant")
 # Arithmetic, arrays, networks and matrices, pictures and texts, control flow, lists, variables and tables in memory.

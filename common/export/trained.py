@@ -16,11 +16,10 @@ from common.config import benchmarks
 from common.config.digest import from_dict
 from common.config.schema import RunConfig
 from common.distributed.replicas.single import Single
-from common.errors import UserError
+from common.errors import UserError, one_line
 from common.export import limits
 from common.layers import batch_norm
 from common.layers.precision import precision
-from common.strangers import one_line
 from common.train import checkpoint, checkpoint_file, start
 from common.train.serving import Codec, Serving
 from common.train.step import Network

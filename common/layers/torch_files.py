@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from common import npz
+from common.data import npz
 from common.errors import UserError
 from common.files import NPZ_DAMAGE
 

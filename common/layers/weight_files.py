@@ -25,11 +25,11 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import message
 
-from common import npz
+from common.data import npz
 from common.errors import UserError
+from common.files import parsed, read_plain
 from common.layers import torch_files
 from common.layers.torch_files import torch_arrays
-from common.strangers import parsed, read_plain
 
 Arrays = dict[str, np.ndarray]
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's key of the names of what it saved.

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from common import npz, strangers
+from common.data import npz
 from common.errors import UserError
-from common.files import NPZ_DAMAGE, left_behind, whole
+from common.files import NPZ_DAMAGE, is_plain_name, left_behind, parsed, whole
 
 BEST = "best.npz"  # Points to the checkpoint with the best quality (common/run/best.py).
 FORMAT = 2  # 1, which says nothing of its format, numbered the variables.
@@ -61,7 +61,7 @@ def read(path: pathlib.Path, training: bool = True) -> File:
     """
     try:
         with npz.opened(path) as archive:
-            meta = _checked_meta(strangers.parsed(archive["meta"].tobytes()))
+            meta = _checked_meta(parsed(archive["meta"].tobytes()))
             names = [name for name in archive.files if name != "meta"]
             assets = [name for name in names if name.startswith(ASSETS)]
             for name in [] if training else assets:
@@ -100,7 +100,7 @@ def check_asset(path: str | os.PathLike, name: str) -> None:
     Raises:
       UserError: so.
     """
-    if not strangers.is_plain_name(name) or name == ABOUT:
+    if not is_plain_name(name) or name == ABOUT:
         raise UserError(
             f"{path}: its asset {name[:80]!r} is no plain file name; the file is not as this project writes it"
         )
