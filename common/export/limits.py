@@ -30,11 +30,11 @@ _RUN = {field.name for field in dataclasses.fields(RunConfig)}
 _FREE = ("num_classes", "vocabulary_size", "data.shuffle_buffer", "epoch_images", "num_frames")
 
 
-def check(config: RunConfig, presets: Iterable[RunConfig], where: str | os.PathLike) -> None:
+def check(config: RunConfig, presets: Iterable[RunConfig]) -> None:
     """Refuses a configuration with a number far beyond those of the benchmark's presets.
 
     Raises:
-      UserError: so; `where` names its source.
+      UserError: so.
     """
     most: dict[str, float] = {}
     for preset in presets:
@@ -44,7 +44,7 @@ def check(config: RunConfig, presets: Iterable[RunConfig], where: str | os.PathL
         bound = max(FINE, MOST_TIMES * most.get(path, 0))
         if path not in _FREE and not abs(value) <= bound:
             raise UserError(
-                f"{where}: config.{path}={value} is far beyond the presets (at most {bound}); give --allow_large if "
+                f"config.{path}={value} is far beyond the presets (at most {bound}); give --allow_large if "
                 "you trust it"
             )
 
