@@ -28,7 +28,7 @@ from typing import Any
 from bench.harness import ROOT, arguments, hostile, sound_models
 from bench.harness.results import head, write
 
-SECONDS = 60  # A case that takes longer hangs.
+SECONDS = 300  # A case that takes longer hangs; on a busy machine a network takes a minute to build.
 CHUNK = 20  # Cases of a process.
 MOST_BYTES = 1 << 30  # Of resident memory.
 SPACE = 12 << 30  # Address space of a process; TensorFlow maps a few gigabytes.
@@ -251,6 +251,8 @@ def main() -> None:
         found = []
         for case in tried(options.only or range(options.cases), options.seed, sound, folder):
             found.append(case)
+            if len(found) % 100 == 0:
+                print(f"{len(found)} cases, {time.time() - began:.0f} s", flush=True)
             if bad(case) or options.only:
                 print(json.dumps(case), flush=True)
     result = {**about, "seed": options.seed, "seconds": round(time.time() - began), **summary(found)}

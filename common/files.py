@@ -85,10 +85,15 @@ def read_plain(path: pathlib.Path, most: int) -> bytes:
     """
     if path.is_symlink():
         raise ValueError(f"{path.name} is a link; put the file itself there")
-    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    # Not blocking: a pipe opens at once.
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
             raise ValueError(f"{path.name} is no regular file")
-        content = file.read(most + 1)
+        with open(number, "rb", closefd=False) as file:
+            content = file.read(most + 1)
+    finally:
+        os.close(number)
     if len(content) > most:
         raise ValueError(f"{path.name} has more than {most} bytes")
     return content
