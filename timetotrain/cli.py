@@ -21,6 +21,10 @@ from timetotrain.flags import Parser
 from timetotrain.verbs import VERBS, Verb
 
 PROG = "timetotrain"
+# Verbs whose configuration, the reader's own, may name modules in the folder where they start. The others read files of
+# strangers, and find no module there: a folder that was unpacked may hold one.
+_FINDS_OWN = ("run", "search", "study", "launch", "forecast", "completion")
+ALLOW_PLUGINS = "--allow_plugins"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,12 +56,12 @@ def _main(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(f"{PROG} {timetotrain.__version__}")
         return 0
-    if "" not in sys.path:
-        # A console script lacks the folder where it starts, `python -m` has it. At the end it hides nothing installed.
-        sys.path.append("")
     name, *words = argv
     if name not in VERBS:
         raise UserError(f"{name}: no verb of {PROG}{near(name, list(VERBS))}; see {PROG} --help")
+    if "" not in sys.path and (name in _FINDS_OWN or ALLOW_PLUGINS in words):
+        # A console script lacks the folder where it starts, `python -m` has it. At the end it hides nothing installed.
+        sys.path.append("")
     status = call(name, words)
     sys.stdout.flush()
     return status

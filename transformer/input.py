@@ -144,7 +144,7 @@ def _check_note(config: Config, path: str) -> None:
     try:
         with tf.io.gfile.GFile(path) as file:
             note = dict(json.load(file))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: no note of a conversion ({error}); convert the text again") from error
     for field, name in (("max_sequence_length", "max_length"), ("packed_length", "packed_length")):
         there, here = note.get(name), getattr(config, field)

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from common.data import tfrecords
+from common.data import npz, tfrecords
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
 from tsm_kinetics.video import Clip
@@ -153,9 +153,13 @@ def _no_index(path: str) -> UserError:
 def _load(path: str) -> dict[str, np.ndarray]:
     index = index_path(path)
     try:
-        with np.load(index) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        arrays = npz.read(index)
         actual = os.path.getsize(path)
+        begin, size = arrays["offset"], arrays["length"]
+        if begin.dtype.kind not in "iu" or size.dtype.kind not in "iu" or arrays["count"].sum() != len(begin):
+            raise ValueError("its frames do not add up")
+        if (begin < 0).any() or (size < 0).any() or (size > actual).any():
+            raise ValueError("a frame lies outside its shard")
         if actual != int(arrays["bytes"]):
             raise UserError(f"{path}: {actual} bytes, {int(arrays['bytes'])} expected; {_AGAIN}")
     except FileNotFoundError as error:

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
-from common.files import sha256, write_atomically
+from common.files import is_plain_name, sha256, stays_inside, write_atomically
 
 C = TypeVar("C", bound=RunConfig)
 NAME = "description.json"
 FORMAT = 1
 BACKGROUND = "background"
+_COUNTS = ("num_train_examples", "num_eval_examples")  # The fields of every benchmark that data decide.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +167,10 @@ def _checked(path: Path, content: Any) -> Description:
         sound = False
     if not sound:
         raise UserError(f"{path}: digest does not belong to its files; {again}")
+    for name, entry in description.files.items():
+        pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int)
+        if not pair or not is_plain_name(name):
+            raise UserError(f"{path}: files holds {name[:80]!r}, which is no file of this folder; {again}")
     return description
 
 
@@ -226,11 +231,23 @@ def check_fields(config: RunConfig, description: Description) -> None:
 
 
 def _set(config: C, path: str, value: Any) -> C:
+    """Sets a field that a description may set: what the data are like, never what code or files a run takes."""
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     try:
-        return configs.override(config, path, text)
+        found = configs.override(config, path, text)
     except UserError as error:
         raise UserError(f"{NAME} in --data_dir: {error}; convert the data again") from error
+    top = path.partition(".")[0]
+    shared = top in {field.name for field in dataclasses.fields(RunConfig)} - set(_COUNTS)
+    if shared or path == config.weights_field or found.own_functions() != config.own_functions():
+        raise UserError(
+            f"{NAME} in --data_dir: sets config.{path}, which data do not decide; convert the data again"
+        )
+    if top == "data" and isinstance(value, str) and not stays_inside(value):
+        raise UserError(
+            f"{NAME} in --data_dir: config.{path}={value[:80]!r} leaves the folder; convert the data again"
+        )
+    return found
 
 
 def filled(config: C, data_dir: str | os.PathLike | None, given: Sequence[tuple[str, str]] = ()) -> C:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common.data import tfrecords
+from common.data import npz, tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import NPZ_DAMAGE, whole
@@ -86,9 +86,11 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
     # A damaged index file is written anew.
     with contextlib.suppress(*NPZ_DAMAGE):
         if kept and kept.is_file():
-            with np.load(kept, allow_pickle=False) as stored:
+            with npz.opened(kept) as stored:
                 if str(stored["state_of_files"]) == repr(state):
-                    return Index(files, *(stored[f"{name}_of"] for name in _COLUMNS))
+                    index = Index(files, *(stored[f"{name}_of"] for name in _COLUMNS))
+                    _check_places(index, [size for _, size, _ in state[1:]])
+                    return index
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         parts = list(pool.map(_scan, range(len(files)), files))
     rows = np.array([row for part in parts for row in part], np.int64).reshape(-1, len(_COLUMNS))
@@ -96,6 +98,18 @@ def _read(files: tuple[str, ...], state: tuple) -> Index:
     if kept:
         _keep(kept, index, state)
     return index
+
+
+def _check_places(index: Index, sizes: Sequence[int]) -> None:
+    """Raises ValueError where a record of an index that was kept lies outside its file."""
+    if not (
+        np.isin(index.file, range(len(sizes))).all()
+        and (index.offset >= 0).all()
+        and (index.length >= 0).all()
+    ):
+        raise ValueError("a record of no file")
+    if (index.length > np.array(sizes, np.int64)[index.file]).any():
+        raise ValueError("a record is longer than its file")
 
 
 def _state(files: Sequence[str]) -> tuple:

@@ -96,7 +96,7 @@ def _category_ids(annotations: str) -> tuple[int, ...]:
         ids = tuple(sorted(category["id"] for category in content["categories"]))
     except tf.errors.OpError as error:
         raise UserError(_unreadable(annotations)) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{annotations} is no COCO annotation file ({type(error).__name__}: {error}); download it again"
         ) from error

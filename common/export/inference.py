@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import json
 import os
 import pathlib
 import time
@@ -15,14 +14,22 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.config import benchmarks
-from common.config.digest import from_dict
-from common.errors import UserError
-from common.export import trained
+from common.data import pictures
+from common.errors import UserError, one_line
+from common.export import saved_graph, trained
 from common.export.formats import ABOUT, EXTRA
+from common.export.trained import STRANGER, Trust
+from common.files import parsed, read_plain
 from common.train.serving import Codec
 
 LEAST_SCORE = 0.3  # Detections below it are not reported.
+KINDS = ("classes", "objects", "video", "translation", "words")
+_MOST_ASSET = (
+    1 << 28
+)  # Bytes of a file that travels with a SavedModel; WMT's vocabularies have under a million.
+_BAD_PICTURE = (tf.errors.InvalidArgumentError,)  # What TensorFlow's decoders raise.
+_MOST_NAME = 200  # Characters of a class's name in an answer.
+_EXPORT_AGAIN = "it is no SavedModel of `timetotrain export`; export it again"
 
 
 @dataclasses.dataclass
@@ -34,6 +41,7 @@ class Network:
       call: takes one array of the first input; returns {name: array}.
       labels: names of its classes.
       codec: of a translation, else None.
+      path: of the model, for errors.
       seconds: duration of every call so far, without the first of each shape.
     """
 
@@ -41,15 +49,23 @@ class Network:
     call: Callable[[Any], Mapping[str, np.ndarray]]
     labels: Sequence[str]
     codec: Codec | None
+    path: str = "the model"
 
     def __post_init__(self):
         self.seconds: list[tuple[float, int]] = []
         self._seen: set[tuple[int, ...]] = set()
 
-    def __call__(self, values: np.ndarray) -> dict[str, np.ndarray]:
-        """Answers for an array whose first axis counts examples."""
+    def __call__(
+        self, values: np.ndarray, passing: tuple[type[Exception], ...] = ()
+    ) -> dict[str, np.ndarray]:
+        """Answers for an array whose first axis counts examples.
+
+        Raises:
+          UserError: the network cannot be run, for any reason but those of `passing`, which pass.
+        """
         start = time.perf_counter()
-        found = {name: np.asarray(value) for name, value in self.call(values).items()}
+        with one_line(f"{self.path}: cannot answer", "get a sound copy, or give fewer files", passing):
+            found = {name: np.asarray(value) for name, value in self.call(values).items()}
         # The first call of a shape also traces or compiles.
         if values.shape in self._seen:
             self.seconds.append((time.perf_counter() - start, len(values)))
@@ -69,36 +85,55 @@ class Network:
         )
 
 
-def load(path: str | os.PathLike) -> Network:
-    """Loads a SavedModel of `timetotrain export`, or a checkpoint.
+def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
+    """Loads a SavedModel of `timetotrain export`, or a checkpoint; either may be a stranger's.
 
     Raises:
-      UserError: it is neither, or is damaged.
+      UserError: it is neither, is damaged, or does what `trust` does not allow.
     """
     path = pathlib.Path(path)
     if not (path / "saved_model.pb").is_file():
-        return of(trained.load(path))
-    about_path = path / EXTRA / ABOUT
-    try:
-        about = json.loads(about_path.read_text(encoding="utf-8"))
+        return of(trained.load(path, trust=trust))
+    with one_line(f"{path}", _EXPORT_AGAIN):
+        about = _about(path)
+        saved_graph.check(path)
         module = tf.saved_model.load(os.fspath(path))
         signature = module.signatures["serving_default"]
-    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"{path}: no SavedModel of `timetotrain export` ({reason}); export it again"
-        ) from error
-    name = next(iter(signature.structured_input_signature[1]))
+        name = next(iter(signature.structured_input_signature[1]))
     codec = None
     if about["kind"] == "translation":
-        config = from_dict(benchmarks.module(about["benchmark"], "presets").Config, about["config"])
-        assets = {p.name: p.read_bytes() for p in (path / EXTRA).iterdir() if p.name != ABOUT}
-        codec = trained.codec(about["benchmark"], config, assets, path)
+        _, config = trained.described(about["benchmark"], about["config"], path, trust)
+        codec = trained.codec(about["benchmark"], config, _assets(path), path)
     network = Network(
-        about["kind"], lambda values: signature(**{name: tf.constant(values)}), about["labels"], codec
+        about["kind"],
+        lambda values: signature(**{name: tf.constant(values)}),
+        about["labels"],
+        codec,
+        os.fspath(path),
     )
     network.module = module  # Its variables live as long as it does.
     return network
+
+
+def _about(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what a SavedModel says of itself, checked."""
+    about = parsed(read_plain(path / EXTRA / ABOUT, _MOST_ASSET))
+    kinds = {"benchmark": str, "kind": str, "labels": list, "config": dict}
+    for name, kind in kinds.items():
+        if not isinstance(about, dict) or not isinstance(about.get(name), kind):
+            raise UserError(f"{path}: {EXTRA}/{ABOUT} has no {name}; {_EXPORT_AGAIN}")
+    trained.check_benchmark(about["benchmark"], path)
+    if about["kind"] not in KINDS:
+        raise UserError(f"{path}: kind {about['kind'][:80]!r} is unknown; known: {', '.join(KINDS)}")
+    return about
+
+
+def _assets(path: pathlib.Path) -> dict[str, bytes]:
+    try:
+        others = [p for p in (path / EXTRA).iterdir() if p.name != ABOUT]
+        return {p.name: read_plain(p, _MOST_ASSET) for p in others}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: an asset cannot be read ({error}); {_EXPORT_AGAIN}") from error
 
 
 def of(found: trained.Trained) -> Network:
@@ -108,7 +143,13 @@ def of(found: trained.Trained) -> Network:
     codec = None
     if serving.kind == "translation":
         codec = trained.codec(found.benchmark, found.config, found.assets, found.path)
-    return Network(serving.kind, lambda values: function(tf.constant(values)), found.labels, codec)
+    return Network(
+        serving.kind,
+        lambda values: function(tf.constant(values)),
+        found.labels,
+        codec,
+        os.fspath(found.path),
+    )
 
 
 def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = LEAST_SCORE) -> Iterator[dict]:
@@ -126,24 +167,25 @@ def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = L
     Raises:
       UserError: a file is missing, or is not what the network takes.
     """
-    if network.kind == "video":
-        from common.export import videos
+    with one_line(f"{network.path}: its answer cannot be read", "get a sound copy of the model"):
+        if network.kind == "video":
+            from common.export import videos
 
-        for name in files:
-            yield videos.answer(network, name)
-    elif network.kind in ("translation", "words"):
-        yield from _texts(network, files, batch)
-    else:
-        yield from _pictures(network, files, batch, score)
+            for name in files:
+                yield videos.answer(network, name)
+        elif network.kind in ("translation", "words"):
+            yield from _texts(network, files, batch)
+        else:
+            yield from _pictures(network, files, batch, score)
 
 
 def _pictures(network: Network, files: Sequence[str], batch: int, score: float) -> Iterator[dict]:
     for start in range(0, len(files), batch):
         names = files[start : start + batch]
-        encoded = np.array([_read(name) for name in names] + [b""], object)[:-1]
+        encoded = np.array([_picture(name) for name in names] + [b""], object)[:-1]
         try:
-            found = network(encoded)
-        except tf.errors.OpError:
+            found = network(encoded, _BAD_PICTURE)
+        except _BAD_PICTURE:
             raise UserError(f"{_first_bad(network, names)}: no JPEG or PNG picture; leave it out") from None
         for i, name in enumerate(names):
             one = {key: value[i] for key, value in found.items()}
@@ -153,26 +195,38 @@ def _pictures(network: Network, files: Sequence[str], batch: int, score: float) 
 def _first_bad(network: Network, names: Sequence[str]) -> str:
     for name in names:
         try:
-            network(np.array([_read(name), b""], object)[:-1])
-        except tf.errors.OpError:
+            network(np.array([_read(name), b""], object)[:-1], _BAD_PICTURE)
+        except _BAD_PICTURE:
             return name
     return names[0]
+
+
+def _picture(name: str) -> bytes:
+    data = _read(name)
+    why = pictures.refused(data)
+    if why:
+        raise UserError(f"{name}: {why}; leave it out")
+    return data
 
 
 def _classes(one: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {
         "classes": [
-            {"name": name.decode(), "score": round(float(score), 6)}
+            {"name": _name(name), "score": round(float(score), 6)}
             for name, score in zip(one["top_names"], one["top_scores"])
         ]
     }
+
+
+def _name(name: bytes) -> str:
+    return name.decode(errors="replace")[:_MOST_NAME]
 
 
 def _objects(one: Mapping[str, np.ndarray], least: float) -> dict[str, Any]:
     found = []
     for i in np.flatnonzero((one["classes"] > 0) & (one["scores"] >= least)):
         entry = {
-            "name": one["names"][i].decode(),
+            "name": _name(one["names"][i]),
             "score": round(float(one["scores"][i]), 6),
             "box": [round(float(x), 2) for x in one["boxes"][i]],
         }

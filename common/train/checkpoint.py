@@ -25,9 +25,10 @@ from common.distributed.weight_update import SlotValues
 from common.errors import UserError
 from common.train import checkpoint_file, checkpoint_variables
 from common.train.loop import Loop
-from common.train.step import State
+from common.train.step import Network, State
 
 KEEP = 2
+_NUMBERS = "biufV"  # Kinds of numpy's dtypes; V is what numpy reads bfloat16 as.
 # Fields that may differ between the run that saved and the one that resumes.
 FREE_FIELDS = (
     "replicas",
@@ -110,7 +111,7 @@ def restore_latest(loop: Loop, folder: str | os.PathLike) -> int | None:
     return step
 
 
-def restore_weights(state: State, path: pathlib.Path) -> None:
+def restore_weights(network: Network, path: pathlib.Path) -> None:
     """Restores only weights and moments, for an evaluation; the run may have had other batches, not another network.
 
     State that layers carry from step to step is left out: it belongs to the rows of a batch, and an evaluation begins
@@ -119,20 +120,31 @@ def restore_weights(state: State, path: pathlib.Path) -> None:
     Raises:
       UserError: the file is damaged, or belongs to another network.
     """
-    arrays = checkpoint_variables.of_file(checkpoint_file.read(path), state)
-    weights = {
-        name: entry
-        for name, entry in checkpoint_variables.entries(state).items()
-        if name.startswith(checkpoint_file.WEIGHTS)
-    }
-    if any(name not in arrays or arrays[name].shape != tuple(w.shape) for name, w in weights.items()):
-        raise UserError(f"{path}: its variables are not those of this network; give the run's --config flags")
-    moments = checkpoint_variables.moments(state)
-    fitted = checkpoint_variables.fitted(state, arrays, moments, path)
+    restore_weights_of(network, checkpoint_file.read(path))
+
+
+def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
+    """As `restore_weights`, of a checkpoint that has been read.
+
+    Raises:
+      UserError: it belongs to another network.
+    """
+    arrays, weights = checkpoint_variables.of_file(file, network), checkpoint_variables.weights(network)
     for name, weight in weights.items():
-        for component in state.replicas.local_results(weight):
+        if (
+            name not in arrays
+            or arrays[name].shape != tuple(weight.shape)
+            or arrays[name].dtype.kind not in _NUMBERS
+        ):
+            raise UserError(
+                f"{file.path}: its variables are not those of this network; give the run's --config flags"
+            )
+    moments = checkpoint_variables.moments(network)
+    fitted = checkpoint_variables.fitted(network, arrays, moments, file.path)
+    for name, weight in weights.items():
+        for component in network.replicas.local_results(weight):
             component.assign(arrays[name])
-    _assign_per_replica(state, moments, fitted)
+    _assign_per_replica(network, moments, fitted)
 
 
 def _load(loop: Loop, path: pathlib.Path) -> tuple[dict[str, np.ndarray], int]:
@@ -167,9 +179,9 @@ def _assign(state: State, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _assign_per_replica(
-    state: State, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]
+    network: Network, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]
 ) -> None:
-    replicas = state.replicas
+    replicas = network.replicas
     for name, variable in variables.items():
         local = replicas.local_results(variable)
         first = replicas.process_index * len(local)

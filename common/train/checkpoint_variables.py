@@ -18,7 +18,7 @@ from common.errors import UserError
 from common.layers import batch_norm
 from common.train import names
 from common.train.checkpoint_file import WEIGHTS, File, merged
-from common.train.step import State
+from common.train.step import Network, State
 
 
 class Slot(NamedTuple):
@@ -28,13 +28,17 @@ class Slot(NamedTuple):
     name: str
 
 
+def weights(network: Network) -> dict[str, tf.Variable]:
+    """Returns the network's variables that are equal on every replica, by their name in the file."""
+    per_replica = {id(v) for v in moving(network).values()}
+    called = names.of_variables(network.model)
+    return {WEIGHTS + called[id(v)]: v for v in network.model.variables if id(v) not in per_replica}
+
+
 def entries(state: State) -> dict[str, tf.Variable | Slot]:
     """Returns the variables and slots that are equal on every replica, by their name in the file."""
-    per_replica = {id(v) for v in moving(state).values()}
+    found: dict[str, tf.Variable | Slot] = {**weights(state)}
     called = names.of_variables(state.model)
-    found: dict[str, tf.Variable | Slot] = {
-        WEIGHTS + called[id(v)]: v for v in state.model.variables if id(v) not in per_replica
-    }
     for i, weight in enumerate(state.model.trainable_variables):
         found |= {f"slots/{called[id(weight)]}/{name}": Slot(i, name) for name in state.update.rule.slots}
     counters = (*state.loss_scale.variables, state.step, state.evaluated)
@@ -60,12 +64,12 @@ def shapes(state: State) -> dict[str, tuple[int, ...]]:
     }
 
 
-def moving(state: State) -> dict[str, tf.Variable]:
+def moving(state: Network) -> dict[str, tf.Variable]:
     """Returns per-replica variables by name: batch-norm moments, and the state that layers carry for each example."""
     return moments(state) | _carried(state)
 
 
-def moments(state: State) -> dict[str, tf.Variable]:
+def moments(state: Network) -> dict[str, tf.Variable]:
     layers = batch_norm.span_layers(state.model)
     return {
         f"moments/{path}/{moment}": getattr(layer, f"moving_{moment}")
@@ -74,7 +78,7 @@ def moments(state: State) -> dict[str, tf.Variable]:
     }
 
 
-def _carried(state: State) -> dict[str, tf.Variable]:
+def _carried(state: Network) -> dict[str, tf.Variable]:
     layers = _carriers(state)
     return {
         f"carried/{path}/{name}": getattr(layer, name)
@@ -83,21 +87,23 @@ def _carried(state: State) -> dict[str, tf.Variable]:
     }
 
 
-def _carriers(state: State) -> list[Any]:
+def _carriers(state: Network) -> list[Any]:
     return [m for m in state.model.submodules if hasattr(m, "carried")]
 
 
-def _paths(state: State, layers: Sequence[Any]) -> list[str]:
+def _paths(state: Network, layers: Sequence[Any]) -> list[str]:
     """Returns the layers' names; a module that is no layer of the network has its place among `layers`."""
     paths = names.of_layers(state.model)
     return [paths.get(id(layer), f"{i:03d}") for i, layer in enumerate(layers)]
 
 
-def of_file(file: File, state: State) -> dict[str, np.ndarray]:
+def of_file(file: File, state: Network) -> dict[str, np.ndarray]:
     """Returns a file's arrays by the names of `state`'s variables; those of format 1 are numbered in their order."""
     if file.meta["format"] > 1:
         return file.arrays
-    news = {f"{i:04d}": name for i, name in enumerate(entries(state))}
+    # The network's come first.
+    ordered = entries(state) if isinstance(state, State) else weights(state)
+    news = {f"{i:04d}": name for i, name in enumerate(ordered)}
     for kind, layers in (("moments", batch_norm.span_layers(state.model)), ("carried", _carriers(state))):
         paths = _paths(state, layers)
         news |= {f"{kind}/{i:03d}": f"{kind}/{path}" for i, path in enumerate(paths)}
@@ -110,7 +116,7 @@ def of_file(file: File, state: State) -> dict[str, np.ndarray]:
 
 
 def fitted(
-    state: State, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
+    state: Network, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
 ) -> dict[str, np.ndarray]:
     """Returns the saved values of per-replica variables, one for each replica of the state.
 

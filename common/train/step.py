@@ -23,8 +23,13 @@ from common.train.gradients import Gradients
 from common.train.task import Batch, Task
 
 
-class State:
-    """Every variable of a run: the model's, the optimizer's slots, the step counter."""
+class Network:
+    """The variables of a model, which are all that an answer needs.
+
+    Attributes:
+      replicas: the backend.
+      model: the network.
+    """
 
     def __init__(self, task: Task, replicas: Replicas, precision: Precision):
         config = task.config
@@ -33,6 +38,15 @@ class State:
         with replicas.scope():
             self.model = task.build(replicas, precision)
             freeze(self.model, config.stages[: config.frozen_stages])
+
+
+class State(Network):
+    """Every variable of a run: the model's, the optimizer's slots, the step counter."""
+
+    def __init__(self, task: Task, replicas: Replicas, precision: Precision):
+        super().__init__(task, replicas, precision)
+        config = task.config
+        with replicas.scope():
             kinds = kind_of(self.model)
             self.update = _update_of(config)(self.model.trainable_variables, kinds, replicas, config)
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]

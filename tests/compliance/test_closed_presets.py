@@ -19,8 +19,8 @@ from compliance.api import check
 from compliance.log import rules
 from compliance.log.engine import StreamChecker
 from compliance.verdict import GO
+from lab.bench.harness import stock_checker
 from tests.benchmarks import scripted_log
-from tests.compliance import stock_here
 from tests.compliance.test_package import call_for, head
 from tests.test_presets import MLPERF, preset
 from timetotrain.run import results as records
@@ -31,7 +31,7 @@ CLOSED = [(benchmark, name) for benchmark, name in MLPERF if preset(benchmark, n
 @pytest.fixture(autouse=True, scope="module")
 def fast_stock_checker():
     with pytest.MonkeyPatch.context() as patch:
-        stock_here.make_fast(patch.setattr)
+        stock_checker.make_fast(patch.setattr)
         yield
 
 

@@ -17,7 +17,7 @@ import urllib.parse
 from typing import Any
 
 from common import files
-from common.errors import UserError
+from common.errors import UserError, one_line
 from timetotrain.follow import page
 from timetotrain.run import history
 
@@ -50,9 +50,7 @@ def run(options: argparse.Namespace) -> int:
     print(output, flush=True)
     while True:
         records = history.read(found)
-        files.write_atomically(
-            output, page.render(records, _examples(found), f"examples_{number(found)}/").encode()
-        )
+        files.write_atomically(output, _drawn(found, records))
         if not options.follow or page.ended(records):
             return 0
         try:
@@ -87,6 +85,12 @@ def number(path: pathlib.Path) -> str:
     return found[1] if found else "0"
 
 
+def _drawn(found: pathlib.Path, records: list[history.Record]) -> bytes:
+    """Returns the page of a history, which may be a stranger's."""
+    with one_line(f"{found}: its records cannot be drawn", "get a sound copy of the history"):
+        return page.render(records, _examples(found), f"examples_{number(found)}/").encode()
+
+
 def _examples(path: pathlib.Path) -> list[dict[str, Any]]:
     from timetotrain.run import examples
 
@@ -107,9 +111,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         picture = re.fullmatch(rf"/{folder}/([\w-]+\.(?:jpg|png))", name)
         try:
             if name == "/":
-                self._send(
-                    page.render(history.read(self._found), _examples(self._found), f"{folder}/").encode()
-                )
+                self._send(_drawn(self._found, history.read(self._found)))
             elif picture:
                 kind = "image/png" if picture[1].endswith("png") else "image/jpeg"
                 self._send(self._found.with_name(folder).joinpath(picture[1]).read_bytes(), kind)

@@ -164,7 +164,7 @@ def read(folder: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the examples of a folder: picture, step, right, text; [] where there are none."""
     try:
         return json.loads((folder / NAME).read_text())["examples"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

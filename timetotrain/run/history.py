@@ -164,7 +164,7 @@ def read(path: pathlib.Path) -> list[Record]:
             record = json.loads(line)
             records.append({**record, "kind": str(record["kind"]), "seconds": float(record["seconds"])})
             int(record["step"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise UserError(f"{path}:{number}: not a line of a history ({error}); delete the file") from error
     return records
 

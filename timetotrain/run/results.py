@@ -117,7 +117,7 @@ def _runs(path: pathlib.Path) -> dict[str, Any]:
         if existing["schema"] != SCHEMA:
             raise ValueError(f"schema {existing['schema']}")
         return dict(existing["runs"].items())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: not a run.json of this version ({error}); move it away") from error
 
 

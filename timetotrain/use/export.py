@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 
+from timetotrain.use.predict import add_trust
+
 FORMATS = ("savedmodel", "safetensors", "stablehlo", "onnx")
 
 
@@ -20,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fold_batch_norm", action="store_true", help="fold batch norm into the convolutions before it"
     )
     parser.add_argument("--benchmark", default="", help="of a checkpoint of a version that did not store it")
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,7 +34,8 @@ def run(options: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from common.export import formats, trained
 
-    found = trained.load(options.checkpoint, options.benchmark, options.fold_batch_norm)
+    trust = trained.Trust(options.allow_plugins, options.allow_large)
+    found = trained.load(options.checkpoint, options.benchmark, options.fold_batch_norm, trust)
     files = formats.write(found, options.out, options.format)
     size = sum(path.stat().st_size for path in files)
     names = f"{len(found.labels)} names of classes" if found.labels else "no names of classes"

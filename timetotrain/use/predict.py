@@ -26,6 +26,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", type=int, default=8, help="examples of a call (8)")
     parser.add_argument("--score", type=float, default=0.3, help="least score of an object (0.3)")
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Adds what the reader lets a model do, which is a stranger's unless these say otherwise."""
+    parser.add_argument(
+        "--allow_plugins",
+        action="store_true",
+        help="import the functions MODULE:FUNCTION that the model names, from here and PYTHONPATH: they are code",
+    )
+    parser.add_argument(
+        "--allow_large",
+        action="store_true",
+        help="take a model whose sizes are far beyond those of the presets",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,11 +54,13 @@ def run(options: argparse.Namespace) -> int:
 
     from common.errors import UserError
     from common.export import inference, pictures
+    from common.export.trained import Trust
     from common.files import write_atomically
 
     if options.batch < 1:
         raise UserError(f"--batch={options.batch}: must be at least 1")
-    network = inference.load(options.model)
+    trust = Trust(options.allow_plugins, options.allow_large)
+    network = inference.load(options.model, trust)
     drawn = network.kind in ("classes", "objects")
     if options.pictures and not drawn:
         raise UserError("--pictures: this network answers no pictures; leave it out")

@@ -203,7 +203,7 @@ def test_from_dict_refuses_unknown_fields() -> None:
     values = to_dict(Config())
     with pytest.raises(UserError, match="config.sede: unknown field .did you mean seed"):
         from_dict(Config, {**values, "sede": 1})
-    with pytest.raises(UserError, match="config.momentun: unknown field .did you mean momentum"):
+    with pytest.raises(UserError, match="config.optimizer.momentun: unknown field .did you mean momentum"):
         from_dict(Config, {**values, "optimizer": {**values["optimizer"], "momentun": 1}})
 
 
