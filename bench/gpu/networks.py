@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import re
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.child import Hits, Turn, jax_of
-from bench.programs import figures, hlo
+from bench.programs import figures
+from bench.programs.instructions import computations_of
 from bench.programs.replayed import Replay
 from bench.replay import read
 from common.export import rules
@@ -58,16 +58,17 @@ def _programs(job: dict) -> tuple[Path, dict, list[dict]]:
 
 
 def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's name
-    """Compiles a step into jax's cache, beside others that do."""
+    """Compiles a step into jax's cache, beside others that do; its kernels by kind."""
     jax_of(job)
-    folder, manifest, programs = _programs(job)
-    seconds, hits = 0.0, Hits()
-    for program in programs:
-        made = Prepared(folder, manifest, program, values=False)
-        with turn.together():
-            made.compile()
-        seconds += made.compile_seconds
-    return {"compile_seconds": seconds, "from_cache": hits.count > 0}
+    folder, manifest, (program, *_) = _programs(job)
+    made, hits = Prepared(folder, manifest, program, values=False), Hits()
+    with turn.together():
+        made.compile()
+    return {
+        "compile_seconds": made.compile_seconds,
+        "from_cache": hits.count > 0,
+        "kernels": kernels(made.compiled.as_text()),
+    }
 
 
 def check(job: dict, turn: Turn) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def check(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def step(job: dict, turn: Turn) -> dict[str, Any]:
-    """Milliseconds of a step, memory, bytes and kernels of its compiled program, losses of the first steps.
+    """Milliseconds of a step, memory and bytes of its compiled program, losses of the first steps.
 
     `compile_alone` in the job: compiles while no other job is on the card, without a cache.
     """
@@ -107,7 +108,6 @@ def step(job: dict, turn: Turn) -> dict[str, Any]:
             made.compile()
         made.place()
         losses = [float(made.step()[0]) for _ in range(3)]
-        # A small step is taken more often, so that a round is no shorter than the clock's jitter.
         seconds = _timed(made, job)
         found = figures.speed(made, seconds, figures.peak_of(jax.devices()[0], manifest["precision"]))
     return {
@@ -116,7 +116,6 @@ def step(job: dict, turn: Turn) -> dict[str, Any]:
         "precision": manifest["precision"],
         "losses": losses,
         **found,
-        "kernels": kernels(made.compiled.as_text()),
         "from_cache": hits.count > 0,
         "compiled_alone": alone,
         "spread": (max(seconds) - min(seconds)) / statistics.median(seconds),
@@ -125,16 +124,14 @@ def step(job: dict, turn: Turn) -> dict[str, Any]:
 
 def _timed(made: Replay, job: dict) -> list[float]:
     """Seconds of a step in each round; of as many steps as `seconds_of_round` allows."""
-    began = time.perf_counter()
-    made.time(0, 1, 2)
-    one = (time.perf_counter() - began) / 2
+    (one,) = made.time(1, 1, 2)
     steps = max(2, min(job.get("steps", 20), int(job.get("seconds_of_round", 1.5) / one)))
     return made.time(2, job.get("rounds", 3), steps)
 
 
 def kernels(text: str) -> dict[str, int]:
     """Operations of a compiled program that are launched, by kind, loop bodies counted once; custom calls by target."""
-    computations = dict(hlo.computations_of(text))
+    computations = dict(computations_of(text))
     # What a kernel computes inside: the body of a fusion, the sum of a reduction.
     inner = {
         name
