@@ -71,6 +71,8 @@ def jax_of(job: dict) -> Any:
         jax.config.update("jax_compilation_cache_dir", job["cache"])
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        # XLA's own cache of measured kernels does not ask under which flags they were measured.
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     return jax
 
 

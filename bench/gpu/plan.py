@@ -162,7 +162,7 @@ class Plan:
             if self._quick:
                 given += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
                 given += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
-            loop = {"flags": given, "cache_of_input": cache, **sizes}
+            loop = {"arguments": given, "cache_of_input": cache, **sizes}
             rows.insert(
                 1 if cache == "decoded" else len(rows),
                 self._row(f"loop/{cache}", "loop", _TRAIN, **loop, **more),

@@ -31,7 +31,7 @@ def train(job: dict, turn: Turn) -> dict[str, Any]:
     )
     if made.returncode:
         sys.exit(f"error: {name}.tiny: {(made.stderr.strip().splitlines() or ['no message'])[-1]}")
-    flags = ["--system=cpu-tiny", f"--data_dir={folder / 'data'}", *job.get("flags", [])]
+    flags = ["--system=cpu-tiny", f"--data_dir={folder / 'data'}"]
     with turn.alone():
         log, seconds = _run(name, flags, folder / "results")
     accuracies = [e["value"] for e in log if e["key"] == "eval_accuracy"]
@@ -50,7 +50,7 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
     folder, batch = Path(job["scratch"]) / "loop", job["batch"]
     count = write_records(folder / "data", job["images"])
     flags = [
-        *(f"--data_dir={folder / 'data'}", "--target=none", *job["flags"]),
+        *(f"--data_dir={folder / 'data'}", "--target=none", "--config.smoke_run=true", *job["arguments"]),
         *(f"--config.num_train_examples={count}", f"--config.num_eval_examples={min(count, _VALIDATION)}"),
         *(f"--config.train_steps={_BLOCKS * job['steps']}", f"--config.steps_per_block={job['steps']}"),
     ]
