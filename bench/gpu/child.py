@@ -68,6 +68,7 @@ def jax_of(job: dict) -> Any:
 
     jax.config.update("jax_enable_x64", True)
     if job.get("cache"):
+        jax.config.update("jax_enable_compilation_cache", True)
         jax.config.update("jax_compilation_cache_dir", job["cache"])
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -160,7 +160,12 @@ class Plan:
         for cache in ("decoded", "encoded"):
             given = [*_LOOP, f"--config.data.cache={cache}"]
             if self._quick:
-                given += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
+                given += [
+                    "--allow_cpu",
+                    "--config.width=8",
+                    "--config.image_size=32",
+                    "--config.batch_norm_span=8",
+                ]
                 given += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
             loop = {"arguments": given, "cache_of_input": cache, **sizes}
             rows.insert(

@@ -1,19 +1,20 @@
 """Writes the exports that bench.gpu measures, and packs them for a machine without a network.
 
-    python -m bench.gpu.prepare FOLDER [--only NAME ...]
+    python -m bench.gpu.prepare FOLDER [--only NAME ...] [--keep]
 
 FOLDER gets exports.tar.xz (about 25 MB), with `full/NAME`, steps of full size in bf16 without expected losses, and
-`small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step. Needs TensorFlow.
+`small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step; both stay unpacked, too.
+Needs TensorFlow, and 8 GB of memory for the Transformer's.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def _small(batch: int, *more: str) -> list[str]:
     return ["--system=cpu-tiny", "--config.precision=fp64", *sizes, *more, reference]
 
 
-# The largest programs first: two are made at a time.
+# The largest programs first.
 FULL = {
     # The preset's rate diverges on noise in the second step, and a step on nan may take another time.
     "maskrcnn": _full("h100-8", 4, "--config.optimizer.base_learning_rate=1e-6", "--export_programs=train-0"),
@@ -78,24 +79,28 @@ def export(kind: str, name: str, folder: Path) -> float:
     command = [sys.executable, "-m", name, *flags, f"--export={folder / kind / name}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise UserError(f"{kind}/{name}: {last}; to see all of it: {' '.join(command[1:])}")
     return time.monotonic() - began
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Writes the contents of `folder` into the archive, the files of a kind together."""
+    """Writes the exports of `folder` into the archive, files of one kind together."""
     with tarfile.open(archive, "w:xz", preset=9) as packed:
-        for path in sorted(folder.rglob("*"), key=lambda path: (path.suffix, path)):
+        paths = [path for kind in KINDS for path in (folder / kind).glob("*/*")]
+        for path in sorted(paths, key=lambda path: (path.suffix, path)):
             if path.is_file():
                 packed.add(path, path.relative_to(folder).as_posix())
 
 
 def run() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="gets exports.tar.xz")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="as full/resnet or small; default: all")
-    parser.add_argument("--processes", type=int, default=2, help="exports that are made at a time")
+    parser.add_argument(
+        "--keep", action="store_true", help="do not make anew what is there, of older code perhaps"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="exports that are made at a time")
     options = parser.parse_args()
     known = [(kind, name) for kind, rows in KINDS.items() for name in rows]
     chosen = [
@@ -105,15 +110,29 @@ def run() -> None:
     ]
     if not chosen:
         raise UserError(f"--only={' '.join(options.only)}: known are {', '.join('/'.join(x) for x in known)}")
-    options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
-        with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
-            made = {pool.submit(export, *which, Path(scratch)): which for which in chosen}
-            for done in concurrent.futures.as_completed(made):
-                print(f"{'/'.join(made[done])}: {done.result():.0f} s", flush=True)
-        archive = options.folder / ARCHIVE
-        pack(Path(scratch), archive)
+    failed = made(chosen, options.folder, options.processes, options.keep)
+    archive = options.folder / ARCHIVE
+    pack(options.folder, archive)
     print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB")
+    if failed:
+        raise UserError(f"{len(failed)} of {len(chosen)} exports failed: {'; '.join(failed)}")
+
+
+def made(chosen: list[tuple[str, str]], folder: Path, processes: int, keep: bool) -> list[str]:
+    """Makes exports in `folder`, several at a time; returns the errors of those that failed."""
+    failed = []
+    waiting = [each for each in chosen if not (keep and folder.joinpath(*each, "manifest.json").exists())]
+    for each in waiting:
+        shutil.rmtree(folder.joinpath(*each), ignore_errors=True)
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        running = {pool.submit(export, *each, folder): "/".join(each) for each in waiting}
+        for done in concurrent.futures.as_completed(running):
+            try:
+                print(f"{running[done]}: {done.result():.0f} s", flush=True)
+            except UserError as error:
+                failed.append(str(error))
+                print(error, flush=True)
+    return failed
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 #
 # Afterwards, on the machine: export PYTHONPATH=FOLDER/site:FOLDER/tf
 #   TENSORFLOW    the wheel to pack       (tensorflow-cpu==2.20.0: the CPU's, since jax drives the GPU)
-#   PART_SIZES    bytes of part0, part1   (57 and 32 million; part2 is the rest, about 33 million)
+#   PART_SIZES    bytes of part0, part1   (55 and 32 million; part2 is the rest, about 35 million)
+#   LEVEL         zstd's                  (19; 12 is several times as fast and 10 MB larger)
 #   PYTHON        the interpreter         (python3)
 set -euo pipefail
 PYTHON=${PYTHON:-python3}
@@ -26,7 +27,7 @@ download() {
 
 pack() {
   local work first second
-  read -r first second <<<"${PART_SIZES:-57000000 32000000}"
+  read -r first second <<<"${PART_SIZES:-55000000 32000000}"
   work=$(mktemp -d)
   trap "rm -rf '$work'" EXIT
   rm -rf whl part?
@@ -37,10 +38,13 @@ pack() {
   # Headers, and the interpreter of TensorFlow Lite: no run loads them.
   rm -rf "$work/tf/tensorflow/include" "$work/tf/tensorflow/lite/python/libpywrap_tflite_common.so"
   find "$work/tf" -name '*.so*' -type f -print0 | xargs -0 strip --strip-unneeded
-  tar c -C "$work/tf" . | zstd -19 --long=27 -T0 -q >"$work/all"
+  tar c -C "$work/tf" . | zstd "-${LEVEL:-19}" --long=27 -T0 -q >"$work/all"
+  # No pipes: what they cut off would end this script.
   head -c "$first" "$work/all" >part0
-  tail -c +$((first + 1)) "$work/all" | head -c "$second" >part1
-  tail -c +$((first + second + 1)) "$work/all" >part2
+  tail -c +$((first + 1)) "$work/all" >part2
+  head -c "$second" part2 >part1
+  tail -c +$((second + 1)) part2 >"$work/rest"
+  mv "$work/rest" part2
   du -cb part? whl
 }
 
