@@ -23,7 +23,7 @@ from common.errors import UserError
 WORTH = 1.01  # A set must be faster by this factor to count, and no network slower by it.
 _CONVOLUTIONS = ("resnet", "ssd", "tsm_kinetics", "maskrcnn")
 _PRODUCTS = ("transformer", "gnmt", "maskrcnn")
-_ALL = ("gnmt", "transformer", "resnet", "maskrcnn", "ssd", "tsm_kinetics")
+NETWORKS = ("gnmt", "transformer", "resnet", "maskrcnn", "ssd", "tsm_kinetics")
 # What XLA launches as one CUDA graph by default, and loops and branches besides.
 _GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION"
 
@@ -41,7 +41,7 @@ SETS = {
     "graphs_concurrent": Set(
         "--xla_gpu_command_buffer_scheduling_mode=CONCURRENT",
         "kernels of a CUDA graph that do not depend on each other run side by side",
-        _ALL,
+        NETWORKS,
     ),
     "graphs_with_loops": Set(
         f"--xla_gpu_enable_command_buffer={_GRAPHS},WHILE,CONDITIONAL",
@@ -107,7 +107,7 @@ SETS = {
 def gains(rows: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, float]:
     """{network: milliseconds of its step over those with the set `name`} for what was measured."""
     found = {}
-    for network in _ALL:
+    for network in NETWORKS:
         base, tried = rows.get(f"step/{network}", {}), rows.get(f"flags/{name}/{network}", {})
         if base.get("ms") and tried.get("ms"):
             found[network] = base["ms"] / tried["ms"]
@@ -139,7 +139,7 @@ def settings(report: Mapping[str, Any], source: str) -> list[dict[str, str]]:
     rows = report["rows"]
     found = gains(rows, "together")
     tried = {rows[f"flags/together/{network}"]["flags"] for network in found}
-    if len(tried) != 1 or set(found) != set(_ALL) or not helps(found):
+    if len(tried) != 1 or set(found) != set(NETWORKS) or not helps(found):
         return []
     (flags,) = tried
     device = report.get("device") or "the card"

@@ -25,7 +25,7 @@ FLAX = {
 }
 # The run of ResNet-50 whose step the export is.
 _LOOP = (
-    *("--system=tpu-v3-32", "--config.division=open", "--config.num_replicas=1"),
+    *("--system=tpu-v3-32", "--config.hardware=local", "--config.division=open", "--config.num_replicas=1"),
     *("--config.global_batch_size=256", "--config.eval_batch_size=256", "--config.batch_norm_span=256"),
 )
 
@@ -160,12 +160,7 @@ class Plan:
         for cache in ("decoded", "encoded"):
             given = [*_LOOP, f"--config.data.cache={cache}"]
             if self._quick:
-                given += [
-                    "--allow_cpu",
-                    "--config.width=8",
-                    "--config.image_size=32",
-                    "--config.batch_norm_span=8",
-                ]
+                given += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
                 given += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
             loop = {"arguments": given, "cache_of_input": cache, **sizes}
             rows.insert(

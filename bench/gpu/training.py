@@ -72,16 +72,20 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
 
 
 def _run(name: str, flags: list[str], results: Path) -> tuple[list[dict], float]:
-    """Events of a training run's log, and the seconds that its process took."""
+    """Events of a training run's log, and the seconds that its process took.
+
+    A log that is no result, as that of a run without a target, is read as well.
+    """
     results.mkdir(parents=True, exist_ok=True)
-    began, before = time.monotonic(), set(results.rglob("result_*.txt"))
+    began, before = time.monotonic(), set(results.rglob("result_*.txt*"))
     command = [sys.executable, "-m", name, *flags, "--replicas=pjrt", f"--result_dir={results}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    new = sorted(set(results.rglob("result_*.txt")) - before)
-    if done.returncode or not new:
+    seconds = time.monotonic() - began
+    log = [event for path in set(results.rglob("result_*.txt*")) - before for event in _events(path)]
+    if not any(event["key"] == "run_stop" for event in log):
         lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
         sys.exit(f"error: {name}: exit status {done.returncode}: {lines[-1]}")
-    return list(_events(new[-1])), time.monotonic() - began
+    return log, seconds
 
 
 def _events(path: Path) -> Iterator[dict]:

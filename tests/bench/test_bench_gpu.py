@@ -210,7 +210,7 @@ def test_a_row_with_an_error_is_measured_again(tmp_path: Path) -> None:
 
 
 def _rows(**factors: dict[str, float]) -> dict[str, dict]:
-    rows = {f"step/{network}": {"ms": 100.0} for network in flags._ALL}
+    rows = {f"step/{network}": {"ms": 100.0} for network in flags.NETWORKS}
     for name, found in factors.items():
         text = flags.SETS[name].flags if name in flags.SETS else found.pop("flags")
         rows |= {f"flags/{name}/{n}": {"ms": 100.0 / x, "flags": text} for n, x in found.items()}
@@ -229,15 +229,15 @@ def test_flags_that_help_are_put_together_and_others_are_not() -> None:
 
 
 def test_a_launch_file_needs_every_network_measured() -> None:
-    whole = dict.fromkeys(flags._ALL, 1.05)
+    whole = dict.fromkeys(flags.NETWORKS, 1.05)
     rows = _rows(together={"flags": "--a=1", **whole})
     (entry,) = flags.settings({"rows": rows, "device": "a card"}, "a file")
     assert (entry["variable"], entry["value"], entry["source"]) == ("XLA_FLAGS", "--a=1", "a file")
     assert "a card" in entry["why"]
     for worse in (
         {**whole, "ssd": 0.9},
-        dict.fromkeys(flags._ALL[1:], 1.05),
-        dict.fromkeys(flags._ALL, 1.001),
+        dict.fromkeys(flags.NETWORKS[1:], 1.05),
+        dict.fromkeys(flags.NETWORKS, 1.001),
     ):
         assert not flags.settings({"rows": _rows(together={"flags": "--a=1", **worse})}, "a file")
 
@@ -256,7 +256,7 @@ def test_exports_ask_for_fields_that_there_are(kind: str) -> None:
         preset = benchmarks.module(name, "presets").PRESETS[system]
         config = overrides.override_all(preset, [flag for flag in given if flag.startswith("--config.")])
         assert config.precision == {"full": "bf16", "small": "fp64"}[kind]
-    assert set(prepare.FULL) == set(flags._ALL)
+    assert set(prepare.FULL) == set(flags.NETWORKS)
     assert all(set(each.networks) <= set(prepare.FULL) for each in flags.SETS.values())
 
 
