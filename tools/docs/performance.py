@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tools.docs import custom_data, large_batch, measurements, published, tables, trees
+from tools.docs import custom_data, gpu, large_batch, measurements, published, tables, trees
 from tools.docs.measurements import ROOT, Comparison
 from tools.mutate.summary import MECHANICAL, summary, survivors
 from tools.mutate.summary import RESULTS as MUTATIONS
@@ -21,6 +21,7 @@ PAGES = (
     "docs/mutations.md",
     "README.md",
     "docs/performance.md",
+    "docs/gpu.md",
     "docs/scaling-results.md",
     "docs/reliability.md",
     "docs/compliance-differences.md",
@@ -114,6 +115,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "input": lambda: comparison_table(measurements.inputs()),
     "limits": limits,
     "machines": machines,
+    "gpu-cards": lambda: markdown_table(*gpu.machines()),
+    "gpu-steps": lambda: markdown_table(*gpu.steps()),
+    "gpu-checks": lambda: markdown_table(*gpu.checks()),
+    "gpu-runs": lambda: markdown_table(*gpu.runs()),
+    "gpu-flags": lambda: markdown_table(*gpu.searched()),
     "kernels": lambda: markdown_table(*tables.kernels()),
     "products": lambda: markdown_table(*tables.products()),
     "feeding": lambda: markdown_table(*tables.feeding()),

@@ -1,0 +1,156 @@
+"""Makes the tables of docs/gpu.md from lab/bench/results/gpu: a file of lab.bench.gpu each, or a folder of files as one.
+
+A folder's files are lab.bench.gpu's, and lab.bench.replay's with the steps of a network each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.bench.gpu import flags
+from lab.bench.gpu.report import with_floor
+from tools.docs.measurements import RESULTS, Table
+
+FOLDER = RESULTS / "gpu"
+NETWORKS = {
+    "resnet": "ResNet-50",
+    "transformer": "Transformer big, 256 tokens",
+    "ssd": "SSD-300",
+    "gnmt": "GNMT, 48 tokens",
+    "tsm_kinetics": "TSM, 8 frames",
+    "maskrcnn": "Mask R-CNN, 832 x 1344",
+    "mnist": "MNIST",
+    "ptb": "PTB",
+}
+NOT_RUN = "not run"
+Card = Mapping[str, Any]
+
+
+def cards(folder: Path = FOLDER) -> Iterator[tuple[str, Card]]:
+    """(name, contents) of each measurement, in order of their dates; rows have their floors."""
+    found = []
+    for path in sorted(folder.iterdir()) if folder.exists() else []:
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        parts = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.suffix == ".json"]
+        heads = [part for part in parts if "rows" in part]
+        if not heads:
+            continue
+        rows = {f"step/{part['benchmark']}": step(part) for part in parts if "programs" in part}
+        for head in heads:
+            rows |= head["rows"]
+        rows = {name: with_floor(row, rows.get("ceilings", {})) for name, row in rows.items()}
+        found.append((path.stem, {**heads[0], "rows": rows}))
+    yield from sorted(found, key=lambda each: each[1]["date"])
+
+
+def step(replayed: Mapping[str, Any]) -> dict[str, Any]:
+    """A report of lab.bench.replay as a row of lab.bench.gpu."""
+    return {**replayed["programs"][0], "network": replayed["benchmark"], "batch": replayed["batch"]["train"]}
+
+
+def label(card: Card) -> str:
+    """Device and date."""
+    return f"{card['device'].removeprefix('NVIDIA ')}, {card['date'][:7]}"
+
+
+def machines() -> Table:
+    """The cards, with their software and ceilings."""
+    head = ("card", "driver", "cores", "Python", "jax", "PyTorch", "copies, GB/s", "bf16 products, TFLOP/s")
+    rows = []
+    for _, card in cards():
+        versions, top = card["versions"], card["rows"].get("ceilings", {})
+        rates = [f"{top[key]:,.0f}" for key in ("copy_gb_per_second", "product_tflops") if key in top]
+        software = (versions.get(name, "–") for name in ("python", "jax", "torch"))
+        driver = card["nvidia_smi"].get("driver_version", "–")
+        rows.append((label(card), driver, str(card["cores"]), *software, *(rates or ("–", "–"))))
+    return head, rows
+
+
+def steps() -> Table:
+    """Every full-size step, beside its floor and its peers on the same card."""
+    head = ("step, bf16", "batch", "card", "ms", "a second", "TFLOP/s", "share of the floor")
+    rows = []
+    for network, title in NETWORKS.items():
+        for _, card in cards():
+            row = card["rows"].get(f"step/{network}", {})
+            if "ms" not in row:
+                continue
+            share = f"{row['share_of_floor']:.0%} ({row['floor_of']})" if "share_of_floor" in row else "–"
+            figures = (
+                f"{row['ms']:.1f}",
+                f"{row['examples_per_second']:,.0f}",
+                f"{row['tflops']:.0f}",
+                share,
+            )
+            peers = (_peer(card, kind, network) for kind in ("torch", "torch_compiled", "flax"))
+            rows.append((title, str(row["batch"]), label(card), *figures, *peers))
+    return (*head, "PyTorch eager", "compiled", "flax"), rows
+
+
+def _peer(card: Card, kind: str, network: str) -> str:
+    row, ours = (card["rows"].get(f"{k}/{network}", {}) for k in (kind, "step"))
+    if "error" in row:
+        return row["error"] if row["error"].startswith("not done") else "error"
+    return f"{row['ms'] / ours['ms']:.2f}x" if "ms" in row else NOT_RUN
+
+
+def checks() -> Table:
+    """Equality in float64."""
+    head = ("step, fp64", "card", "three losses", "state after a step", "its change", "verdict")
+    rows = []
+    for network, title in NETWORKS.items():
+        for _, card in cards():
+            row = card["rows"].get(f"check/{network}", {})
+            if "equal" in row:
+                state, change = row["state_error"], row["change_error"]
+                worst = f" ({state['of']})" if state.get("of") and not row["equal"] else ""
+                errors = (
+                    f"{row['loss_error']:.1g}",
+                    f"{state['relative']:.1g}{worst}",
+                    f"{change['relative']:.1g}",
+                )
+                rows.append(
+                    (title.partition(",")[0], label(card), *errors, "equal" if row["equal"] else "differs")
+                )
+    return head, rows
+
+
+def runs() -> Table:
+    """Whole runs: to a target, and the loop fed with records."""
+    head = ("run", "card", "outcome", "on the clock", "in all")
+    rows = []
+    for _, card in cards():
+        for name, row in card["rows"].items():
+            kind, _, network = name.partition("/")
+            if kind == "train" and "status" in row:
+                outcome = f"{row['status']}, {100 * row['accuracies'][-1]:.1f} %"
+                rows.append((f"{network}, cpu-tiny", row, outcome, card))
+            elif kind == "loop" and "ms" in row:
+                bare = card["rows"].get("step/resnet", {}).get("ms")
+                beside = f", {row['ms'] / bare:.2f} of the bare step's time" if bare else ""
+                outcome = f"{row['images_per_second']:,.0f} images/s{beside}"
+                rows.append((f"ResNet-50, {network} pictures kept in memory", row, outcome, card))
+    return head, [
+        (what, label(card), outcome, _seconds(row, "clock_seconds"), _seconds(row, "all_seconds"))
+        for what, row, outcome, card in rows
+    ]
+
+
+def _seconds(row: Mapping[str, Any], key: str) -> str:
+    return f"{row[key]:.1f} s" if key in row else "–"
+
+
+def searched() -> Table:
+    """XLA's flags: milliseconds without a set over those with it."""
+    head = ("set", "card", *flags.NETWORKS)
+    rows = []
+    for _, card in cards():
+        for name in (*flags.SETS, "together"):
+            gains = flags.gains(card["rows"], name)
+            if gains:
+                cells = (f"{gains[n]:.3f}" if n in gains else "" for n in flags.NETWORKS)
+                rows.append((f"`{name}`", label(card), *cells))
+    return head, rows or [(NOT_RUN, *("" for _ in head[1:]))]
