@@ -54,10 +54,7 @@ class Instruction:
         shapes = _SHAPE.findall(self.result)
         if self.opcode.endswith("-start") and len(shapes) > 1:
             shapes = shapes[len(shapes) // 2 :]
-        return sum(
-            _BYTES.get(kind, 4) * math.prod(map(int, filter(None, sides.split(","))))
-            for kind, sides in shapes
-        )
+        return _bytes(shapes)
 
     @property
     def layer(self) -> str:
@@ -66,12 +63,24 @@ class Instruction:
         return "/".join(path[:2]) if len(path) > 1 else "other"
 
 
+def bytes_of(result: str) -> int:
+    """Bytes of a result's shape, a text; of a tuple, of all its parts."""
+    return _bytes(_SHAPE.findall(result))
+
+
+def _bytes(shapes: list[tuple[str, str]]) -> int:
+    return sum(
+        _BYTES.get(kind, 4) * math.prod(map(int, filter(None, sides.split(",")))) for kind, sides in shapes
+    )
+
+
 class Program:
     """An optimised program.
 
     Attributes:
       computations: {name: its instructions}.
       entry: the name of the computation that runs.
+      results: {instruction: text of its result's shape}.
     """
 
     def __init__(self, text: str):
@@ -95,7 +104,7 @@ class Program:
                             found[1], found[3], found[2], found[4], int(cycles[1]) if cycles else None
                         )
                     )
-        self._results = {one.name: one.result for found in self.computations.values() for one in found}
+        self.results = {one.name: one.result for found in self.computations.values() for one in found}
 
     def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[Instruction, int]]:
         """Yields the instructions that run and how often: the entry's, and those of loops and calls inside it."""
@@ -175,7 +184,7 @@ class Program:
     def operand_type(self, one: Instruction) -> str:
         """The wider type of the first two operands of a convolution or product, "f16" or another."""
         operands = re.findall(r"%([\w.\-]+)", one.rest.partition(")")[0])[:2]
-        kinds = [_SHAPE.findall(self._results.get(name, one.result))[0][0] for name in operands]
+        kinds = [_SHAPE.findall(self.results.get(name, one.result))[0][0] for name in operands]
         return max(kinds or ["f32"], key=lambda kind: _BYTES.get(kind, 4))
 
 
