@@ -87,7 +87,7 @@ def _moved_by_fusion(body: list[Instruction]) -> tuple[int, int]:
     # The part of each instruction's elements that the results depend on, from the last to the first.
     parts = dict.fromkeys(at, 0.0) | {root.name: 1.0}
     for one in reversed(body):
-        for place, name in enumerate(operands(one)):
+        for place, name in enumerate(dict.fromkeys(operands(one))):
             if name in parts:
                 parts[name] = min(1.0, parts[name] + parts[one.name] * _used(one, place, at[name]))
     read = sum(parts[one.name] * one.nbytes for one in body if one.opcode == "parameter")
