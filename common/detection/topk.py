@@ -8,6 +8,8 @@ from common.layers.xla import under_xla
 
 # Bits of a threshold that are found at a time behind XLA: on a GPU each time is a kernel or two, whatever it counts.
 _XLA_BITS = 3
+# Rows shorter than this are ranked behind XLA by comparing every pair.
+_LARGE = 2048
 _INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
 
 
@@ -26,9 +28,12 @@ def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor
     Returns:
       bool [..., n].
     """
+    if exact and under_xla() and (values.shape[-1] or _LARGE) < _LARGE:
+        return _ranks(tf.stop_gradient(values)) < k[..., None]
     integer = _INTEGERS[values.dtype]
-    # -0.0 + 0.0 is 0.0: equal numbers have equal bits.
-    ordered = tf.bitcast(tf.stop_gradient(values) + 0, integer)
+    values = tf.stop_gradient(values)
+    # Equal numbers have equal bits: -0.0 counts as 0.0. (XLA leaves out an addition of 0.)
+    ordered = tf.bitcast(tf.where(tf.equal(values, 0), tf.zeros_like(values), values), integer)
     # A negative number is smaller the larger its bit pattern: flip all bits but the sign.
     ordered = tf.where(ordered < 0, tf.bitwise.bitwise_xor(ordered, integer.max), ordered)
     k = tf.minimum(k, tf.shape(values)[-1])[..., None]
@@ -39,6 +44,17 @@ def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor
         # Fewer than k elements are above the threshold; where k is 0, the threshold is no element's.
         return (above | ((ties > 0) & (tf.cumsum(ties, -1) <= left))) & (k > 0)
     return (ordered >= threshold) & (k > 0)
+
+
+def _ranks(values: tf.Tensor) -> tf.Tensor:
+    """Returns how many elements of its row come before each, larger ones and of equal ones the first: int32 [..., n].
+
+    It compares every pair, in one kernel of a GPU.
+    """
+    this, other = values[..., :, None], values[..., None, :]
+    place = tf.range(values.shape[-1])
+    before = (other > this) | (tf.equal(other, this) & (place[None, :] < place[:, None]))
+    return tf.reduce_sum(tf.cast(before, tf.int32), -1)
 
 
 def _kth_largest(values: tf.Tensor, k: tf.Tensor, width: int) -> tf.Tensor:
