@@ -101,10 +101,14 @@ def counted(folder: Path, kind: str, keep: Path) -> dict[str, Any]:
     """
     manifest = json.loads((folder / "manifest.json").read_text())
     program = next(p for p in manifest["programs"] if p["name"].startswith("train"))
-    report = run.compiled(folder, manifest, program, target(kind, 1), _say, results=folder, keep=keep)
-    if "error" in report:
-        sys.exit(f"gpu_programs: {report['error']}")
-    (text,) = keep.glob("*.txt")
+    place, digest = keep / "report.json", run.digest_of(folder / program["file"])
+    report = json.loads(place.read_text()) if place.exists() else {}
+    if report.get("digest") != digest or report.get("target") != kind:  # Else it was compiled before.
+        report = run.compiled(folder, manifest, program, target(kind, 1), _say, results=folder, keep=keep)
+        if "error" in report:
+            sys.exit(f"gpu_programs: {report['error']}")
+        place.write_text(json.dumps(report))
+    (text,) = keep.glob(f"{digest}-*.txt")
     found = launches.launches(hlo.Program(text.read_text()))
     return found | {
         "digest": report["digest"],
@@ -137,7 +141,7 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, default=ROOT, help="whose steps; default: this one's")
     parser.add_argument("--exports", type=Path, help="folder of exports made before, one for each network")
     parser.add_argument("--peers", action="store_true", help="compile the peers too")
-    parser.add_argument("--keep", type=Path, help="put the optimised programs' text here")
+    parser.add_argument("--keep", type=Path, help="keep reports and programs here, and take them from here")
     options = parser.parse_args()
     result = json.loads(options.output.read_text()) if options.output.exists() else {"cases": {}}
     result |= {**head(), "target": options.target, "compiler": run.versions("cuda")}
