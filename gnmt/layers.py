@@ -17,7 +17,7 @@ import tf_keras
 from common.distributed.replicas.base import Replicas
 from common.layers.dense import product, rows
 from common.layers.dropout import TimeDropout, drop
-from common.layers.lstm import LSTM
+from common.layers.lstm import LSTM, side_by_side
 from common.layers.precision import Precision
 from gnmt.attention import Attention, Memory
 from gnmt.config import Config
@@ -108,8 +108,8 @@ class Encoder(tf_keras.layers.Layer):
         first, *rest = self.dropouts
         x = drop(first, x, training)
         # A sentence is reversed within its length, so that the backward LSTM starts at its end, not in the padding.
-        reversed_outputs, _ = self.backward(_reversed(x, lengths))
-        x = tf.concat([self.forward(x)[0], _reversed(reversed_outputs, lengths)], -1)
+        both = side_by_side([self.forward, self.backward], [x, _reversed(x, lengths)])
+        x = tf.concat([both[0], _reversed(both[1], lengths)], -1)
         for i, (lstm, dropout) in enumerate(zip(self.lstms, rest)):
             y, _ = lstm(drop(dropout, x, training))
             x = y + x if i else y

@@ -23,7 +23,7 @@ class Program(hlo_text.Program):
 
     def __init__(self, text: str):
         super().__init__(text)
-        self._types = {one.name: one.dtype for found in self.computations.values() for one in found}
+        self.named = {one.name: one for found in self.computations.values() for one in found}
 
     def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[Instruction, int]]:
         """Yields the instructions that run and how often: the entry's, and those of loops and calls inside it."""
@@ -90,7 +90,7 @@ class Program(hlo_text.Program):
 
     def operand_type(self, one: Instruction) -> str:
         """The wider type of the first two operands of a convolution or product, "f16" or another."""
-        kinds = [self._types.get(name, one.dtype) for name in one.operands[:2]]
+        kinds = [self.named.get(name, one).dtype for name in one.operands[:2]]
         return max(kinds or ["f32"], key=element_bytes)
 
 

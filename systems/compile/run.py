@@ -20,7 +20,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.files import INSTALLED, ROOT
-from systems.compile import hlo, store, targets
+from systems.compile import hlo, launches, store, targets
 from systems.compile.store import RESULTS, name_of
 from systems.compile.targets import Target
 
@@ -257,7 +257,7 @@ def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str
         "wide_arithmetic": hlo.wide_arithmetic(program),
     }
     if target.platform == "cuda":
-        return found | {"kernels": hlo.kernels(program)}
+        return found | {"kernels": hlo.kernels(program), "launches": launches.launches(program)}
     spent = hlo.cycles(program)
     # Every custom call without a cost counts as minus one second (aot: X64SplitLow, X64SplitHigh, X64Combine).
     uncosted = sum(1 for one, _ in program.scheduled() if one.opcode == "custom-call" and "X64" in one.rest)

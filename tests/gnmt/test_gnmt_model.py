@@ -81,6 +81,29 @@ def test_gradients_are_those_of_the_transcription(wiring, hoisted):
         )
 
 
+@wirings
+@pytest.mark.parametrize("lengths", [(12, 10), (5, 7)], ids=["turns of several steps", "one turn"])
+def test_the_compiled_form_equals_the_textbook_s(wiring, lengths):
+    """Loss and every gradient, with dropout: behind XLA the loops have other forms."""
+    data = batch(sources=(lengths[0], 4, 2), targets=(5, 3, lengths[1]))
+
+    def outcome(**changes):
+        config = dataclasses.replace(SMALL, **wiring, **changes)
+        network, task = build(config), Task(config, None)
+
+        @tf.function(autograph=False, jit_compile=changes["hoisted"])
+        def gradients():
+            with tf.GradientTape() as tape:
+                (term,) = task.loss(network, {k: tf.constant(v) for k, v in data.items()}).values()
+            found = tape.gradient(term.total, network.trainable_variables)
+            return [term.total, *(tf.convert_to_tensor(g) for g in found)]
+
+        return gradients()
+
+    for one, other in zip(outcome(hoisted=True), outcome(hoisted=False), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-11)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("rows", "blocks"), [(7, 1), (4, 2), (3, 3), (1, 7), (0, 7)])
 def test_scores_equal_their_formula(rows, blocks, compiled, monkeypatch):

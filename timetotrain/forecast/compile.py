@@ -15,7 +15,7 @@ from typing import Any
 
 from common.config import benchmarks
 from common.errors import UserError, near
-from systems.compile import document, run, series
+from systems.compile import document, launches, run, series
 from systems.compile.targets import NAMES, kind_of_preset, target
 from timetotrain.forecast import presets
 
@@ -193,6 +193,8 @@ def lines(name: str, report: dict) -> list[str]:
         )
         found.append(f"  kernels     {calls}")
         found.append(f"  products    {types}; wider than 16 bits: {wide}")
+    if "launches" in report:
+        found += launches.lines(report["launches"])
     for row in report["collectives"][:8]:
         size = f"{row['groups']} x {row['group_size']}" if row["group_size"] else "all"
         found.append(

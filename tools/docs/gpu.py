@@ -1,4 +1,4 @@
-"""Makes the tables of docs/gpu.md from lab/bench/results/gpu: a file of lab.bench.gpu each, or a folder of files as one.
+"""Makes the tables of docs/gpu.md from lab/bench/results/gpu: files of lab.bench.gpu, or a folder of files as one.
 
 A folder's files are lab.bench.gpu's, and lab.bench.replay's with the steps of a network each.
 """

@@ -1,8 +1,8 @@
 """Writes a JAX contender's training step as this project exports its own: `python -m lab.bench.contenders.jax_export`.
 
-Arguments: the contender's module, the folder, and keywords of `make_step` as JSON. The folder gets `train.mlir.bc` and
-a manifest for systems/compile, so that both sides go the same way into the same compiler. Needs an interpreter with
-flax.
+Arguments: the contender's module, the folder, keywords of `make_step` as JSON, and the platform, "tpu" by default. The
+folder gets `train.mlir.bc` and a manifest for systems/compile, so that both sides go the same way into the same
+compiler. Needs an interpreter with flax.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import jax
 from jax import export
 
 
-def write(module: str, folder: Path, keywords: dict) -> None:
-    """Writes the step for a TPU; no device is needed."""
+def write(module: str, folder: Path, keywords: dict, platform: str = "tpu") -> None:
+    """Writes the step for a platform of jax; no device is needed."""
     step, arguments, donated = importlib.import_module(f"lab.bench.contenders.{module}").make_step(**keywords)
-    made = export.export(jax.jit(step), platforms=["tpu"])(*arguments)
+    made = export.export(jax.jit(step), platforms=[platform])(*arguments)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.mlir.bc").write_bytes(made.mlir_module_serialized)
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(arguments)[0]]
@@ -48,4 +48,4 @@ def write(module: str, folder: Path, keywords: dict) -> None:
 
 
 if __name__ == "__main__":
-    write(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    write(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]), *sys.argv[4:])

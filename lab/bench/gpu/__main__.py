@@ -2,9 +2,9 @@
 
     python -m lab.bench.gpu EXPORTS --minutes=10 --out=RESULT.json [--only PATTERN ...]
 
-EXPORTS is the folder, or exports.tar.xz, that lab.bench.gpu.prepare wrote. Needs numpy, jax and a device of jax; measures
-PyTorch and flax where they are installed, whole runs where TensorFlow is. The file is written after every row; the
-same command goes on with it.
+EXPORTS is the folder, or exports.tar.xz, that lab.bench.gpu.prepare wrote. It needs numpy, jax and
+a device of jax. It measures PyTorch and flax where they are installed, and whole runs where TensorFlow is. It writes the
+file after every row; the same command goes on with it.
 """
 
 from __future__ import annotations

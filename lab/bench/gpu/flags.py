@@ -1,6 +1,6 @@
 """Sets of XLA's flags that may make a step faster on a GPU, and the best of them as a file of systems/launch/.
 
-    python -m lab.bench.gpu.flags RESULT.json --system NAME     # writes systems/launch/NAME.json where a set is worth it
+    python -m lab.bench.gpu.flags RESULT.json --system NAME   # writes systems/launch/NAME.json where a set pays
 
 Names and defaults are those of openxla/xla xla/debug_options_flags.cc. A flag that a release does not know ends the
 process: that row has the error.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from common.export import rules
+from common.hlo.hlo_text import Program
 from lab.bench.gpu.child import Hits, Turn, jax_of
 from lab.bench.programs import figures
-from lab.bench.programs.instructions import computations_of
 from lab.bench.programs.replayed import Replay
 from lab.bench.replay import read
 
@@ -131,7 +131,7 @@ def _timed(made: Replay, job: dict) -> list[float]:
 
 def kernels(text: str) -> dict[str, int]:
     """Operations of a compiled program that are launched, by kind, loop bodies counted once; custom calls by target."""
-    computations = dict(computations_of(text))
+    computations = Program(text).computations
     # What a kernel computes inside: the body of a fusion, the sum of a reduction.
     inner = {
         name
