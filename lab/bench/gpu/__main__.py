@@ -3,7 +3,7 @@
     python -m lab.bench.gpu EXPORTS --minutes=10 --out=RESULT.json [--only PATTERN ...]
 
 EXPORTS is the folder, or exports.tar.xz, that lab.bench.gpu.prepare wrote. It needs numpy, jax and
-a device of jax. It measures PyTorch and flax where they are installed, and whole runs where TensorFlow is. It writes the
+a device of jax. It measures PyTorch and flax where they are installed, whole runs where TensorFlow is. It writes the
 file after every row; the same command goes on with it.
 """
 
