@@ -13,6 +13,11 @@ from common.launch import commands
 
 _DRIVER = pathlib.Path("/proc/driver/nvidia/version")
 _GO_ON = "--allow_cpu trains without"
+# Of a kind of device: the packages of which one is jax's runtime for it, and what installs it.
+_RUNTIMES = {
+    "NVIDIA": (("jax-cuda13-plugin", "jax-cuda12-plugin"), "run `make gpu`"),
+    "TPU": (("libtpu",), "pip install 'jax[tpu]' of jax's version here"),
+}
 
 
 def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
@@ -46,11 +51,11 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
 
 def _check_jax(config: RunConfig, accelerator: str) -> None:
     """Checks that jax has the runtime of the machine's devices; where it has none it would take the CPU."""
-    for kind, package, extra in (("NVIDIA", "jax-cuda12-plugin", "cuda12"), ("TPU", "libtpu", "tpu")):
-        if kind in accelerator and not _installed(package):
+    for kind, (packages, fix) in _RUNTIMES.items():
+        if kind in accelerator and not any(map(_installed, packages)):
             raise UserError(
-                f"config.hardware={config.hardware}: jax has no runtime for its devices ({accelerator}) here; "
-                f"pip install 'jax[{extra}]' of the version that `make pjrt` installs; {_GO_ON}"
+                f"config.hardware={config.hardware}: jax has no runtime for its devices ({accelerator}) here; {fix}; "
+                f"{_GO_ON}"
             )
 
 
@@ -79,7 +84,7 @@ def _why(driver: pathlib.Path) -> str:
 
     built = tf.sysconfig.get_build_info()
     if not built.get("is_cuda_build"):
-        return "TensorFlow is built without CUDA; run `make gpu`"
+        return "TensorFlow is built without CUDA; run `make gpu-tf`"
     try:
         version = re.search(r"\s(\d+\.[\d.]+)\s", driver.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -87,7 +92,7 @@ def _why(driver: pathlib.Path) -> str:
     cuda, cudnn = built.get("cuda_version", "?"), built.get("cudnn_version", "?")
     return (
         f"the driver is {version[1] if version else 'unknown'}, TensorFlow is built for CUDA {cuda} and cuDNN {cudnn}; "
-        "run `make gpu` for these libraries, or install a newer driver"
+        "run `make gpu-tf` for these libraries, or install a newer driver"
     )
 
 

@@ -31,7 +31,7 @@ def source(tmp_path_factory):
         "common/__init__.py": "",
         "compliance/rules/0.7.0/common.json": "{}\n",
         "systems/dgx-1.json": "{}\n",
-        "requirements/train.lock": "numpy\n",
+        "requirements/dev.lock": "numpy\n",
         "tests/test_all.py": "assert True\n",
         "docs/notes.md": "notes\n",
     }
@@ -116,7 +116,7 @@ def test_the_tree_of_the_rules(tmp_path, results, source):
     code = "Example/benchmarks/resnet/implementations/tensorflow"
     own = f"Example/benchmarks/resnet/{SYSTEM}"
     copied = (
-        "LICENSE common/__init__.py compliance/rules/0.7.0/common.json pyproject.toml requirements/train.lock"
+        "LICENSE common/__init__.py compliance/rules/0.7.0/common.json pyproject.toml requirements/dev.lock"
     )
     copied += (
         " resnet/README.md resnet/config.py resnet/init_datasets.sh resnet/run_and_time.sh resnet/setup.sh"

@@ -24,7 +24,7 @@ from tests.common.distributed.replicas.test_replicas import (
 )
 from tests.common.train import toy
 
-pytest.importorskip("jax", reason="jax is not installed (make pjrt)")
+pytest.importorskip("jax", reason="jax is not installed (make setup)")
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,9 @@ def test_what_it_refuses(pjrt, monkeypatch):
     with pytest.raises(UserError, match="replica's number as a constant"):
         pjrt.run(lambda x: tf.slice(x, [pjrt.replica_id()], [1]), (tf.range(8.0),))
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(UserError, match="^config.replicas=pjrt: jax is not installed here; run `make pjrt`$"):
+    with pytest.raises(
+        UserError, match="^config.replicas=pjrt: jax is not installed here; run `make setup`$"
+    ):
         backends.make(RunConfig(replicas="pjrt"))
 
 
