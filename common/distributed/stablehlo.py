@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,12 @@ DTYPES = {
     "f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "i32": "int32",
     "i16": "int16", "i8": "int8", "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8", "i1": "bool",
 }  # fmt: skip
+# A collective, to where its attributes begin.
+_COLLECTIVE = re.compile(
+    r'("stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute)"\([^()]*\) <\{)'
+)
+# Those whose groups may be of devices; those of the others are, where they have a channel.
+_SAY_DEVICES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +46,11 @@ class Lowered:
     captured: list[Any]
     returned: Any
 
-    def artifact(self) -> bytes:
+    def artifact(self, partitioned: bool = False) -> bytes:
         """Returns the portable artifact, MLIR bytecode of StableHLO's versioned dialect.
+
+        Args:
+          partitioned: one of N partitions, as jax runs it, in place of one of N replicas.
 
         Raises:
           UserError: TensorFlow's serializer does not take the program.
@@ -48,7 +58,8 @@ class Lowered:
         from tensorflow.compiler.mlir.stablehlo import stablehlo
 
         try:
-            return stablehlo.serialize_portable_artifact_str(self.text, VERSION)
+            text = with_channels(self.text) if partitioned else self.text
+            return stablehlo.serialize_portable_artifact_str(text, VERSION)
         except ValueError as error:
             raise UserError(
                 f"--export: the program holds an operation that StableHLO {VERSION} cannot express ({error})"
@@ -57,6 +68,21 @@ class Lowered:
     def custom_calls(self) -> list[str]:
         """Returns the targets of custom calls, which a device's compiler may not know."""
         return sorted(set(re.findall(r"custom_call @([\w.]+)", self.text)))
+
+
+def with_channels(text: str) -> str:
+    """Returns a module whose collectives exchange between the N partitions of a program, not between N replicas.
+
+    jax compiles for partitions alone. A collective with a channel of its own is one between them, and its groups are
+    the same numbers.
+    """
+    numbers = itertools.count(1)
+
+    def with_channel(found: re.Match) -> str:
+        devices = "use_global_device_ids, " if found[2] in _SAY_DEVICES else ""
+        return f"{found[1]}channel_handle = #stablehlo.channel_handle<handle = {next(numbers)}, type = 1>, {devices}"
+
+    return _COLLECTIVE.sub(with_channel, text)
 
 
 def lower(function: Callable, batch: Any, what: str, asked: str = "--export") -> Lowered:

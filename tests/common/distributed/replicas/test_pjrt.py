@@ -178,7 +178,7 @@ def test_compiled_programs_are_kept_in_a_folder(pjrt, tmp_path):
     before = {name: getattr(jax.config, name) for name in names}
     hits = []
     jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
-    from jax._src import compilation_cache
+    from jax.experimental.compilation_cache import compilation_cache
 
     try:
         for name, value in names.items():
