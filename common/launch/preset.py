@@ -15,7 +15,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from common.config import benchmarks, here, own_data
+from common.config import backend, benchmarks, here, own_data
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -38,6 +38,8 @@ def configure(benchmark: str, flags: Sequence[str]) -> RunConfig:
     if known.system == here.NAME:
         return here.configure(module, overrides, known.replicas, None, known.data_dir)[0]
     config = configs.configure(module.PRESETS, module.Config, known.system, overrides, known.replicas)
+    if known.system:
+        config = backend.chosen(config, known.replicas, overrides)
     return own_data.filled(config, known.data_dir, overrides)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import flags
 
-from common.config import benchmarks, here, own_data
+from common.config import backend, benchmarks, here, own_data
 from common.config import overrides as configs
 from common.config.schema import LARGEST_SEED, REPLICAS, RunConfig
 from common.errors import PeerLostError, UserError
@@ -174,6 +174,9 @@ def _dispatch(benchmark: str, overrides: Sequence[tuple[str, str]]) -> int:
     )  # `here` is none.
     closed_division.check(config, preset, module.hyperparameters)
     process = processes.of(config)
+    taken = config.replicas != preset.replicas and not backend.given(FLAGS.replicas, overrides)
+    if process.main and taken and not chosen:
+        print(backend.TAKEN, file=sys.stderr)
     if not FLAGS.allow_cpu:
         from common.run import devices
 
@@ -218,6 +221,8 @@ def _configure(module: Any, overrides: Sequence[tuple[str, str]]) -> tuple[RunCo
     config = configs.configure(
         module.PRESETS, module.Config, FLAGS.system, overrides, FLAGS.replicas, FLAGS.seed, [here.NAME]
     )
+    if FLAGS.system is not None:
+        config = backend.chosen(config, FLAGS.replicas, overrides)
     return own_data.filled(config, FLAGS.data_dir, overrides), []
 
 
@@ -275,12 +280,12 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
 
     allocator.keep_freed_by_steps(task.config)
     process, started = processes.of(task.config), time.time()
-    backend = replicas.make(task.config)
-    with step_errors.steps_explained(backend, "global_batch_size"):
-        loop = Loop(task, backend)
+    made = replicas.make(task.config)
+    with step_errors.steps_explained(made, "global_batch_size"):
+        loop = Loop(task, made)
         built = time.time()
         loss, seconds = loop.one_step()
-        backend.close()
+        made.close()
     if process.main:
         seconds = {"build_seconds": built - started, "step_seconds": seconds}
         print(json.dumps({"loss": loss, **seconds, "compiled": str(loop.compiled), **said}))

@@ -7,6 +7,7 @@ import pathlib
 import re
 from importlib import metadata
 
+from common.config import machine
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.launch import commands
@@ -29,7 +30,7 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
 
     Raises:
       UserError: TensorFlow sees fewer GPUs than this host's processes need, Horovod is built without NCCL, or jax has
-        no runtime for the machine's devices.
+        no runtime for the machine's devices, or sees no GPU.
     """
     accelerator = commands.describe(config.hardware).get("accelerator_model_name", "")
     if config.replicas == "pjrt":
@@ -50,13 +51,19 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
 
 
 def _check_jax(config: RunConfig, accelerator: str) -> None:
-    """Checks that jax has the runtime of the machine's devices; where it has none it would take the CPU."""
+    """Checks that jax has the runtime of the machine's devices and sees GPUs; else it would take the CPU."""
     for kind, (packages, fix) in _RUNTIMES.items():
         if kind in accelerator and not any(map(_installed, packages)):
             raise UserError(
                 f"config.hardware={config.hardware}: jax has no runtime for its devices ({accelerator}) here; {fix}; "
                 f"{_GO_ON}"
             )
+    if "NVIDIA" in accelerator and not machine.jax_gpus():
+        raise UserError(
+            f"config.hardware={config.hardware}: jax sees no GPU ({accelerator}) here: nvidia-smi lists none, or a GPU "
+            "or driver too old for jax's CUDA (`make gpu CUDA=12`), or a variable hides them; "
+            f"{_GO_ON}"
+        )
 
 
 def _installed(package: str) -> bool:
