@@ -293,7 +293,7 @@ def test_help_and_the_tools_need_no_extra(call, without_extras):
     assert f"{sys.executable} -m timetotrain.resnet --system=cpu-tiny" in line
 
 
-INTERPRETERS = ("python3.10", "python3.11", "python3.12", "python3.13")
+INTERPRETERS = ("python3.11", "python3.12", "python3.13")
 # Every command, and what it answers without extras: a word of its output, or the extra that it names.
 COMMANDS = {
     "--version": "timetotrain ",

@@ -28,6 +28,8 @@ NAME, TINY = "here", "cpu-tiny"
 TINY_NOTE = "tiny.json"
 # Parts of a memory that a batch may fill: the host also holds the input's buffers, the framework and other programs.
 HOST_PART, GPU_PART = 0.5, 0.8
+# jax's client takes no more of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION's default, docs.jax.dev, "GPU memory allocation").
+JAX_PART = 0.75
 RESERVE_BYTES = 1 << 30  # TensorFlow, the weights of a small preset and their slots.
 # At least so many steps in a run, though not with fewer examples in a batch, of which batch norm takes its moments.
 LEAST_STEPS, LEAST_BATCH = 500, 4
@@ -186,7 +188,10 @@ def _start(base: RunConfig) -> RunConfig:
 
 
 def _devices(chosen: _Chosen, machine: Machine) -> None:
-    if not {"replicas", "num_replicas"} & chosen.given and len(machine.gpus) > 1:
+    if machine.jax and "replicas" not in chosen.given and chosen.config.compile != "off":
+        chosen.take("replicas", "pjrt", "jax sees the GPU" + "s" * (len(machine.gpus) > 1))
+        chosen.take("num_replicas", len(machine.gpus), "one replica a GPU")
+    elif not {"replicas", "num_replicas"} & chosen.given and len(machine.gpus) > 1:
         chosen.take("replicas", "mirrored", f"{len(machine.gpus)} GPUs in one process")
         chosen.take("num_replicas", len(machine.gpus), "one replica a GPU")
     if chosen.config.precision == "bf16" and not machine.bf16:
@@ -197,7 +202,8 @@ def _batch(chosen: _Chosen, rule: Rule, machine: Machine, base: RunConfig, seen:
     """Chooses the batches and, by LEGW, the rate and warmup of the training batch; `seen`: examples of all epochs."""
     config = chosen.config
     groups, cost = config.num_groups, rule.example_bytes(config)
-    memory = (GPU_PART * min(machine.gpus) if machine.gpus else HOST_PART * machine.memory) - RESERVE_BYTES
+    part = JAX_PART if config.replicas == "pjrt" else GPU_PART
+    memory = (part * min(machine.gpus) if machine.gpus else HOST_PART * machine.memory) - RESERVE_BYTES
     fits = max(1, int(memory / cost))
     device = rule.gpu_batch if machine.gpus else power_of_two(base.global_batch_size)
     busy = (

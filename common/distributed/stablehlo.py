@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,12 @@ from common.hlo.stablehlo_text import DTYPES
 # Artifacts are written for this version of StableHLO, of June 2024: jaxlib promises to read the artifacts of the last
 # five years, and TensorFlow 2.20 can write this one.
 VERSION = "1.0.0"
+# A collective, to where its attributes begin.
+_COLLECTIVE = re.compile(
+    r'("stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute)"\([^()]*\) <\{)'
+)
+# Those whose groups may be of devices; those of the others are, where they have a channel.
+_SAY_DEVICES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +44,11 @@ class Lowered:
     captured: list[Any]
     returned: Any
 
-    def artifact(self) -> bytes:
+    def artifact(self, partitioned: bool = False) -> bytes:
         """Returns the portable artifact, MLIR bytecode of StableHLO's versioned dialect.
+
+        Args:
+          partitioned: one of N partitions, as jax runs it, in place of one of N replicas.
 
         Raises:
           UserError: TensorFlow's serializer does not take the program.
@@ -45,7 +56,8 @@ class Lowered:
         from tensorflow.compiler.mlir.stablehlo import stablehlo
 
         try:
-            return stablehlo.serialize_portable_artifact_str(self.text, VERSION)
+            text = with_channels(self.text) if partitioned else self.text
+            return stablehlo.serialize_portable_artifact_str(text, VERSION)
         except ValueError as error:
             raise UserError(
                 f"--export: the program holds an operation that StableHLO {VERSION} cannot express ({error})"
@@ -54,6 +66,21 @@ class Lowered:
     def custom_calls(self) -> list[str]:
         """Returns the targets of custom calls, which a device's compiler may not know."""
         return stablehlo_text.custom_calls(self.text)
+
+
+def with_channels(text: str) -> str:
+    """Returns a module whose collectives exchange between the N partitions of a program, not between N replicas.
+
+    jax compiles for partitions alone. A collective with a channel of its own is one between them, and its groups are
+    the same numbers.
+    """
+    numbers = itertools.count(1)
+
+    def with_channel(found: re.Match) -> str:
+        devices = "use_global_device_ids, " if found[2] in _SAY_DEVICES else ""
+        return f"{found[1]}channel_handle = #stablehlo.channel_handle<handle = {next(numbers)}, type = 1>, {devices}"
+
+    return _COLLECTIVE.sub(with_channel, text)
 
 
 def lower(function: Callable, batch: Any, what: str, asked: str = "--export") -> Lowered:

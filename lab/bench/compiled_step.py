@@ -138,7 +138,9 @@ def main() -> None:
     parser = arguments.parser(__doc__, "compiled_step.json")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--target", default="tpu-v3", help="kind of device; default: tpu-v3")
-    parser.add_argument("--jax-python", help="an interpreter with jax and flax; default: that of `make aot`")
+    parser.add_argument(
+        "--jax-python", help="an interpreter with jax and flax; default: this one, after `make aot`"
+    )
     parser.add_argument("--keep", type=Path, help="put the optimised programs' text here")
     parser.add_argument("--add", action="store_true", help="keep what the output has of other cases")
     arguments.add_quick(parser)

@@ -41,6 +41,8 @@ def read(folder: Path) -> dict:
         sys.exit(
             f"error: {path}: an export without values, to compile; export it again without --noexport_values"
         )
+    if manifest["num_replicas"] > 1 and not all("partitioned_file" in p for p in manifest["programs"]):
+        sys.exit(f"error: {path}: a program of several replicas without partitioned_file; export it again")
     return manifest
 
 

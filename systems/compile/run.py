@@ -24,6 +24,8 @@ from systems.compile import hlo, launches, store, targets
 from systems.compile.store import RESULTS, name_of
 from systems.compile.targets import Target
 
+# Where `make aot` puts the compilers.
+COMPILERS = Path(sys.prefix) / "aot"
 _PACKAGE = __package__.partition("systems")[0]  # "timetotrain." in a wheel.
 _NEEDS = {"tpu": "libtpu", "cuda": "jax_plugins"}
 _COMPILERS = {"tpu": "libtpu", "cuda": "jaxlib"}  # The package whose version names a result.
@@ -33,19 +35,17 @@ _WIDTHS = re.compile(r"\d+$")  # Bits, in the name of a dtype.
 
 
 def compiler_python(platform: str) -> str:
-    """The interpreter that has jax and the platform's compiler: this one, or that of `make aot`.
+    """The interpreter that has jax and the platform's compiler: this one.
 
     Raises:
-      UserError: neither has it.
+      UserError: it has no such compiler.
     """
-    if find_spec("jax") and find_spec(_NEEDS[platform]):
-        return sys.executable
-    made = ROOT / ".cache" / "aot" / "bin" / "python"
-    if made.exists() and not INSTALLED:
-        return str(made)
-    raise UserError(
-        f"the compiler for {platform} is not installed ({_NEEDS[platform]}); run `make aot`, which needs no device"
-    )
+    if not (find_spec("jax") and (find_spec(_NEEDS[platform]) or (COMPILERS / _NEEDS[platform]).exists())):
+        fix = "pip install 'timetotrain[aot]'" if INSTALLED else "run `make aot`"
+        raise UserError(
+            f"the compiler for {platform} is not installed ({_NEEDS[platform]}); {fix}, which needs no device"
+        )
+    return sys.executable
 
 
 def versions(platform: str) -> dict[str, str]:
@@ -67,7 +67,7 @@ def versions(platform: str) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": ""}
+    return {**os.environ, "PYTHONPATH": str(COMPILERS) if COMPILERS.exists() else ""}
 
 
 def export(

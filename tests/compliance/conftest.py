@@ -18,7 +18,7 @@ def source(tmp_path_factory):
         "common/__init__.py": "",
         "compliance/rules/0.7.0.json": "{}\n",
         "systems/dgx-1.json": "{}\n",
-        "tools/requirements/train.lock": "numpy\n",
+        "tools/requirements/dev.lock": "numpy\n",
         "tests/test_all.py": "assert True\n",
         "docs/notes.md": "notes\n",
     }

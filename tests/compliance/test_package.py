@@ -92,7 +92,7 @@ def test_the_tree_of_the_rules(tmp_path, results, source):
     code = "Example/benchmarks/resnet/implementations/tensorflow"
     own = f"Example/benchmarks/resnet/{SYSTEM}"
     copied = "LICENSE common/__init__.py compliance/rules/0.7.0.json pyproject.toml"
-    copied += " tools/requirements/train.lock"
+    copied += " tools/requirements/dev.lock"
     copied += (
         " resnet/README.md resnet/config.py resnet/init_datasets.sh resnet/run_and_time.sh resnet/setup.sh"
     )

@@ -1,8 +1,8 @@
 """Reads a system's settings of NCCL, Horovod and TensorFlow: environment variables with their sources. TensorFlow-free.
 
 systems/launch/NAME.json is a list of {"variable", "value", "why", "source"}; a family of sizes has one file, so that
-summit-128 takes summit.json and dgx-2h-4 dgx-2h-hosts.json. XLA has none: its defaults stand, since no program here
-holds a collective of GPUs.
+summit-128 takes summit.json, dgx-2h-4 dgx-2h-hosts.json and h100-1 h100-8.json. XLA has none: its defaults stand, since
+no program here holds a collective of GPUs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def name_of(hardware: str) -> str:
     Several hosts of a machine, as dgx-2h-4, may have settings of their own: dgx-2h-hosts.
     """
     family = re.sub(r"-\d+$", "", hardware)
-    return next(
-        (name for name in (hardware, f"{family}-hosts", family) if (FOLDER / f"{name}.json").is_file()), ""
-    )
+    names = (hardware, f"{family}-hosts", family, f"{family}-8")
+    return next((name for name in names if (FOLDER / f"{name}.json").is_file()), "")
 
 
 def load(name: str) -> list[Setting]:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from common.config import benchmarks
+from common.config import backend, benchmarks
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed import process as processes
@@ -92,6 +92,9 @@ def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, 
     preset = request.preset(benchmark, options)
     closed_division.check(config, preset, hyperparameters)
     process = processes.of(config)
+    taken = config.replicas != preset.replicas and not backend.given(options.replicas, overrides)
+    if process.main and taken and not chosen:
+        print(backend.TAKEN, file=sys.stderr)
     if not options.allow_cpu:
         from timetotrain.run import devices
 

@@ -7,12 +7,18 @@ import pathlib
 import re
 from importlib import metadata
 
+from common.config import hardware
 from common.config.schema import RunConfig
 from common.errors import UserError
 from timetotrain.launch import commands
 
 _DRIVER = pathlib.Path("/proc/driver/nvidia/version")
 _GO_ON = "--allow_cpu trains without"
+# Of a kind of device: the packages of which one is jax's runtime for it, and what installs it.
+_RUNTIMES = {
+    "NVIDIA": (("jax-cuda13-plugin", "jax-cuda12-plugin"), "run `make gpu`"),
+    "TPU": (("libtpu",), "pip install 'jax[tpu]' of jax's version here"),
+}
 
 
 def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
@@ -24,7 +30,7 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
 
     Raises:
       UserError: TensorFlow sees fewer GPUs than this host's processes need, Horovod is built without NCCL, or jax has
-        no runtime for the machine's devices.
+        no runtime for the machine's devices, or sees no GPU.
     """
     accelerator = commands.describe(config.hardware).get("accelerator_model_name", "")
     if config.replicas == "pjrt":
@@ -45,13 +51,19 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
 
 
 def _check_jax(config: RunConfig, accelerator: str) -> None:
-    """Checks that jax has the runtime of the machine's devices; where it has none it would take the CPU."""
-    for kind, package, extra in (("NVIDIA", "jax-cuda12-plugin", "cuda12"), ("TPU", "libtpu", "tpu")):
-        if kind in accelerator and not _installed(package):
+    """Checks that jax has the runtime of the machine's devices and sees GPUs; else it would take the CPU."""
+    for kind, (packages, fix) in _RUNTIMES.items():
+        if kind in accelerator and not any(map(_installed, packages)):
             raise UserError(
-                f"config.hardware={config.hardware}: jax has no runtime for its devices ({accelerator}) here; "
-                f"pip install 'jax[{extra}]' of the version that `make pjrt` installs; {_GO_ON}"
+                f"config.hardware={config.hardware}: jax has no runtime for its devices ({accelerator}) here; {fix}; "
+                f"{_GO_ON}"
             )
+    if "NVIDIA" in accelerator and not hardware.jax_gpus():
+        raise UserError(
+            f"config.hardware={config.hardware}: jax sees no GPU ({accelerator}) here: nvidia-smi lists none, or a GPU "
+            "or driver too old for jax's CUDA (`make gpu CUDA=12`), or a variable hides them; "
+            f"{_GO_ON}"
+        )
 
 
 def _installed(package: str) -> bool:
@@ -79,7 +91,7 @@ def _why(driver: pathlib.Path) -> str:
 
     built = tf.sysconfig.get_build_info()
     if not built.get("is_cuda_build"):
-        return "TensorFlow is built without CUDA; run `make gpu`"
+        return "TensorFlow is built without CUDA; run `make gpu-tf`"
     try:
         version = re.search(r"\s(\d+\.[\d.]+)\s", driver.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -87,7 +99,7 @@ def _why(driver: pathlib.Path) -> str:
     cuda, cudnn = built.get("cuda_version", "?"), built.get("cudnn_version", "?")
     return (
         f"the driver is {version[1] if version else 'unknown'}, TensorFlow is built for CUDA {cuda} and cuDNN {cudnn}; "
-        "run `make gpu` for these libraries, or install a newer driver"
+        "run `make gpu-tf` for these libraries, or install a newer driver"
     )
 
 

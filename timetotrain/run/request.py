@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from common.config import automatic, benchmarks, data_description
+from common.config import automatic, backend, benchmarks, data_description
 from common.config import overrides as configs
 from common.config.schema import RunConfig
 from common.distributed import process as processes
@@ -61,6 +61,8 @@ def configure(
         options.seed,
         [automatic.NAME],
     )
+    if options.system is not None:
+        config = backend.chosen(config, options.replicas, overrides)
     return data_description.filled(config, options.data_dir, overrides), []
 
 

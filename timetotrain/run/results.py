@@ -23,7 +23,7 @@ SCHEMA = 1
 _FIX = "free space there or change --result_dir"
 _COLORS = ("#1f6fb2", "#2a9d57")  # A run has at most two qualities.
 PACKAGES = ("tensorflow", "tf-keras", "numpy", "mlperf-logging", "ml-collections", "absl-py")
-PJRT_PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "libtpu")
+PJRT_PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu")
 
 
 def describe_run(
@@ -133,9 +133,7 @@ class Curve:
     @property
     def started_iso(self) -> str:
         """The time of run_start in UTC."""
-        return datetime.datetime.fromtimestamp(self.start, datetime.timezone.utc).isoformat(
-            timespec="seconds"
-        )
+        return datetime.datetime.fromtimestamp(self.start, datetime.UTC).isoformat(timespec="seconds")
 
     def record(self, event: events.Event) -> None:
         """Keeps the parts of an event that the picture shows."""

@@ -1,1 +1,1 @@
-"""What a person does beside a run: own data into records, a trained model to other programs, predictions."""
+"""Puts trained networks and your own files to use: the verbs data, predict and export."""

@@ -7,8 +7,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case ${1:-} in
-  cpu | tpu) lock=text ;;
-  gpu) lock=gpu ;;
+  cpu | tpu) extras=(train text) ;;
+  # TensorFlow and jax share the wheels of CUDA 12.
+  gpu) extras=(train text gpu-tf gpu-cuda12) ;;
   *) echo "error: tools/containers/install.sh: give one of cpu, gpu, tpu" >&2; exit 2 ;;
 esac
 # numactl binds processes; psmisc, procps and the like are not needed.
@@ -20,7 +21,9 @@ apt-get -q update
 apt-get -q install --yes --no-install-recommends "${kept[@]}" "${building[@]}"
 python3 -m venv /opt/venv
 pip=(/opt/venv/bin/python -m pip --disable-pip-version-check --no-cache-dir --quiet)
-"${pip[@]}" install --use-pep517 -r "tools/requirements/$lock.lock"
+packages=$(/opt/venv/bin/python tools/packages.py "${extras[@]}")
+# shellcheck disable=SC2086
+"${pip[@]}" install --use-pep517 -c tools/requirements/dev.lock $packages
 case $1 in
   cpu) HOROVOD_GPU_OPERATIONS=none tools/horovod/build.sh /opt/venv/bin/python ;;
   gpu) HOROVOD_GPU_OPERATIONS=NCCL tools/horovod/build.sh /opt/venv/bin/python ;;

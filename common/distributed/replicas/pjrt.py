@@ -47,7 +47,7 @@ class Value:
     @property
     def kind(self) -> tuple[tuple[int, ...], np.dtype]:
         """Shape and type of a replica's value."""
-        return self.array.shape, self.array.dtype
+        return self.array.shape[1:], self.array.dtype
 
     def local(self) -> list[np.ndarray]:
         """Returns copies of the values of this process's replicas; waits for them."""
@@ -86,7 +86,7 @@ class _Held:
     def read(self, index: int) -> np.ndarray:
         """Returns a copy of the value of this process's replica `index`."""
         # The devices write the next value into this memory.
-        return np.array(pjrt_program.pieces(self.array)[index])
+        return np.array(pjrt_program.pieces(self.array)[index])[0]
 
     def refresh(self) -> None:
         """Gives TensorFlow's variable the value of this process's first replica."""
@@ -95,15 +95,13 @@ class _Held:
 
     def write(self, index: int, value: Any) -> None:
         """Puts a value on the device of this process's replica `index`."""
-        import jax
-
         if self._pieces is None:
             self._pieces = pjrt_program.pieces(self.array)
         shape, dtype = tuple(self._variable.shape), self._variable.dtype.as_numpy_dtype
         value = np.asarray(value).astype(dtype, copy=True)
         if value.shape != shape:
             raise ValueError(f"{self._variable.name} is {list(shape)}, the value {list(value.shape)}")
-        self._pieces[index] = jax.device_put(value, self._placement.local[index])
+        self._pieces[index] = self._placement.piece(value, index)
         self._array = None
 
 
@@ -357,9 +355,14 @@ class _Program:
         self._returned, self._kept = lowered.returned, len(lowered.results) - len(lowered.aliases)
         self._written = [(result, self._captured[a - given]) for result, a in lowered.aliases.items()]
         donated = {argument: result for result, argument in lowered.aliases.items()}
-        devices = replicas._placement.devices
         self._replaced = replicas.replaced
-        self._run = pjrt_program.OnDevices(lowered.artifact(), devices, donated, lowered.results, cached=True)
+        self._run = pjrt_program.OnDevices(
+            lowered.artifact(partitioned=True),
+            replicas._placement,
+            lowered.arguments,
+            lowered.results,
+            donated,
+        )
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
         state = [held.array for held in self._captured]

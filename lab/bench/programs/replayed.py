@@ -5,9 +5,7 @@ Imports numpy; jax where it is needed.
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +33,12 @@ class Replay:
         names = [a["name"] for a in program["arguments"]]
         updates = [r["updates"] for r in program["results"]]
         donated = {names.index(name): i for i, name in enumerate(updates) if name}
-        artifact = (folder / program["file"]).read_bytes()
         self._count = manifest["num_replicas"]
+        self._placement = pjrt_program.Placement(jax.devices()[: self._count])
+        kinds = {part: [(a["shape"], a["dtype"]) for a in program[part]] for part in ("arguments", "results")}
+        artifact = (folder / program["partitioned_file" if self._count > 1 else "file"]).read_bytes()
         began = time.perf_counter()
-        if self._count == 1:
-            self.compiled = compiled_alone(artifact, program, donated)
-        else:
-            self.compiled = pjrt_program.OnDevices(artifact, jax.devices()[: self._count], donated)
+        self.compiled = pjrt_program.OnDevices(artifact, self._placement, **kinds, donated=donated)
         self.compile_seconds = time.perf_counter() - began
         self._written = [(i, names.index(name)) for i, name in enumerate(updates) if name]
         self.buffers: list[Any] = []
@@ -50,16 +47,11 @@ class Replay:
 
     def reset(self) -> None:
         """Puts the arguments' first values onto the device, made by their rules."""
-        import jax
 
         self.buffers.clear()
         for argument in self.program["arguments"]:
-            name = argument["name"]
-            if self._count == 1:
-                self.buffers.append(jax.device_put(self._first(name)))
-            else:
-                values = [self._first(name, replica) for replica in range(self._count)]
-                self.buffers.append(self.compiled.placed(values))
+            values = [self._first(argument["name"], replica) for replica in range(self._count)]
+            self.buffers.append(self._placement.place(values))
 
     def _first(self, name: str, replica: int = 0) -> np.ndarray:
         about = self._about[name]
@@ -68,12 +60,8 @@ class Replay:
 
     def _value(self, name: str, buffer: Any) -> np.ndarray:
         """The state `name` on the devices: [N, ...] of several replicas that each have their own."""
-        values = self._parts(buffer)
+        values = pjrt_program.parts(buffer)
         return np.stack(values) if self._count > 1 and self._about[name]["per_replica"] else values[0]
-
-    def _parts(self, buffer: Any) -> list[np.ndarray]:
-        """The values of all replicas."""
-        return [np.asarray(buffer)] if self._count == 1 else pjrt_program.parts(buffer)
 
     def step(self) -> list[Any]:
         """One call; what it updates is put where it was, in the same memory."""
@@ -98,7 +86,7 @@ class Replay:
             return report
         losses, state = [], {}
         for i in range(max(3, len(expected.get("losses", ())))):
-            losses.append(float(sum(self._parts(self.step()[0]))))
+            losses.append(float(sum(pjrt_program.parts(self.step()[0]))))
             if i == 0:
                 state = self._state_errors(expected["state"]) if expected else {}
                 state["unequal_copies"] = self._unequal()
@@ -110,7 +98,7 @@ class Replay:
 
     def _output(self, name: str, result: Any) -> np.ndarray:
         """An evaluation's output over all replicas: a sum of theirs, or their arrays joined."""
-        values = [x.astype(np.float64) for x in self._parts(result)]
+        values = [x.astype(np.float64) for x in pjrt_program.parts(result)]
         return np.sum(values, 0) if name.startswith("sums/") else np.concatenate(values)
 
     def _unequal(self) -> list[str]:
@@ -119,7 +107,7 @@ class Replay:
         found = []
         for argument, buffer in zip(self.program["arguments"], self.buffers):
             if argument["name"] in state and self._count > 1:
-                first, *others = self._parts(buffer)
+                first, *others = pjrt_program.parts(buffer)
                 if not all(first.tobytes() == other.tobytes() for other in others):
                     found.append(argument["name"])
         return found
@@ -150,16 +138,19 @@ class Replay:
 
     def time(self, warmup: int, rounds: int, steps: int) -> list[float]:
         """Seconds of a step, one figure a round. The steps of a round are issued without waiting; the clock stops when
-        the last one's results are there.
+        the last one's results are there. Several CPU devices wait for each step: programs that overtake one another
+        there never meet.
         """
+        waits = self._count > 1 and self._placement.devices[0].platform == "cpu"
         for _ in range(warmup):
-            results = self.step()
-        results[0].block_until_ready()
+            self.step()[0].block_until_ready()
         seconds = []
         for _ in range(rounds):
             began = time.perf_counter()
             for _ in range(steps):
                 results = self.step()
+                if waits:
+                    results[0].block_until_ready()
             for result in results:
                 result.block_until_ready()
             seconds.append((time.perf_counter() - began) / steps)
@@ -173,31 +164,3 @@ class Replay:
             for _ in range(steps):
                 results = self.step()
             results[0].block_until_ready()
-
-
-def compiled_alone(artifact: bytes, program: dict, donated: Mapping[int, int]) -> Any:
-    """The artifact, of one replica, compiled for the first device."""
-    import jax
-
-    arguments = [jax.ShapeDtypeStruct(a["shape"], a["dtype"]) for a in program["arguments"]]
-    results = [jax.ShapeDtypeStruct(r["shape"], r["dtype"]) for r in program["results"]]
-    call = loaded(artifact, arguments, results)
-    return jax.jit(call, donate_argnums=tuple(donated)).lower(*arguments).compile()
-
-
-def loaded(artifact: bytes, arguments: list[Any], results: list[Any]) -> Callable:
-    """A jax function that is the artifact's `main`.
-
-    The public way into jax for StableHLO that another framework wrote: an export of an empty function of the same
-    signature whose program is replaced.
-    """
-    import jax
-    import jax.export
-    import jax.numpy as jnp
-
-    def empty(*_: Any) -> list[Any]:
-        return [jnp.zeros(r.shape, r.dtype) for r in results]
-
-    platforms = [jax.export.default_export_platform()]
-    exported = jax.export.export(jax.jit(empty, keep_unused=True), platforms=platforms)(*arguments)
-    return dataclasses.replace(exported, mlir_module_serialized=artifact).call

@@ -16,6 +16,7 @@ from common.errors import UserError
 LAPTOP = Machine(cores=2, memory=24 << 30, bf16=True)
 SMALL = Machine(cores=2, memory=3 << 30)
 SERVER = Machine(cores=64, memory=500 << 30, gpus=(80 << 30,) * 8, bf16=True)
+BY_JAX = dataclasses.replace(SERVER, jax=True)
 # Sizes of one's own data, in the benchmark's unit; a language model counts words.
 SIZES = ({"num_train_examples": 300, "num_eval_examples": 80}, {"num_train_examples": 10**6})
 
@@ -25,7 +26,7 @@ def presets(benchmark):
 
 
 @pytest.mark.parametrize("benchmark", NAMES)
-@pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER])
+@pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER, BY_JAX])
 def test_a_configuration_is_valid_open_and_without_a_target(benchmark, of):
     for data in (None, *SIZES):
         config, chosen = automatic.choose(presets(benchmark), (), data, None, of)
@@ -39,6 +40,7 @@ def test_a_configuration_is_valid_open_and_without_a_target(benchmark, of):
         assert per_device == 1 or per_device * cost <= fits - automatic.RESERVE_BYTES
         assert {c.field for c in chosen} >= {"preset"} and all(c.why for c in chosen)
         assert config.num_replicas == max(1, len(of.gpus))
+        assert config.replicas == ("pjrt" if of.jax else "mirrored" if of.gpus else "single")
         # A rate schedule in steps keeps its part of the run.
         base = presets(benchmark).PRESETS[chosen[0].value]
         if base.schedule.decay_interval:
@@ -63,6 +65,12 @@ def test_bf16_is_kept_only_where_the_processor_has_its_instructions(of):
     assert config.precision == ("bf16" if of.bf16 else "fp32")
     given, _ = automatic.choose(module, [("precision", "bf16")], SIZES[0], None, of)
     assert given.precision == "bf16"
+
+
+@pytest.mark.parametrize("given", [("replicas", "mirrored"), ("compile", "off")])
+def test_a_backend_that_is_given_stays_and_pjrt_compiles_every_step(given):
+    config, _ = automatic.choose(presets("mnist"), [given], None, None, BY_JAX)
+    assert config.replicas == "mirrored"
 
 
 def test_a_field_that_is_given_stays_and_the_others_follow_it():
@@ -153,8 +161,9 @@ def test_the_machine_is_read_from_proc_and_nvidia_smi(tmp_path):
     assert hardware.detect(tmp_path).memory == 4 << 30
     (limit / "memory.max").write_text("max\n")
     assert hardware.detect(tmp_path).memory == 8 << 30
-    assert hardware.parse_gpus([["81559", "9.0"], ["16160", "7.0"], ["[N/A]", "9.0"]]) == [
-        (81559 << 20, 9.0),
-        (16160 << 20, 7.0),
+    assert hardware.parse_gpus([["81559", "9.0", "[N/A]"], ["16160", "7.0", ""], ["[N/A]", "9.0", ""]]) == [
+        hardware.Gpu(81559 << 20, 9.0),
+        hardware.Gpu(16160 << 20, 7.0),
     ]
+    assert hardware.parse_gpus([["143771", "9.0", "580.65.06"]]) == [hardware.Gpu(143771 << 20, 9.0, 580)]
     assert hardware.detect(pathlib.Path(tmp_path / "nowhere")).memory == 4 << 30

@@ -25,9 +25,9 @@ from common.export.write import _program, write
 from lab.bench import replay
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# The interpreter with jax: this one if jax is installed (extra `dev`), or REPLAY_PYTHON.
+# The interpreter with jax: this one if jax is installed (extra `train`), or REPLAY_PYTHON.
 PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
-needs_jax = pytest.mark.skipif(not PYTHON, reason="no jax here; pip install jax==0.7.1, or set REPLAY_PYTHON")
+needs_jax = pytest.mark.skipif(not PYTHON, reason="no jax here (make setup); or set REPLAY_PYTHON")
 # Small steps of every benchmark.
 SMALL = {
     "mnist": {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 
 import pytest
 
 from common.config import benchmarks, overrides
 from lab.bench import compiled_step
 from lab.bench.harness import ROOT
-from systems.compile import run
 
 REPORT = {
     "estimated_ms": 2.0,
@@ -41,11 +41,16 @@ def test_calls_without_a_cost_are_counted():
 
 def test_a_peers_step_is_an_export(tmp_path):
     """A small Transformer: every argument has a name, and the state's new values come first."""
-    python = run.compiler_python("tpu") if (ROOT / ".cache/aot/bin/python").exists() else None
-    if not python or subprocess.run([python, "-c", "import flax, optax"], capture_output=True).returncode:
-        pytest.skip("flax is not installed (make aot)")
+    pytest.importorskip("flax", reason="flax is not installed (make aot)")
     keywords = json.dumps({"batch": 1, "length": 8, "sizes": [1, 16, 32, 2, 20, 0.1]})
-    command = [python, "-m", "lab.bench.contenders.jax_export", "jax_transformer", str(tmp_path), keywords]
+    command = [
+        sys.executable,
+        "-m",
+        "lab.bench.contenders.jax_export",
+        "jax_transformer",
+        str(tmp_path),
+        keywords,
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     (program,) = manifest["programs"]

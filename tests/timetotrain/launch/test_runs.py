@@ -115,7 +115,7 @@ def need(backend):
     if backend == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("Horovod is not installed (make horovod)")
     if backend == "pjrt" and importlib.util.find_spec("jax") is None:
-        pytest.skip("jax is not installed (make pjrt)")
+        pytest.skip("jax is not installed (make setup)")
 
 
 @pytest.mark.parametrize("backend, rank", [("horovod", 0), ("multiworker", 1), ("pjrt", 0), ("pjrt", 1)])

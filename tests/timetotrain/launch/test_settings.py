@@ -29,6 +29,7 @@ def test_every_gpu_system_has_settings():
     assert gpus and all(settings.name_of(name) for name in gpus if name != "local")
     assert {settings.name_of(name) for name in gpus} - {""} == set(NAMES)
     assert (settings.name_of("summit-128"), settings.name_of("tpu-v3-32")) == ("summit", "")
+    assert settings.name_of("h100-1") == "h100-8"
     assert (settings.name_of("dgx-2h"), settings.name_of("dgx-2h-4")) == ("dgx-2h", "dgx-2h-hosts")
 
 
@@ -54,7 +55,7 @@ def test_an_unknown_name_is_one_line(capsys):
     assert main(["--replicas=multiworker", "--processes=1", "--settings=v100", "--", "true"]) == 2
     assert capsys.readouterr().err == (
         "error: --settings=v100: no systems/launch/v100.json; known: b200-8, dgx-1, dgx-2h, dgx-2h-hosts, h100-8, "
-        "summit, v100-8\n"
+        "h200-8, summit, v100-8\n"
     )
 
 

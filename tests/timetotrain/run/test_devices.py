@@ -57,7 +57,7 @@ def test_gpus_that_the_environment_hides_are_named(gpus, monkeypatch, tmp_path):
 def test_a_tensorflow_without_cuda_is_named(gpus, monkeypatch, tmp_path):
     gpus(0)
     monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: {"is_cuda_build": False})
-    with pytest.raises(UserError, match="built without CUDA; run `make gpu`"):
+    with pytest.raises(UserError, match="built without CUDA; run `make gpu-tf`"):
         devices.check(on_gpus(), tmp_path / "missing")
 
 
@@ -171,18 +171,31 @@ def test_a_run_that_cannot_use_its_gpus_is_one_line_and_writes_nothing(tmp_path,
 
 
 @pytest.mark.parametrize(
-    "hardware, package, extra", [("v100-8", "jax-cuda12-plugin", "cuda12"), ("tpu-v3-32", "libtpu", "tpu")]
+    "hardware, packages, fix",
+    [
+        ("v100-8", ["jax-cuda13-plugin", "jax-cuda12-plugin"], "run `make gpu`"),
+        ("tpu-v3-32", ["libtpu"], r"pip install 'jax\[tpu\]'"),
+    ],
 )
-def test_jax_without_a_runtime_for_the_machine_is_named(monkeypatch, gpus, hardware, package, extra):
+def test_jax_without_a_runtime_for_the_machine_is_named(monkeypatch, gpus, hardware, packages, fix):
     gpus(0)
     asked = []
     monkeypatch.setattr(devices, "_installed", lambda name: asked.append(name))
     config = toy.config(hardware=hardware, replicas="pjrt")
-    with pytest.raises(
-        UserError, match=rf"no runtime for its devices .* pip install 'jax\[{extra}\]'.*--allow_cpu"
-    ):
+    with pytest.raises(UserError, match=rf"no runtime for its devices .*; {fix}.*--allow_cpu"):
         devices.check(config)
-    assert asked == [package]
-    monkeypatch.setattr(devices, "_installed", lambda name: True)
-    devices.check(config)  # TensorFlow needs no GPU then.
+    assert asked == packages
+    monkeypatch.setattr(devices.machine, "jax_gpus", lambda: 8)
+    for package in packages:
+        monkeypatch.setattr(devices, "_installed", lambda name, package=package: name == package)
+        devices.check(config)  # TensorFlow needs no GPU then.
     devices.check(toy.config(hardware="local", replicas="pjrt"))
+
+
+def test_gpus_that_jax_does_not_see_are_one_line(monkeypatch):
+    monkeypatch.setattr(devices, "_installed", lambda name: True)
+    monkeypatch.setattr(devices.machine, "jax_gpus", lambda: 0)
+    with pytest.raises(
+        UserError, match=r"^config.hardware=h100-8: jax sees no GPU .*; --allow_cpu trains without$"
+    ):
+        devices.check(toy.config(hardware="h100-8", replicas="pjrt"))

@@ -16,7 +16,7 @@ from tests.benchmarks import log_name, runner, stock_findings, untimed
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed (make pjrt)"),
+    pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed (make setup)"),
 ]
 TIMEOUT = 7200
 # Benchmarks of MLPerf, whose logs the stock checker knows; the others have this project's own rules.

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.benchmarks import ROOT
+from tools.packages import packages
 
 FOLDER = ROOT / "tools/containers"
 TARGETS = ("cpu", "gpu", "tpu")
@@ -62,17 +63,16 @@ def test_each_image_is_made_by_the_one_script(target: str) -> None:
         assert "/opt/venv/bin:$PATH" in text
 
 
-def test_the_script_installs_from_the_locks() -> None:
+def test_the_script_installs_from_the_lock() -> None:
     text = (FOLDER / "install.sh").read_text()
-    locks = set(re.findall(r"lock=(\w+)", text))
-    assert locks == {"text", "gpu"} and all(
-        (ROOT / "tools/requirements" / f"{lock}.lock").exists() for lock in locks
-    )
-    assert 'install --use-pep517 -r "tools/requirements/$lock.lock"' in text
+    extras = [found.split() for found in re.findall(r"extras=\((.*?)\)", text)]
+    assert extras == [["train", "text"], ["train", "text", "gpu-tf", "gpu-cuda12"]]
+    assert all(packages(found) for found in extras)
+    assert "install --use-pep517 -c tools/requirements/dev.lock $packages" in text
 
 
 def test_the_tpu_s_tensorflow_is_the_lock_s_release() -> None:
-    pinned = re.search(r"^tensorflow==(\S+)", (ROOT / "tools/requirements/text.lock").read_text(), re.M)
+    pinned = re.search(r"^tensorflow==(\S+)", (ROOT / "tools/requirements/dev.lock").read_text(), re.M)
     assert f"tensorflow-tpu=={pinned[1]}\n" in (ROOT / "tools/requirements/tpu.txt").read_text()
 
 

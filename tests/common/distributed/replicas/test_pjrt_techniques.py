@@ -14,7 +14,7 @@ from tests.common.export import network
 from tests.common.export.test_replicas import CASES, MORE
 from tests.common.train import toy
 
-pytest.importorskip("jax", reason="jax is not installed (make pjrt)")
+pytest.importorskip("jax", reason="jax is not installed (make setup)")
 
 STEPS, EVALUATIONS = 3, 2
 
