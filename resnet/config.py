@@ -126,7 +126,7 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "optimizer.name", ("sgd", "lars", *self.own_functions().values()))
         at_least(self, 1, "image_size", "num_classes", "width")
         at_least(self, 1, "data.shuffle_buffer", "data.max_attempts")
-        at_least(self, 0, "data.private_threads", "data.label_offset", "batch_norm_span")
+        at_least(self, 0, "data.private_threads", "data.label_offset")
         fraction(self, "label_smoothing", "batch_norm_momentum")
         positive(self, "batch_norm_epsilon", "data.crop_fraction")
         interval(self, "data.area_range", "data.aspect_range")

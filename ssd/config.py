@@ -141,7 +141,7 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "bias_initializer", BIAS_INITIALIZERS)
         at_least(self, 1, "image_size", "width", "candidates", "detections")
         at_least(self, 1, "data.max_boxes", "data.crop_attempts", "data.shuffle_buffer")
-        at_least(self, 0, "data.private_threads", "epoch_images", "logged_rate_batch", "batch_norm_span")
+        at_least(self, 0, "data.private_threads", "epoch_images", "logged_rate_batch")
         at_least(self, 0, "strided_extras", "valid_extras", "negatives_per_positive")
         at_least(self, 0, "data.brightness", "data.contrast", "data.saturation", "data.hue")
         fraction(self, "batch_norm_momentum")

@@ -25,7 +25,7 @@ def positive(config: Any, *paths: str) -> None:
     """Raises UserError where one of the fields is not a finite number above 0."""
     for path in paths:
         if not 0 < (value := _get(config, path)) < math.inf:
-            raise UserError(f"config.{path}={value}: must be above 0")
+            raise UserError(f"config.{path}={value}: must be positive")
 
 
 def interval(config: Any, *paths: str) -> None:

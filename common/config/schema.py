@@ -281,7 +281,7 @@ class RunConfig:
         """
         validation.check_values(self)
         self.validate_own_fields()
-        validation.check_lengths(self)
+        validation.check_stages(self)
 
     def validate_own_fields(self) -> None:
         """Raises UserError for a benchmark's own fields; a benchmark with such fields overrides it."""

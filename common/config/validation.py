@@ -1,6 +1,6 @@
 """Checks a configuration for values that a later stage would refuse. TensorFlow-free.
 
-`RunConfig.validate` calls `check_values`, then the benchmark's own checks, then `check_lengths`. The stages that would
+`RunConfig.validate` calls `check_values`, then the benchmark's own checks, then `check_stages`. The stages that would
 fail call the same function: `check_schedule`, `check_optimizer` and `check_backend`.
 """
 
@@ -53,7 +53,6 @@ def check_values(config: Any) -> None:
     _check_evaluations(config)
     _check_numbers(config)
     _check_own_functions(config)
-    check_optimizer(config.optimizer)
     if not 0 <= config.seed <= LARGEST_SEED:
         raise UserError(f"config.seed={config.seed}: must be at least 0 and at most {LARGEST_SEED}")
     if config.frozen_stages > len(config.stages):
@@ -76,12 +75,13 @@ def check_values(config: Any) -> None:
     check_backend(config)
 
 
-def check_lengths(config: Any) -> None:
-    """Checks the lengths of run and schedule, which depend on a benchmark's own fields too.
+def check_stages(config: Any) -> None:
+    """Checks what the run's stages make of the fields: lengths, which depend on a benchmark's own, rule and schedule.
 
     Raises:
-      UserError: no examples, a run of less than one step, or a schedule that needs other lengths.
+      UserError: no examples, a run of less than one step, or an optimizer or schedule that needs other fields.
     """
+    check_optimizer(config.optimizer)
     check_schedule(config.schedule, Clock.of(config).steps_per_epoch)
 
 

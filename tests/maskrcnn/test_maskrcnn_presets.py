@@ -164,7 +164,7 @@ def test_rows_of_gpus_have_the_reference_s_losses_and_initial_values() -> None:
         ("batch_norm_epsilon", "0", "config.batch_norm_epsilon=0.0: must be positive"),
         ("batch_norm", "span", "config.freeze=True: not with config.batch_norm='span'"),
         ("data.deterministic", "False", "data.deterministic"),
-        ("eval_workers", "-1", "config.eval_workers=-1: must not be negative"),
+        ("eval_workers", "-1", "config.eval_workers=-1: must be at least 0"),
     ],
 )
 def test_bad_fields_are_one_line(path: str, value: str, message: str) -> None:

@@ -22,7 +22,6 @@ from common.errors import UserError, near
 from common.files import INSTALLED, ROOT
 from timetotrain import flags
 from timetotrain.launch import commands, containers
-from timetotrain.launch.watch.loop import SIGNALS
 from timetotrain.run import help as helps
 from timetotrain.run import request
 from timetotrain.run.options import BenchmarkFlags, RunFlags
@@ -41,6 +40,7 @@ Flags beside those of `python -m BENCHMARK`:"""
 # The fields of the flags that a run's own process reads.
 _PASSED_ON = [field.name for field in dataclasses.fields(BenchmarkFlags)]
 _SHOWN = ("system", "data_dir", "result_dir")  # Given even at their defaults, and first.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # A series passes them on to its run.
 _CLUSTERS = ("sbatch", "mpirun", "horovodrun", "gcloud")
 
 
@@ -230,7 +230,7 @@ def _child(line: Sequence[str]) -> tuple[int, bool]:
         if process is not None:
             process.terminate()
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
     try:
         process = subprocess.Popen(line)
         if signals:  # The signal came before there was a process.
