@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from common.hlo.sizes import Window, convolution_macs, element_bytes, sides
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*)?\{\s*$")
-_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) ([a-z][\w\-]*)\((.*)$")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*)$")
 _COMMENT = re.compile(r"/\*.*?\*/")  # "/*index=5*/" in long tuples.
 _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
