@@ -181,7 +181,7 @@ _NVIDIA = Config(
     zero_init_last_gamma=False,
     kernel_initializer="he_normal",
     batch_norm_span=208,
-    # Its library draws any part from 5 % on and interpolates linearly (NV7 resnet/implementations/mxnet/common/dali.py).
+    # Any part from 5 % on, interpolated linearly (NV7 resnet/implementations/mxnet/common/dali.py).
     data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
 )
 
