@@ -181,7 +181,7 @@ _NVIDIA = Config(
     zero_init_last_gamma=False,
     kernel_initializer="he_normal",
     batch_norm_span=208,
-    # Its library draws any part from 5 % on and interpolates linearly (common/dali.py).
+    # Any part from 5 % on, interpolated linearly (NV7 resnet/implementations/mxnet/common/dali.py).
     data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
 )
 
@@ -248,7 +248,7 @@ _V07_PRESETS = {
         train_steps=41 * 385,
         first_block_steps=385,
         steps_per_block=4 * 385,
-        # The classifier's bias decays too (common/fit.py: set_wd_mult).
+        # The classifier's bias decays too (NV7 resnet/implementations/mxnet/common/fit.py: set_wd_mult).
         optimizer=Optimizer(name="sgd", base_learning_rate=6.0, weight_decay=2.5e-5, skip_kinds=("norm",)),
         schedule=Schedule(
             kind="poly",
