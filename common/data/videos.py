@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 from typing import Any
@@ -39,8 +40,10 @@ def opened(path: str | os.PathLike) -> Any:
     import av
 
     file = pathlib.Path(path)
+    if not file.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no regular file")
+        raise ValueError(f"{file}: no regular file")
     container = av.open(
         f"file:{file.resolve()}",  # A name such as "concat:a|b" would be an address.
         options={"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"},
